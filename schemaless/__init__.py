@@ -1,0 +1,1 @@
+"""An append-only cell store on sharded MySQL."""

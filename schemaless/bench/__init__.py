@@ -1,0 +1,1 @@
+"""Which codec, on your documents."""

@@ -1,0 +1,1 @@
+"""How big will it get."""

@@ -1,0 +1,193 @@
+"""The cell: its key, its forms and its limits.
+
+What it is, not how it is stored: bytes are the codec's, tables are ``mysql``'s.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from schemaless.errors import InvalidCell
+
+MAX_BODY_BYTES: Final = (1 << 24) - 1
+"""The longest encoded body: what a MEDIUMBLOB holds, 16 MiB - 1."""
+
+MAX_REF_KEY: Final = (1 << 63) - 1
+"""The highest ref_key: what a signed BIGINT holds."""
+
+MAX_COLUMN_NAME_CHARACTERS: Final = 64
+
+_COLUMN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
+
+JSONDocument = Any
+"""dict with str keys, list, str, int, float, bool or None, nested; mypy has no finite name for it."""
+
+RowKey = uuid.UUID | bytes
+"""What calls accept as a row_key: a UUID, or its 16 bytes."""
+
+
+class CellKey(NamedTuple):
+    """What names a cell: one body, ever, stands under it."""
+
+    row_key: uuid.UUID
+    column_name: str
+    ref_key: int
+
+    def __str__(self) -> str:
+        return f"({self.row_key}, {self.column_name}, {self.ref_key})"
+
+
+@dataclass(frozen=True, slots=True)
+class NewCell:
+    """A cell to be written."""
+
+    row_key: RowKey
+    column_name: str
+    ref_key: int
+    body: JSONDocument
+
+
+@dataclass(frozen=True, slots=True)
+class NewStoredCell:
+    """A cell to be written whose body is encoded already: for imports and copies."""
+
+    row_key: RowKey
+    column_name: str
+    ref_key: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell as it was read.
+
+    Attributes:
+        body: the document.
+        added_id: its place in its shard's change feed; unique within the shard only.
+        created_at: when the server stored it; UTC, aware.
+    """
+
+    row_key: uuid.UUID
+    column_name: str
+    ref_key: int
+    body: JSONDocument
+    added_id: int
+    created_at: datetime
+
+    @property
+    def key(self) -> CellKey:
+        """The cell's key."""
+        return CellKey(self.row_key, self.column_name, self.ref_key)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCell:
+    """A cell with its stored bytes, for tools that do not need the document.
+
+    Attributes:
+        body: the stored bytes, as they are in the table.
+        shard: the shard that it was read from.
+        decoder: turns ``body`` into the document; set by the store that read it.
+    """
+
+    row_key: uuid.UUID
+    column_name: str
+    ref_key: int
+    body: bytes
+    added_id: int
+    created_at: datetime
+    shard: int
+    decoder: Callable[[StoredCell], JSONDocument] = field(repr=False, compare=False)
+
+    @property
+    def key(self) -> CellKey:
+        """The cell's key."""
+        return CellKey(self.row_key, self.column_name, self.ref_key)
+
+    def decode(self) -> Cell:
+        """Return the cell with its document.
+
+        Raises:
+            CorruptBody: the stored bytes do not decode; the error names this cell.
+        """
+        return Cell(
+            self.row_key, self.column_name, self.ref_key, self.decoder(self), self.added_id, self.created_at
+        )
+
+
+class Put(NamedTuple):
+    """What became of one written cell.
+
+    Attributes:
+        key: the cell's key.
+        added_id: its place in its shard's change feed.
+        created: False where the same cell with the same body was there before.
+    """
+
+    key: CellKey
+    added_id: int
+    created: bool
+
+
+def row_key_bytes(row_key: RowKey) -> bytes:
+    """Return a row_key's 16 bytes.
+
+    MySQL would pad a shorter BINARY(16) value in silence, so the length is checked here.
+
+    Raises:
+        InvalidCell: it is neither a ``uuid.UUID`` nor 16 bytes.
+    """
+    if isinstance(row_key, uuid.UUID):
+        return row_key.bytes
+    if isinstance(row_key, bytes):
+        if len(row_key) == 16:
+            return row_key
+        shown = repr(row_key if len(row_key) <= 24 else row_key[:24] + b"...")
+        raise InvalidCell(f"row_key must be 16 bytes, got {len(row_key)}: {shown}; pass uuid.bytes, not its text")
+    raise InvalidCell(
+        f"row_key must be a uuid.UUID or 16 bytes, got {type(row_key).__name__}: {_short(row_key)}; "
+        "parse text with uuid.UUID(text)"
+    )
+
+
+def check_column_name(column_name: str) -> str:
+    """Return ``column_name`` if a cell may have it: 1 to 64 of ``[A-Za-z0-9_.:-]``.
+
+    Raises:
+        InvalidCell: it may not.
+    """
+    if type(column_name) is str and _COLUMN_NAME.match(column_name):
+        return column_name
+    raise InvalidCell(f"column_name must be 1 to 64 characters of [A-Za-z0-9_.:-], got {_short(column_name)}")
+
+
+def check_ref_key(ref_key: int) -> int:
+    """Return ``ref_key`` if a cell may have it: an int, 0 to 2^63 - 1.
+
+    Raises:
+        InvalidCell: it may not.
+    """
+    if type(ref_key) is int and 0 <= ref_key <= MAX_REF_KEY:
+        return ref_key
+    raise InvalidCell(f"ref_key must be an int from 0 to {MAX_REF_KEY}, got {_short(ref_key)}")
+
+
+def cell_key(row_key: RowKey, column_name: str, ref_key: int) -> CellKey:
+    """Return the checked key, with its row_key as a UUID.
+
+    Raises:
+        InvalidCell: a part of it is not allowed.
+    """
+    if not isinstance(row_key, uuid.UUID):
+        row_key = uuid.UUID(bytes=row_key_bytes(row_key))
+    return CellKey(row_key, check_column_name(column_name), check_ref_key(ref_key))
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

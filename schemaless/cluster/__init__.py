@@ -1,0 +1,1 @@
+"""Decisions about where a cell lives; pure."""

@@ -1,0 +1,1 @@
+"""Documents to stored bytes and back: no sockets, no configuration. ``FORMAT.md`` describes the bytes."""

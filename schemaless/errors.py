@@ -1,0 +1,275 @@
+"""Every exception that schemaless raises on purpose.
+
+    SchemalessError
+    |-- InvalidCell                 a key or a body that no cell may have; raised before any I/O
+    |   |-- InvalidBody             a value outside the JSON data model, named by its path
+    |   `-- BodyTooLarge            a body, or the statement that carries it, over a limit
+    |-- CellConflict                the cell is there already, with another body
+    |-- BatchError                  some shards of a batch were not written; says which cells were
+    |-- CorruptBody                 stored bytes that do not decode; names the cell
+    |   |-- TruncatedBody           bytes are missing at the end
+    |   |-- ChecksumMismatch        the bytes are not the ones that were written
+    |   |-- UnknownFormat           a serializer or compressor that this version does not know
+    |   |-- UnknownDictionary       compressed with a dictionary that is not at hand
+    |   |-- TrailingBytes           more bytes than the payload needs
+    |   |-- DecodedSizeExceeded     larger than the limit once inflated
+    |   |-- NestingTooDeep          more levels of lists and objects than the limit
+    |   |-- MalformedPayload        the serializer or the compressor refuses the payload
+    |   |-- NotCanonical            decodes, but to something no writer of this store would write (``check`` only)
+    |   `-- UnreadableLegacy        no envelope, and not JSON text either
+    |-- UnknownCodec                a codec name that does not exist, or may not be used for writing
+    |-- TopologyError               the datastore's description is missing or contradicts itself
+    |   |-- DatastoreNotFound       no catalog under that name
+    |   |-- DatastoreExists         ``create`` met a datastore of that name
+    |   |-- ShardIdentityMismatch   a shard database belongs to another datastore, number, count or placement
+    |   `-- SchemaMismatch          tables are older or newer than this version of the library
+    |-- ServerError                 a MySQL server refused or failed; carries node, shard and ``retryable``
+    |   |-- ServerUnavailable       no connection, or it was lost before anything could have happened
+    |   |-- ServerTimeout           the server did not answer in time; nothing was written
+    |   |-- AccessDenied            the account may not do this
+    |   |-- ServerRefused           the server reported an error that repeating does not mend
+    |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
+    |-- InvalidInput                an argument, option or input file that cannot be used; says where
+    |-- FaultsFound                 a check ended and found faults
+    `-- LocalServerError            a private server could not be installed, started or stopped
+
+Exceptions of drivers and of SQLAlchemy never leave ``schemaless.mysql``. A read never raises for absence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schemaless.cell import Cell, CellKey, Put
+
+
+class SchemalessError(Exception):
+    """The base of every exception that this package raises on purpose."""
+
+    retryable: bool = False
+    """Whether the same call may succeed when it is simply made again."""
+
+
+class InvalidCell(SchemalessError):
+    """A row_key, column_name or ref_key that no cell may have."""
+
+
+class InvalidBody(InvalidCell):
+    """A body holds a value outside the JSON data model; the message names its path."""
+
+
+class BodyTooLarge(InvalidCell):
+    """An encoded body over 16 MiB - 1, or a statement over the server's ``max_allowed_packet``."""
+
+
+class CellConflict(SchemalessError):
+    """The cell exists with another body.
+
+    Attributes:
+        stored: the cell as the store has it.
+        shard: the shard that it is in.
+    """
+
+    def __init__(self, stored: Cell, shard: int) -> None:
+        super().__init__(f"cell {stored.key} exists with a different body; write a higher ref_key")
+        self.stored = stored
+        self.shard = shard
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.stored, self.shard)
+
+
+class BatchError(SchemalessError):
+    """At least one shard of a batch was not written.
+
+    Each shard is one transaction, so a cell is in exactly one of the two lists.
+
+    Attributes:
+        written: one ``Put`` for each cell that is stored now.
+        not_written: the keys of the cells that are not known to be stored.
+        causes: shard number to the exception that stopped it.
+    """
+
+    def __init__(
+        self, written: Sequence[Put], not_written: Sequence[CellKey], causes: dict[int, SchemalessError]
+    ) -> None:
+        first_shard = min(causes)
+        super().__init__(
+            f"{len(not_written)} of {len(written) + len(not_written)} cells were not written "
+            f"({len(causes)} of the batch's shards failed); shard {first_shard}: {causes[first_shard]}"
+        )
+        self.written = list(written)
+        self.not_written = list(not_written)
+        self.causes = dict(causes)
+        self.retryable = all(cause.retryable for cause in causes.values())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.written, self.not_written, self.causes)
+
+
+class CorruptBody(SchemalessError):
+    """Stored bytes that do not decode to a document.
+
+    The codec raises it without a cell; the store adds which one it was.
+
+    Attributes:
+        key: the cell's key, once known.
+        shard: its shard, once known.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.key: CellKey | None = None
+        self.shard: int | None = None
+
+    def at(self, key: CellKey, shard: int | None) -> CorruptBody:
+        """Return this exception with the cell's name added."""
+        self.key = key
+        self.shard = shard
+        return self
+
+    def __str__(self) -> str:
+        if self.key is None:
+            return self.message
+        where = "" if self.shard is None else f" in shard {self.shard}"
+        return f"cell {self.key}{where}: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message,), {"key": self.key, "shard": self.shard}
+
+
+class TruncatedBody(CorruptBody):
+    """Bytes are missing at the end."""
+
+
+class ChecksumMismatch(CorruptBody):
+    """The CRC-32 does not match: these are not the bytes that were written."""
+
+
+class UnknownFormat(CorruptBody):
+    """The format byte names a serializer or compressor that this version does not know."""
+
+
+class UnknownDictionary(CorruptBody):
+    """The payload was compressed with a dictionary that is not at hand."""
+
+
+class TrailingBytes(CorruptBody):
+    """The payload goes on after its end."""
+
+
+class DecodedSizeExceeded(CorruptBody):
+    """The payload inflates to more bytes than the limit."""
+
+
+class NestingTooDeep(CorruptBody):
+    """The document has more levels of lists and objects than the limit."""
+
+
+class MalformedPayload(CorruptBody):
+    """The checksum holds, but the compressor or the serializer refuses the payload."""
+
+
+class NotCanonical(CorruptBody):
+    """The payload decodes, but no writer of this store would have written it."""
+
+
+class UnreadableLegacy(CorruptBody):
+    """A body without an envelope that is not JSON text."""
+
+
+class UnknownCodec(SchemalessError):
+    """A codec name that does not exist, or may not be used here."""
+
+
+class TopologyError(SchemalessError):
+    """The datastore's description is missing, or contradicts itself."""
+
+
+class DatastoreNotFound(TopologyError):
+    """No catalog is there under that name."""
+
+
+class DatastoreExists(TopologyError):
+    """A datastore, or a part of one, is there under that name already."""
+
+
+class ShardIdentityMismatch(TopologyError):
+    """A shard database belongs to another datastore, number, shard count or placement rule."""
+
+
+class SchemaMismatch(TopologyError):
+    """The tables are older, or newer, than this version of the library."""
+
+
+class ServerError(SchemalessError):
+    """A MySQL server refused or failed.
+
+    Attributes:
+        node: the server, as ``host:port`` or its socket; never a password.
+        shard: the shard concerned, or None.
+        code: MySQL's error number, or None.
+    """
+
+    def __init__(self, message: str, *, node: str, shard: int | None = None, code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.node = node
+        self.shard = shard
+        self.code = code
+
+    def __str__(self) -> str:
+        where = self.node if self.shard is None else f"{self.node}, shard {self.shard}"
+        return f"{where}: {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"message": self.message, "node": self.node, "shard": self.shard, "code": self.code}
+        return _rebuild_server_error, (type(self), state)
+
+
+def _rebuild_server_error(kind: type[ServerError], state: dict[str, Any]) -> ServerError:
+    return kind(state["message"], node=state["node"], shard=state["shard"], code=state["code"])
+
+
+class ServerUnavailable(ServerError):
+    """No connection could be had, or it was lost before anything could have happened."""
+
+    retryable = True
+
+
+class ServerTimeout(ServerError):
+    """The server, or a lock, did not answer in time; nothing was written."""
+
+    retryable = True
+
+
+class AccessDenied(ServerError):
+    """The account may not do this."""
+
+
+class ServerRefused(ServerError):
+    """The server reported an error that repeating does not mend."""
+
+
+class OutcomeUnknown(ServerError):
+    """A write lost its reply, and whether it happened could not be found out.
+
+    Writing the same cell again settles it: a cell is written once.
+    """
+
+    retryable = True
+
+
+class InvalidInput(SchemalessError):
+    """An argument, an option or an input file that cannot be used; the message says where."""
+
+
+class FaultsFound(SchemalessError):
+    """A check ended, and found faults."""
+
+
+class LocalServerError(SchemalessError):
+    """A private MySQL server could not be installed, started or stopped."""

@@ -1,0 +1,1 @@
+"""Long, pausable work over a datastore."""

@@ -1,0 +1,1 @@
+"""Private MySQL servers for a laptop, a demo, a test run: no root, no Docker."""

@@ -1,0 +1,1 @@
+"""The product: a datastore of cells."""
