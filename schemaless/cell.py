@@ -115,9 +115,7 @@ class StoredCell:
         Raises:
             CorruptBody: the stored bytes do not decode; the error names this cell.
         """
-        return Cell(
-            self.row_key, self.column_name, self.ref_key, self.decoder(self), self.added_id, self.created_at
-        )
+        return Cell(self.row_key, self.column_name, self.ref_key, self.decoder(self), self.added_id, self.created_at)
 
 
 class Put(NamedTuple):

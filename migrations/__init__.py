@@ -1,0 +1,1 @@
+"""Alembic: one environment, two branches of revisions."""

@@ -1,0 +1,25 @@
+"""The ``schemaless`` command's first line: says what to install where the extra ``[cli]`` is missing."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+
+def main() -> int:
+    """Run the command line and return its exit status."""
+    missing = [name for name in ("click", "rich") if find_spec(name) is None]
+    if missing:
+        print(
+            f"schemaless: the command line needs {' and '.join(missing)}; "
+            "install the distribution schemaless-store with its extra [cli]",
+            file=sys.stderr,
+        )
+        return 2
+    from schemaless.cli.main import run
+
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The top of the command line: its nouns, and what becomes of errors.
+
+Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from importlib import import_module
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from schemaless.cli.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error
+from schemaless.errors import InvalidInput, SchemalessError, UnknownCodec
+
+_NOUNS: dict[str, tuple[str, str, str]] = {
+    # name: (module, attribute, one line for the overview; held against the command's own help by a test)
+    "local": ("schemaless.cli.local", "local", "Private MySQL servers here: no root, no Docker."),
+    "create": ("schemaless.cli.datastore", "create", "Create a datastore."),
+    "info": ("schemaless.cli.datastore", "info", "Show a datastore's topology and cell counts."),
+    "schema": ("schemaless.cli.datastore", "schema", "Upgrade tables, or show their versions."),
+    "cell": ("schemaless.cli.cell", "cell", "Write and read single cells."),
+    "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),
+    "dump": ("schemaless.cli.load", "dump", "Write cells as NDJSON."),
+    "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
+    "migrate": ("schemaless.cli.migrate", "migrate", "Re-encode bodies in place."),
+    "capacity": ("schemaless.cli.capacity", "capacity", "How long the disks last."),
+    "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
+}
+
+
+class _Nouns(click.Group):
+    """Loads a noun's module when it is named, so that ``--help`` and each command start fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _NOUNS:
+            return None
+        module, attribute, _ = _NOUNS[cmd_name]
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in _NOUNS.items()])
+
+
+@click.group(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="schemaless-store", prog_name="schemaless")
+@click.option("--traceback", is_flag=True, help="Show the Python traceback of an error; may stand anywhere.")
+def cli(traceback: bool) -> None:
+    """An append-only cell store on sharded MySQL.
+
+    Data goes to standard output, progress and errors to standard error. Nothing that is stored is rewritten without
+    --execute. The datastore is named by --url or SCHEMALESS_URL, for example
+
+        mysql://app@db-1:3306/mezzanine
+
+    with the password, if there is one, in SCHEMALESS_PASSWORD. Start with 'schemaless demo', or 'schemaless local up'
+    and 'schemaless create'.
+
+    Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
+    """
+
+
+def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return the exit status; every error ends as one line on standard error."""
+    show_traceback = "--traceback" in arguments
+    arguments = [argument for argument in arguments if argument != "--traceback"]
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        outcome: Any = cli.main(args=arguments, prog_name="schemaless", standalone_mode=False)
+        return outcome if isinstance(outcome, int) else 0
+    except click.exceptions.Exit as exit_request:
+        return exit_request.exit_code
+    except click.ClickException as usage_error:
+        usage_error.show(file=sys.stderr)
+        return EXIT_USAGE
+    except (click.Abort, KeyboardInterrupt):
+        if show_traceback:
+            traceback.print_exc()
+        error("stopped; what was done is kept, and the same command goes on from there")
+        return EXIT_STOPPED
+    except BrokenPipeError:
+        # The reader of standard output has gone (head, less): not a fault. Keep Python from flushing into it again.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except (InvalidInput, UnknownCodec) as problem:
+        if show_traceback:
+            traceback.print_exc()
+        error(str(problem))
+        return EXIT_USAGE
+    except SchemalessError as problem:
+        if show_traceback:
+            traceback.print_exc()
+        error(str(problem))
+        return EXIT_FAILED

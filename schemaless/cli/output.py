@@ -1,0 +1,122 @@
+"""What every command prints with: data to standard output, progress and errors to standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_STOPPED: Final = 3
+
+_PLAIN_LINE_EVERY_S = 5.0
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+
+
+def out() -> Console:
+    """Return the console for data. Where standard output is no terminal, lines are not wrapped."""
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def err() -> Console:
+    """Return the console for progress, notes and errors."""
+    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+def error(message: str) -> None:
+    """Print one error line."""
+    err().print(f"[bold red]schemaless:[/] {escape(message)}")
+
+
+def note(message: str) -> None:
+    """Print one line about what goes on."""
+    err().print(escape(message))
+
+
+def print_json(data: Any) -> None:
+    """Print ``data`` as one JSON object on standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def print_table(title: str | None, columns: list[str], rows: list[list[str]], *, text_columns: int = 1) -> None:
+    """Print a table on standard output: the first ``text_columns`` to the left, the others, figures, to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position < text_columns else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(value) for value in row))
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes for people: powers of 1,024, three figures."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+class _Rate(ProgressColumn):
+    """Units a second, since the start."""
+
+    def render(self, task: Task) -> Text:
+        if not task.elapsed or not task.completed:
+            return Text("")
+        return Text(f"{task.completed / task.elapsed:,.0f} {task.fields['unit']}/s")
+
+
+@contextmanager
+def progress(description: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show progress with rate and time left, on standard error.
+
+    A bar where standard error is a terminal, else a line every five seconds and none for what ends sooner.
+
+    Yields:
+        A function that takes how many more units are done.
+    """
+    console = err()
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        with Progress(*columns, console=console, transient=False) as bar:
+            task = bar.add_task(description, total=total, unit=unit)
+            yield lambda more: bar.advance(task, more)
+        return
+
+    started = last = time.monotonic()
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done, last
+        done += more
+        now = time.monotonic()
+        if now - last < _PLAIN_LINE_EVERY_S:
+            return
+        last = now
+        rate = done / (now - started)
+        line = f"{description}: {done:,} {unit}, {rate:,.0f} {unit}/s"
+        if total and rate:
+            line += f", {done / total:.0%}, {max(0, total - done) / rate:,.0f} s left"
+        note(line)
+
+    yield advance
