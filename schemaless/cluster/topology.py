@@ -1,0 +1,198 @@
+"""The description of a datastore: which servers, which shards, where.
+
+Pure values and their validation. The catalog stores them; ``mysql`` connects to what they name.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from schemaless.cluster.placement import MAX_SHARD_COUNT, PLACEMENT
+from schemaless.errors import InvalidInput, TopologyError
+
+Role = Literal["primary", "replica"]
+
+# stored; never renumber
+FORMAT: Final = 1
+"""The arrangement of tables and bytes that this version writes. A library refuses a datastore with a higher number."""
+
+_DATASTORE_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
+_LOOKS_LIKE_SHARD = re.compile(r".*_[0-9]{4,}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One MySQL server, reached by host and port or by a socket on this machine. Never a password."""
+
+    role: Role
+    host: str | None = None
+    port: int | None = None
+    socket: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.host is None) == (self.socket is None):
+            raise TopologyError(f"a node has either a host or a socket, got host {self.host!r}, socket {self.socket!r}")
+
+    def __str__(self) -> str:
+        return self.socket if self.socket is not None else f"{self.host}:{self.port or 3306}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A primary and its replicas, host of some shards."""
+
+    name: str
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        primaries = [node for node in self.nodes if node.role == "primary"]
+        if len(primaries) != 1:
+            raise TopologyError(f"cluster {self.name!r} must have one primary, the catalog names {len(primaries)}")
+
+    @property
+    def primary(self) -> Node:
+        """The node that takes writes."""
+        return next(node for node in self.nodes if node.role == "primary")
+
+    @property
+    def replicas(self) -> tuple[Node, ...]:
+        """The nodes that follow the primary."""
+        return tuple(node for node in self.nodes if node.role == "replica")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """Neighbouring shards on one cluster, both ends included."""
+
+    first: int
+    last: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A datastore as the catalog describes it.
+
+    Raises:
+        TopologyError: the ranges do not cover every shard exactly once, or name an unknown cluster.
+    """
+
+    name: str
+    shard_count: int
+    clusters: tuple[Cluster, ...]
+    ranges: tuple[ShardRange, ...]
+    placement: str = PLACEMENT
+
+    def __post_init__(self) -> None:
+        if self.placement != PLACEMENT:
+            raise TopologyError(
+                f"datastore {self.name!r} places rows by {self.placement!r}, this version knows only {PLACEMENT!r}; "
+                "use the version that created it, or a later one"
+            )
+        names = {cluster.name for cluster in self.clusters}
+        if len(names) != len(self.clusters):
+            raise TopologyError(f"datastore {self.name!r}: two clusters have the same name")
+        expected = 0
+        for part in sorted(self.ranges, key=lambda part: part.first):
+            if part.first != expected or part.last < part.first:
+                raise TopologyError(
+                    f"datastore {self.name!r}: the catalog's shard ranges are wrong at shard {expected}: "
+                    f"the next range is {part.first} to {part.last}"
+                )
+            if part.cluster not in names:
+                raise TopologyError(
+                    f"datastore {self.name!r}: shard {part.first} is on unknown cluster {part.cluster!r}"
+                )
+            expected = part.last + 1
+        if expected != self.shard_count:
+            raise TopologyError(
+                f"datastore {self.name!r} has {self.shard_count} shards, the catalog's ranges cover {expected}"
+            )
+
+    def cluster_of(self, shard: int) -> Cluster:
+        """Return the cluster that hosts ``shard``.
+
+        Raises:
+            InvalidInput: there is no such shard.
+        """
+        check_shard(shard, self.shard_count)
+        ordered = sorted(self.ranges, key=lambda part: part.first)
+        part = ordered[bisect.bisect_right([part.first for part in ordered], shard) - 1]
+        return next(cluster for cluster in self.clusters if cluster.name == part.cluster)
+
+    def shards_of(self, cluster: str) -> list[int]:
+        """Return the numbers of the shards on ``cluster``, in order."""
+        return sorted(
+            shard for part in self.ranges if part.cluster == cluster for shard in range(part.first, part.last + 1)
+        )
+
+
+def check_shard(shard: int, shard_count: int) -> int:
+    """Return ``shard`` if a datastore of ``shard_count`` has it.
+
+    Raises:
+        InvalidInput: it has not.
+    """
+    if type(shard) is not int or not 0 <= shard < shard_count:
+        raise InvalidInput(f"shard must be a number from 0 to {shard_count - 1}, got {shard!r}")
+    return shard
+
+
+def check_datastore_name(name: str) -> str:
+    """Return ``name`` if a datastore may have it.
+
+    It names the catalog's database, and shards add ``_`` and their number, so a name may not look like a shard's.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if not _DATASTORE_NAME.match(name):
+        raise InvalidInput(
+            f"a datastore's name is 1 to 48 of [a-z0-9_] and begins with a letter, got {name!r}; choose another"
+        )
+    if _LOOKS_LIKE_SHARD.match(name):
+        raise InvalidInput(f"a datastore's name may not end like a shard's (_ and four digits), got {name!r}")
+    return name
+
+
+def check_shard_count(shard_count: int) -> int:
+    """Return ``shard_count`` if a datastore may have as many shards.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if type(shard_count) is not int or not 1 <= shard_count <= MAX_SHARD_COUNT:
+        raise InvalidInput(f"shards must be a number from 1 to {MAX_SHARD_COUNT}, got {shard_count!r}")
+    return shard_count
+
+
+def shard_database(datastore: str, shard: int) -> str:
+    """Return the name of a shard's database.
+
+    >>> shard_database("mezzanine", 17)
+    'mezzanine_0017'
+    """
+    return f"{datastore}_{shard:04d}"
+
+
+def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, ...]:
+    """Spread shards over clusters in runs whose lengths differ by one at most.
+
+    >>> [(part.first, part.last) for part in even_ranges(16, ["a", "b", "c"])]
+    [(0, 4), (5, 9), (10, 15)]
+
+    Raises:
+        InvalidInput: there are fewer shards than clusters, or no cluster.
+    """
+    if not clusters or shard_count < len(clusters):
+        raise InvalidInput(
+            f"{shard_count} shards cannot be spread over {len(clusters)} clusters; each needs at least one"
+        )
+    edges = [shard_count * position // len(clusters) for position in range(len(clusters) + 1)]
+    return tuple(
+        ShardRange(first, after - 1, cluster) for first, after, cluster in zip(edges, edges[1:], clusters, strict=False)
+    )

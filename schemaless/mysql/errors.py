@@ -1,0 +1,99 @@
+"""Driver errors to ours: no exception of PyMySQL, mysqlclient or SQLAlchemy leaves this room.
+
+Drivers differ in their classes but not in MySQL's numbers, so the number decides.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import exc as sqlalchemy_errors
+
+from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
+
+
+class ConnectionLost(ServerUnavailable):
+    """The connection broke after something may have been sent on it."""
+
+
+class Deadlock(ServerTimeout):
+    """The server chose this transaction to end a deadlock; all of it was rolled back."""
+
+
+class DuplicateKey(ServerRefused):
+    """A unique key has the value already (error 1062)."""
+
+
+class DatabaseMissing(ServerRefused):
+    """The database or the table is not there."""
+
+
+_LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 3169})
+_UNREACHABLE: Final = frozenset({1040, 1129, 1130, 1203, 1226, 2002, 2003, 2004, 2005, 2009, 2026})
+_DENIED: Final = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 3118, 3159, 4151})
+_WAITED: Final = frozenset({1205, 1317, 1969, 3024, 3572})
+_MISSING: Final = frozenset({1008, 1049, 1146})
+_NEXT_STEP: Final = {
+    1021: "the server's disk is full: make room, then repeat",
+    1114: "the server's disk or tablespace is full: make room, then repeat",
+    1040: "it has no connection free: raise max_connections or use smaller pools",
+    1045: "check the account in the URL and the password in SCHEMALESS_PASSWORD",
+    1698: "the account may not log in this way: check the account in the URL and SCHEMALESS_PASSWORD",
+    1205: "a lock was not given in time; nothing was written",
+    1290: "the server is read-only: is it a replica?",
+    1836: "the server is read-only: is it a replica?",
+    2002: "is the server running, and is the socket right?",
+    2003: "is the server running, and are host and port right?",
+}
+
+
+def error_code(error: BaseException) -> int | None:
+    """Return MySQL's error number of a driver's exception, or None where it carries none."""
+    if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None:
+        return error_code(error.orig)
+    if error.args and isinstance(error.args[0], int):
+        return error.args[0]
+    return None
+
+
+def translated(error: BaseException, node: str, shard: int | None, *, connecting: bool) -> ServerError:
+    """Return the exception of ours that says what the driver's ``error`` says.
+
+    Args:
+        error: what the driver or SQLAlchemy raised.
+        node: the server's address.
+        shard: the shard concerned, or None.
+        connecting: True where nothing of the caller's can have been sent yet.
+    """
+    if isinstance(error, sqlalchemy_errors.TimeoutError):
+        return ServerTimeout(
+            "no connection of the pool became free in time; raise pool_size, or make fewer calls at once",
+            node=node,
+            shard=shard,
+        )
+    code = error_code(error)
+    inner = error.orig if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None else error
+    text = str(inner.args[1]) if len(inner.args) > 1 else str(inner) or type(inner).__name__
+    message = f"{text} (error {code})" if code else text
+    if code in _NEXT_STEP:
+        message += f"; {_NEXT_STEP[code]}"
+
+    kind: type[ServerError]
+    if code == 1062:
+        kind = DuplicateKey
+    elif code == 1213:
+        kind = Deadlock
+    elif code in _DENIED:
+        kind = AccessDenied
+    elif code in _WAITED:
+        kind = ServerTimeout
+    elif code in _MISSING:
+        kind = DatabaseMissing
+    elif connecting and (code in _UNREACHABLE or code in _LOST or not code):
+        kind = ServerUnavailable
+    elif code in _LOST or code in _UNREACHABLE or not code:
+        # No number means that the driver lost its place in the protocol or the socket failed under it.
+        kind = ConnectionLost
+    else:
+        kind = ServerRefused
+    return kind(message, node=node, shard=shard, code=code or None)

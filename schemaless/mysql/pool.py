@@ -1,0 +1,360 @@
+"""Connections: one SQLAlchemy engine and pool a node, and the bare driver connection for the hot paths.
+
+AUTOCOMMIT, no reset on return, no ping before use: a pooled call then costs hardly more than one on a bare connection.
+What those would have caught is caught here: a connection that failed is thrown away with all its idle neighbours, and
+what may be repeated is repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Engine
+from sqlalchemy.pool import PoolProxiedConnection
+
+from schemaless.cluster.topology import Node
+from schemaless.errors import InvalidInput, OutcomeUnknown, SchemalessError, ServerError, ServerUnavailable
+from schemaless.mysql.errors import ConnectionLost, Deadlock, translated
+
+T = TypeVar("T")
+
+ATTEMPTS: Final = 5
+_FIRST_PAUSE_S: Final = 0.05
+
+SESSION: Final = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00'"
+"""Statements are built here byte by byte: they need backslash escapes, and errors rather than truncation."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """How a node's connections behave; times in seconds."""
+
+    connect_timeout_s: float = 10
+    read_timeout_s: float = 60
+    write_timeout_s: float = 60
+    pool_size: int = 8
+    pool_timeout_s: float = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to log in to every node of a datastore: from the client's URL and the environment, never from the catalog."""
+
+    drivername: str = "mysql+pymysql"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    query: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerURL:
+    """A parsed URL: the server, how to log in, and the database it names, if any."""
+
+    node: Node
+    credentials: Credentials
+    database: str | None
+
+    def __str__(self) -> str:
+        return self.for_database(self.database).render_as_string(hide_password=True)
+
+    def for_database(self, database: str | None) -> URL:
+        """Return SQLAlchemy's form of this URL with another database."""
+        return _sqlalchemy_url(self.node, self.credentials, database)
+
+
+def parse_url(text: str) -> ServerURL:
+    """Parse ``mysql://user:password@host:port/name?option=value``.
+
+    ``mysql://`` and ``mariadb://`` mean PyMySQL, ``mysql+mysqldb://`` mysqlclient; ``?unix_socket=`` names a socket.
+    Without a password in it, ``SCHEMALESS_PASSWORD`` is used where it is set.
+
+    Raises:
+        InvalidInput: it is no such URL. The message does not repeat the password.
+    """
+    try:
+        url = sqlalchemy.make_url(text)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        scheme = text.split("://", 1)[0] if "://" in text else "no scheme"
+        raise InvalidInput(
+            f"not a server URL (begins with {scheme[:20]!r}); expected mysql://user@host:3306/name "
+            "or mysql://user@/name?unix_socket=/path"
+        ) from None
+    family, _, driver = url.drivername.partition("+")
+    if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
+        raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
+    query = dict(url.query)
+    socket = query.pop("unix_socket", None)
+    charset = query.pop("charset", "utf8mb4")
+    if charset != "utf8mb4":
+        raise InvalidInput(f"the URL's charset must be utf8mb4, got {charset!r}; leave it out")
+    if socket is not None and not isinstance(socket, str):
+        raise InvalidInput("the URL names unix_socket twice")
+    if socket is None and not url.host:
+        raise InvalidInput(
+            f"the URL names no server: {url.render_as_string(hide_password=True)}; add a host, or unix_socket"
+        )
+    node = Node("primary", socket=socket) if socket else Node("primary", host=url.host, port=url.port or 3306)
+    password = url.password if url.password is not None else os.environ.get("SCHEMALESS_PASSWORD")
+    credentials = Credentials(f"mysql+{driver or 'pymysql'}", url.username, password, tuple(sorted(query.items())))
+    return ServerURL(node, credentials, url.database or None)
+
+
+def _sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
+    query: dict[str, str | tuple[str, ...]] = dict(credentials.query)
+    if node.socket is not None:
+        query["unix_socket"] = node.socket
+    return URL.create(
+        credentials.drivername,
+        credentials.username,
+        credentials.password,
+        node.host,
+        node.port,
+        database,
+        query,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a statement without rows did."""
+
+    affected: int
+    last_id: int
+
+
+class Connection:
+    """A driver connection, checked out for a moment."""
+
+    __slots__ = ("_raw", "auto_increment_increment", "max_allowed_packet", "node", "shard", "version")
+
+    def __init__(self, raw: Any, node: str, shard: int | None, facts: dict[Any, Any]) -> None:
+        self._raw = raw
+        self.node = node
+        self.shard = shard
+        self.max_allowed_packet: int = facts["max_allowed_packet"]
+        self.auto_increment_increment: int = facts["auto_increment_increment"]
+        self.version: str = facts["version"]
+
+    def rows(self, sql: bytes) -> tuple[tuple[Any, ...], ...]:
+        """Send a query and return its rows."""
+        cursor = self._raw.cursor()
+        self._send(cursor, sql)
+        try:
+            return tuple(cursor.fetchall())
+        finally:
+            cursor.close()
+
+    def execute(self, sql: bytes) -> Executed:
+        """Send a statement without rows."""
+        cursor = self._raw.cursor()
+        self._send(cursor, sql)
+        done = Executed(cursor.rowcount, cursor.lastrowid or 0)
+        cursor.close()
+        return done
+
+    def _send(self, cursor: Any, sql: bytes) -> None:
+        try:
+            cursor.execute(sql)
+        except Exception as error:
+            raise translated(error, self.node, self.shard, connecting=False) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run the block as one transaction: committed at its end, rolled back where it raises."""
+        self.execute(b"START TRANSACTION")
+        try:
+            yield
+        except ConnectionLost:
+            raise
+        except Exception:
+            self.execute(b"ROLLBACK")
+            raise
+        self.execute(b"COMMIT")
+
+
+class NodePool:
+    """The connections to one server."""
+
+    def __init__(self, node: Node, credentials: Credentials, options: PoolOptions) -> None:
+        self.node = node
+        self.options = options
+        self._credentials = credentials
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+        _all_pools.add(self)
+
+    def __repr__(self) -> str:
+        return f"NodePool({self.node})"
+
+    @property
+    def engine(self) -> Engine:
+        """SQLAlchemy's engine for this node; made on first use."""
+        if self._engine is None:
+            with self._lock:
+                if self._engine is None:
+                    self._engine = self._make_engine()
+        return self._engine
+
+    def _make_engine(self) -> Engine:
+        options = self.options
+        try:
+            engine = sqlalchemy.create_engine(
+                _sqlalchemy_url(self.node, self._credentials, None),
+                isolation_level="AUTOCOMMIT",
+                pool_reset_on_return=None,
+                pool_size=options.pool_size,
+                max_overflow=0,
+                pool_timeout=options.pool_timeout_s,
+                hide_parameters=True,
+                connect_args={
+                    "charset": "utf8mb4",
+                    "connect_timeout": max(1, round(options.connect_timeout_s)),
+                    "read_timeout": max(1, round(options.read_timeout_s)),
+                    "write_timeout": max(1, round(options.write_timeout_s)),
+                    "init_command": SESSION,
+                },
+            )
+        except ModuleNotFoundError as missing:
+            raise InvalidInput(
+                f"{self._credentials.drivername} needs the driver {missing.name!r}, which is not installed; "
+                "use mysql:// for PyMySQL, which is"
+            ) from None
+        event.listen(engine, "connect", _remember_facts)
+        return engine
+
+    @contextmanager
+    def connection(self, shard: int | None = None) -> Iterator[Connection]:
+        """Check a driver connection out for the block; thrown away if the block fails in the driver or is interrupted.
+
+        Raises:
+            ServerUnavailable, ServerTimeout, AccessDenied: no connection could be had.
+        """
+        fairy = self._check_out(shard)
+        try:
+            yield Connection(fairy.driver_connection, str(self.node), shard, fairy.info)
+        except ConnectionLost:
+            fairy.invalidate()
+            # The server restarted, or a timeout closed idle connections: its neighbours are as dead.
+            self.engine.dispose()
+            raise
+        except Exception:
+            fairy.close()
+            raise
+        except BaseException:
+            # Interrupted in the middle of a reply: what would be read next on it is not ours.
+            fairy.invalidate()
+            raise
+        else:
+            fairy.close()
+
+    def _check_out(self, shard: int | None) -> PoolProxiedConnection:
+        try:
+            return self.engine.raw_connection()
+        except SchemalessError:
+            raise
+        except Exception as error:
+            raise translated(error, str(self.node), shard, connecting=True) from error
+
+    def run(self, operation: Callable[[Connection], T], *, shard: int | None = None, writes: bool = False) -> T:
+        """Run ``operation`` on a connection, and again where the connection was lost or a deadlock ended it.
+
+        ``operation`` must be safe to repeat: a read, or a write that finds out by itself whether it happened before.
+
+        Args:
+            operation: takes a connection; must not keep it.
+            shard: named in errors.
+            writes: whether a lost connection leaves the outcome open.
+
+        Raises:
+            OutcomeUnknown: a write lost its connection on every attempt.
+            ServerError: what the last attempt met.
+        """
+        lost: ServerError | None = None
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+            try:
+                with self.connection(shard) as connection:
+                    return operation(connection)
+            except ConnectionLost as error:
+                lost = error
+            except Deadlock:
+                # All of it was rolled back, which also tells what became of an attempt that was lost before.
+                lost = None
+                if attempt == ATTEMPTS - 1:
+                    raise
+            except ServerUnavailable:
+                # The first connection cannot be had: say so at once. After a loss the server may be restarting.
+                if lost is None:
+                    raise
+        assert lost is not None
+        if writes:
+            raise OutcomeUnknown(
+                f"the reply to a write was lost, and {ATTEMPTS - 1} repetitions failed as well ({lost.message}); "
+                "write the same cells again to settle it",
+                node=lost.node,
+                shard=shard,
+                code=lost.code,
+            ) from lost
+        raise lost
+
+    @contextmanager
+    def sqlalchemy_connection(self, database: str | None = None) -> Iterator[sqlalchemy.Connection]:
+        """Give a SQLAlchemy connection for the block, in one transaction; for schema and catalog work, not hot paths.
+
+        Raises:
+            ServerError: whatever the server or the driver raised.
+        """
+        try:
+            with self.engine.connect() as plain:
+                connection = plain.execution_options(isolation_level="REPEATABLE READ")
+                if database is not None:
+                    # It stays so on this pooled connection, which harms nobody: every hot statement names its database.
+                    connection.exec_driver_sql(f"USE `{database}`")
+                    connection.commit()
+                with connection.begin():
+                    yield connection
+        except sqlalchemy.exc.SQLAlchemyError as error:
+            raise translated(error, str(self.node), None, connecting=False) from error
+
+    def close(self) -> None:
+        """Close every idle connection. The pool can still be used; it then connects again."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def forget_after_fork(self) -> None:
+        """Drop the connections that a forked child inherited: they are its parent's, so without a word on the wire."""
+        self._lock = threading.Lock()
+        if self._engine is not None:
+            self._engine.dispose(close=False)
+
+
+def _remember_facts(driver_connection: Any, record: Any) -> None:
+    cursor = driver_connection.cursor()
+    cursor.execute("SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION()")
+    packet, increment, version = cursor.fetchone()
+    cursor.close()
+    record.info["max_allowed_packet"] = int(packet)
+    record.info["auto_increment_increment"] = int(increment)
+    record.info["version"] = str(version)
+
+
+_all_pools: weakref.WeakSet[NodePool] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_all_pools):
+        pool.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

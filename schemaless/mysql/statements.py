@@ -1,0 +1,159 @@
+"""The statements of the hot paths, built as bytes.
+
+Every function is pure: names and values in, one statement out. Values are checked by the caller to be what the table
+takes; databases are ``shard_database()`` names. Sessions run with backslash escapes on (``pool.SESSION``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+CellColumns = tuple[int, bytes, str, int, bytes, object]
+
+_COLUMNS: Final = b"added_id, row_key, column_name, ref_key, body, created_at"
+
+ROW_OVERHEAD_BYTES: Final = 160
+"""More than what a row of an INSERT or UPDATE adds to its escaped body."""
+
+
+def blob(value: bytes) -> bytes:
+    r"""Return a string literal that is ``value`` to the server.
+
+    Only the quote and the backslash end or change a literal; NUL and line ends may stand as they are.
+
+    >>> blob(b"it's \\")
+    b"_binary'it\\'s \\\\'"
+    """
+    return b"_binary'" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+
+
+def insert_cells(database: str, cells: Iterable[tuple[bytes, str, int, bytes]]) -> bytes:
+    """Insert rows of ``(row_key, column_name, ref_key, body)``."""
+    values = [
+        b"(x'%b','%b',%d,%b)" % (row_key.hex().encode(), column_name.encode(), ref_key, blob(body))
+        for row_key, column_name, ref_key, body in cells
+    ]
+    return b"INSERT INTO %b (row_key,column_name,ref_key,body) VALUES %b" % (_cell(database), b",".join(values))
+
+
+def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Select the cells with these keys, in no particular order."""
+    tests = [
+        b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
+        for row_key, column_name, ref_key in keys
+    ]
+    return b"SELECT %b FROM %b WHERE %b" % (_COLUMNS, _cell(database), b" OR ".join(tests))
+
+
+def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
+    """Select, for each ``(row_key, column_name)``, the cell with the highest ref_key."""
+    parts = [
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' ORDER BY ref_key DESC LIMIT 1"
+        % (_COLUMNS, _cell(database), row_key.hex().encode(), column_name.encode())
+        for row_key, column_name in pairs
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return b"(" + b") UNION ALL (".join(parts) + b")"
+
+
+def select_row(database: str, row_key: bytes) -> bytes:
+    """Select the latest cell of each column of a row."""
+    key = row_key.hex().encode()
+    return (
+        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, c.created_at FROM "
+        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b' GROUP BY column_name) AS latest "
+        b"JOIN %b AS c ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
+        b"ORDER BY c.column_name" % (_cell(database), key, _cell(database), key)
+    )
+
+
+def select_versions(
+    database: str, row_key: bytes, column_name: str, above: int, below: int, descending: bool, limit: int
+) -> bytes:
+    """Select versions of one row and column with ``above < ref_key < below``."""
+    return (
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d AND ref_key<%d "
+        b"ORDER BY ref_key %b LIMIT %d"
+        % (
+            _COLUMNS,
+            _cell(database),
+            row_key.hex().encode(),
+            column_name.encode(),
+            above,
+            below,
+            b"DESC" if descending else b"ASC",
+            limit,
+        )
+    )
+
+
+def select_page(database: str, after: int, up_to: int | None, limit: int, *, legacy_only: bool = False) -> bytes:
+    """Select cells with ``after < added_id <= up_to`` in that order."""
+    test = b"added_id>%d" % after
+    if up_to is not None:
+        test += b" AND added_id<=%d" % up_to
+    if legacy_only:
+        test += b" AND SUBSTRING(body,1,1)<>x'C1'"
+    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id LIMIT %d" % (_COLUMNS, _cell(database), test, limit)
+
+
+def select_block_end(database: str, after: int, rows: int) -> bytes:
+    """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only."""
+    return (
+        b"SELECT MAX(added_id), COUNT(*) FROM "
+        b"(SELECT added_id FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block"
+        % (_cell(database), after, rows)
+    )
+
+
+def select_census(database: str, after: int, up_to: int) -> bytes:
+    """Count rows with ``after < added_id <= up_to`` and their body bytes, by column and first two body bytes."""
+    return (
+        b"SELECT column_name, SUBSTRING(body,1,2) AS head, COUNT(*), SUM(LENGTH(body)) FROM %b "
+        b"WHERE added_id>%d AND added_id<=%d GROUP BY column_name, head" % (_cell(database), after, up_to)
+    )
+
+
+def select_by_id(database: str, ids: Iterable[int]) -> bytes:
+    """Select the cells with these added_ids."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (
+        _COLUMNS,
+        _cell(database),
+        b",".join(b"%d" % added_id for added_id in ids),
+    )
+
+
+def count_cells(database: str) -> bytes:
+    """Count the cells of a shard, exactly."""
+    return b"SELECT COUNT(*) FROM %b" % _cell(database)
+
+
+def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Replace bodies that are still what was read: rows of ``(added_id, body read, new body)``.
+
+    The guard is a digest, since sending the old body would double the binary log; it is an UPDATE, since an upsert
+    would bring back a cell that was erased meanwhile. The number of rows matched says how many were still the same.
+    """
+    parts = [
+        b"SELECT %d,%b,'%b'" % (added_id, blob(new), hashlib.sha256(old).hexdigest().encode())
+        if position
+        else b"SELECT %d AS id,%b AS new_body,'%b' AS digest"
+        % (added_id, blob(new), hashlib.sha256(old).hexdigest().encode())
+        for position, (added_id, old, new) in enumerate(changes)
+    ]
+    return b"UPDATE %b AS c JOIN (%b) AS v ON c.added_id=v.id SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % (
+        _cell(database),
+        b" UNION ALL ".join(parts),
+    )
+
+
+def select_identity(database: str) -> bytes:
+    """Select what a shard says of itself."""
+    return b"SELECT datastore, shard, shard_count, placement, format FROM `%b`.shard_identity" % database.encode()
+
+
+def _cell(database: str) -> bytes:
+    return b"`%b`.cell" % database.encode()
