@@ -23,7 +23,14 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import PoolProxiedConnection
 
 from schemaless.cluster.topology import Node
-from schemaless.errors import InvalidInput, OutcomeUnknown, SchemalessError, ServerError, ServerUnavailable
+from schemaless.errors import (
+    InvalidInput,
+    OutcomeUnknown,
+    SchemalessError,
+    ServerError,
+    ServerTimeout,
+    ServerUnavailable,
+)
 from schemaless.mysql.errors import ConnectionLost, Deadlock, translated
 
 T = TypeVar("T")
@@ -279,7 +286,8 @@ class NodePool:
             OutcomeUnknown: a write lost its connection on every attempt.
             ServerError: what the last attempt met.
         """
-        lost: ServerError | None = None
+        lost: ConnectionLost | None = None
+        last: ServerError | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
                 time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
@@ -287,26 +295,24 @@ class NodePool:
                 with self.connection(shard) as connection:
                     return operation(connection)
             except ConnectionLost as error:
-                lost = error
-            except Deadlock:
-                # All of it was rolled back, which also tells what became of an attempt that was lost before.
-                lost = None
-                if attempt == ATTEMPTS - 1:
-                    raise
-            except ServerUnavailable:
-                # The first connection cannot be had: say so at once. After a loss the server may be restarting.
-                if lost is None:
-                    raise
-        assert lost is not None
-        if writes:
+                lost = last = error
+            except Deadlock as error:
+                last = error
+            except ServerError as error:
+                last = error
+                # At first, say so at once. After a loss the server may be restarting, or be busy with what it got.
+                if lost is None or not isinstance(error, ServerUnavailable | ServerTimeout):
+                    break
+        assert last is not None
+        if writes and lost is not None:
             raise OutcomeUnknown(
-                f"the reply to a write was lost, and {ATTEMPTS - 1} repetitions failed as well ({lost.message}); "
+                f"the reply to a write was lost ({lost.message}), and repeating it did not tell ({last.message}); "
                 "write the same cells again to settle it",
-                node=lost.node,
+                node=last.node,
                 shard=shard,
-                code=lost.code,
-            ) from lost
-        raise lost
+                code=last.code,
+            ) from last
+        raise last
 
     @contextmanager
     def sqlalchemy_connection(self, database: str | None = None) -> Iterator[sqlalchemy.Connection]:

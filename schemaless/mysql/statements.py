@@ -155,5 +155,21 @@ def select_identity(database: str) -> bytes:
     return b"SELECT datastore, shard, shard_count, placement, format FROM `%b`.shard_identity" % database.encode()
 
 
+def insert_identity(
+    database: str, datastore: str, shard: int, shard_count: int, placement: str, format_number: int
+) -> bytes:
+    """Insert what a shard says of itself, unless it says something already."""
+    return (
+        b"INSERT IGNORE INTO `%b`.shard_identity (only_row, datastore, shard, shard_count, placement, format) "
+        b"VALUES (1, '%b', %d, %d, '%b', %d)"
+        % (database.encode(), datastore.encode(), shard, shard_count, placement.encode(), format_number)
+    )
+
+
+def select_version(database: str) -> bytes:
+    """Select the Alembic revision that a database is at."""
+    return b"SELECT version_num FROM `%b`.alembic_version" % database.encode()
+
+
 def _cell(database: str) -> bytes:
     return b"`%b`.cell" % database.encode()
