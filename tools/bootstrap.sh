@@ -1,0 +1,100 @@
+#!/bin/sh
+# Makes .venv and installs the project into it, with the extras that the Makefile needs. Run by make, from any folder.
+#
+# Does nothing, in a few milliseconds, when .venv was made here from the same setup.cfg, pyproject.toml and
+# constraints.txt; needs the network only for what is not installed yet. Every failure is one line with the next step.
+#
+# PYTHON   the interpreter to use; without it python3, else the newest python3.N that will do
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=.venv
+stamp=$venv/installed-from
+log=$venv/install.log
+extras='.[fast,cli,test]'
+
+fail() {
+    echo "make: $*" >&2
+    exit 1
+}
+
+# Settings of the caller's that would send the packages, or Python, elsewhere.
+unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT
+export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+
+# The stamp holds the sources' checksum, and the folder: a virtual environment does not survive being moved.
+wanted="$(cat setup.cfg pyproject.toml constraints.txt | cksum) $(pwd -P)"
+if [ -f $stamp ] && [ "$(cat $stamp)" = "$wanted" ] && $venv/bin/python -c '' 2>/dev/null; then
+    if [ -z "${PYTHON:-}" ]; then
+        exit 0
+    fi
+    which_python='import os, sys; print(os.path.realpath(sys.base_prefix), sys.version_info[:2])'
+    [ "$("$PYTHON" -c "$which_python" 2>&1)" = "$($venv/bin/python -c "$which_python")" ] && exit 0
+fi
+
+if [ -n "${PYTHON:-}" ]; then
+    python=$PYTHON
+    command -v "$python" >/dev/null 2>&1 || fail "PYTHON=$python: no such program"
+else
+    python=
+    for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
+        command -v $candidate >/dev/null 2>&1 || continue
+        python=${python:-$candidate}
+        if $candidate -c "$new_enough" 2>/dev/null; then
+            python=$candidate
+            break
+        fi
+    done
+    [ -n "$python" ] || fail "python3 was not found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
+fi
+
+version=$("$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) ||
+    fail "$python does not run; name another: make PYTHON=/path/to/python3"
+"$python" -c "$new_enough" ||
+    fail "$python is Python $version, and 3.11 or newer is needed; install one, or name it: make PYTHON=/path/to/python3"
+if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
+    minor=${version%.*}
+    fail "$python ($version) cannot make virtual environments, as venv or ensurepip is missing; on Debian and Ubuntu:" \
+        "apt-get install python$minor-venv (or python3-venv)"
+fi
+
+# Whether .venv can be kept: it works, was made here, and with this Python.
+usable() {
+    [ -f $stamp ] || return 1
+    [ "$(sed 's/^[0-9]* [0-9]* //' $stamp)" = "$(pwd -P)" ] || return 1
+    $venv/bin/python -m pip --version >/dev/null 2>&1 || return 1
+    [ -z "${PYTHON:-}" ] && return 0
+    both='import os, sys; print(os.path.realpath(sys.base_prefix), sys.version_info[:2])'
+    [ "$("$python" -c "$both")" = "$($venv/bin/python -c "$both")" ]
+}
+
+if ! usable; then
+    echo "make: making $venv with Python $version" >&2
+    made=$("$python" -m venv --clear $venv 2>&1) ||
+        fail "no virtual environment could be made in $PWD/$venv: $(printf '%s\n' "$made" | tail -n 1)"
+fi
+
+install() {
+    $venv/bin/python -m pip install --quiet "$@" --constraint constraints.txt --editable "$extras" >>$log 2>&1
+}
+
+# Without the index first: it is enough when everything is there, and it is quick.
+: >$log
+if ! { $venv/bin/python -c 'import setuptools, wheel' 2>/dev/null && install --no-index --no-build-isolation; }; then
+    echo "make: installing into $venv (once; about a minute)" >&2
+    : >$log
+    if ! install; then
+        reason=$(grep '^ERROR' $log | tail -n 1)
+        [ -n "$reason" ] || reason=$(tail -n 1 $log)
+        if grep -qiE 'No space left on device|Disk quota exceeded' $log; then
+            fail "no space left for $PWD/$venv or for temporary files (TMPDIR); free some and run it again"
+        elif grep -qiE 'NewConnectionError|NameResolution|Failed to establish|ConnectTimeout|ReadTimeout|ProxyError|SSLError|connection broken|Network is unreachable|No matching distribution' $log; then
+            fail "pip could not get what is needed from a package index; connect (see 'pip config list') and run it again;" \
+                "details in $log"
+        fi
+        fail "pip could not install the project: $reason; details in $log"
+    fi
+fi
+printf '%s\n' "$wanted" >$stamp
