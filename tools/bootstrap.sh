@@ -22,16 +22,19 @@ fail() {
 unset PYTHONHOME PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 
+# Whether .venv was made with the Python that was asked for, if one was.
+same_python() {
+    [ -n "${PYTHON:-}" ] || return 0
+    which='import os, sys; print(os.path.realpath(sys.base_prefix), sys.version_info[:2])'
+    [ "$("$PYTHON" -c "$which" 2>&1)" = "$($venv/bin/python -c "$which")" ]
+}
+
 new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
 
 # The stamp holds the sources' checksum, and the folder: a virtual environment does not survive being moved.
 wanted="$(cat setup.cfg pyproject.toml constraints.txt | cksum) $(pwd -P)"
 if [ -f $stamp ] && [ "$(cat $stamp)" = "$wanted" ] && $venv/bin/python -c '' 2>/dev/null; then
-    if [ -z "${PYTHON:-}" ]; then
-        exit 0
-    fi
-    which_python='import os, sys; print(os.path.realpath(sys.base_prefix), sys.version_info[:2])'
-    [ "$("$PYTHON" -c "$which_python" 2>&1)" = "$($venv/bin/python -c "$which_python")" ] && exit 0
+    same_python && exit 0
 fi
 
 if [ -n "${PYTHON:-}" ]; then
@@ -60,14 +63,11 @@ if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
         "apt-get install python$minor-venv (or python3-venv)"
 fi
 
-# Whether .venv can be kept: it works, was made here, and with this Python.
+# Whether .venv can be kept: it works, was made in this folder, and with this Python.
 usable() {
-    [ -f $stamp ] || return 1
-    [ "$(sed 's/^[0-9]* [0-9]* //' $stamp)" = "$(pwd -P)" ] || return 1
     $venv/bin/python -m pip --version >/dev/null 2>&1 || return 1
-    [ -z "${PYTHON:-}" ] && return 0
-    both='import os, sys; print(os.path.realpath(sys.base_prefix), sys.version_info[:2])'
-    [ "$("$python" -c "$both")" = "$($venv/bin/python -c "$both")" ]
+    [ ! -f $stamp ] || [ "$(sed 's/^[0-9]* [0-9]* //' $stamp)" = "$(pwd -P)" ] || return 1
+    same_python
 }
 
 if ! usable; then
