@@ -1,1 +1,111 @@
-"""An append-only cell store on sharded MySQL."""
+"""An append-only cell store on sharded MySQL.
+
+    import schemaless
+
+    store = schemaless.connect("mysql://app@db-1:3306/mezzanine")
+    store.put_cell(row_key, "BASE", 1, {"fare": {"total": 12.5}})
+
+The public names; everything else may change between versions. Each is imported when it is first used, so that the
+command line and the tools that need no server start without SQLAlchemy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schemaless.cell import Cell, CellKey, NewCell, NewStoredCell, Put, StoredCell
+    from schemaless.errors import (
+        AccessDenied,
+        BatchError,
+        BodyTooLarge,
+        CellConflict,
+        ChecksumMismatch,
+        CorruptBody,
+        DatastoreExists,
+        DatastoreNotFound,
+        DecodedSizeExceeded,
+        InvalidBody,
+        InvalidCell,
+        InvalidInput,
+        MalformedPayload,
+        NestingTooDeep,
+        NotCanonical,
+        OutcomeUnknown,
+        SchemaMismatch,
+        SchemalessError,
+        ServerError,
+        ServerRefused,
+        ServerTimeout,
+        ServerUnavailable,
+        ShardIdentityMismatch,
+        TopologyError,
+        TrailingBytes,
+        TruncatedBody,
+        UnknownCodec,
+        UnknownDictionary,
+        UnknownFormat,
+        UnreadableLegacy,
+    )
+    from schemaless.store.create import create
+    from schemaless.store.datastore import Datastore, connect
+
+__all__ = [
+    "AccessDenied",
+    "BatchError",
+    "BodyTooLarge",
+    "Cell",
+    "CellConflict",
+    "CellKey",
+    "ChecksumMismatch",
+    "CorruptBody",
+    "Datastore",
+    "DatastoreExists",
+    "DatastoreNotFound",
+    "DecodedSizeExceeded",
+    "InvalidBody",
+    "InvalidCell",
+    "InvalidInput",
+    "MalformedPayload",
+    "NestingTooDeep",
+    "NewCell",
+    "NewStoredCell",
+    "NotCanonical",
+    "OutcomeUnknown",
+    "Put",
+    "SchemaMismatch",
+    "SchemalessError",
+    "ServerError",
+    "ServerRefused",
+    "ServerTimeout",
+    "ServerUnavailable",
+    "ShardIdentityMismatch",
+    "StoredCell",
+    "TopologyError",
+    "TrailingBytes",
+    "TruncatedBody",
+    "UnknownCodec",
+    "UnknownDictionary",
+    "UnknownFormat",
+    "UnreadableLegacy",
+    "connect",
+    "create",
+]
+
+_HOMES = {
+    "schemaless.cell": ("Cell", "CellKey", "NewCell", "NewStoredCell", "Put", "StoredCell"),
+    "schemaless.store.create": ("create",),
+    "schemaless.store.datastore": ("Datastore", "connect"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF.get(name, "schemaless.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -118,6 +118,17 @@ def databases_like(pool: NodePool, datastore: str) -> list[str]:
     return sorted(name for name in names if name == datastore or _is_shard_of(name, datastore))
 
 
+def tables_of(pool: NodePool, database: str) -> frozenset[str]:
+    """Return the names of a database's tables."""
+    rows = pool.run(lambda connection: connection.rows(f"SHOW TABLES FROM `{database}`".encode()))
+    return frozenset(str(row[0]) for row in rows)
+
+
+def catalog_tables() -> frozenset[str]:
+    """Return the names of the tables that a catalog has."""
+    return frozenset({*catalog_metadata.tables, "alembic_version"})
+
+
 def version_of(pool: NodePool, database: str) -> str | None:
     """Return the revision that a database is at, or None where it has none.
 

@@ -1,0 +1,104 @@
+"""Looks at every cell: is it where it belongs, and does it decode to what a writer of this store would write?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from schemaless.cell import CellKey, StoredCell, check_column_name, check_ref_key
+from schemaless.codec.envelope import check_canonical, describe_body
+from schemaless.errors import CorruptBody, InvalidCell, ShardIdentityMismatch
+from schemaless.store.datastore import Datastore
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: the name of the exception that a reader would meet, ``Misplaced`` or ``InvalidCell``.
+        shard: the shard that it is in.
+        key: the cell, or None where the shard itself is at fault.
+        added_id: the cell's place in its shard, or None.
+        message: what is wrong.
+    """
+
+    kind: str
+    shard: int
+    key: CellKey | None
+    added_id: int | None
+    message: str
+
+    def __str__(self) -> str:
+        where = f"shard {self.shard}" if self.key is None else f"shard {self.shard}, cell {self.key}"
+        return f"{self.kind}: {where}: {self.message}"
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What a check went over.
+
+    Attributes:
+        by_codec: cells for each codec, as stored.
+        faults: how many of each kind.
+    """
+
+    shards: int = 0
+    cells: int = 0
+    body_bytes: int = 0
+    by_codec: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+def check(
+    store: Datastore,
+    shards: Iterable[int] | None = None,
+    *,
+    on_fault: Callable[[Fault], None] = lambda fault: None,
+    on_cells: Callable[[int], None] = lambda more: None,
+) -> CheckReport:
+    """Decode every cell, prove that its payload is canonical, and verify its place and its shard's identity.
+
+    Args:
+        store: the datastore.
+        shards: numbers of the shards to look at; all unless given.
+        on_fault: called with each fault as it is found.
+        on_cells: called with the number of cells looked at since the last call.
+
+    Raises:
+        ServerError: a server cannot be reached: that is no finding about its cells.
+    """
+    report = CheckReport()
+
+    def fault(kind: str, shard: int, cell: StoredCell | None, message: str) -> None:
+        report.faults[kind] += 1
+        on_fault(Fault(kind, shard, cell and cell.key, cell and cell.added_id, message))
+
+    for shard in range(store.shard_count) if shards is None else shards:
+        report.shards += 1
+        try:
+            # Also where this process has done so before: a check trusts no earlier answer.
+            store.shards.verify(shard, store.shards.pool_for(store.shards.node_of(shard)))
+        except ShardIdentityMismatch as error:
+            fault(type(error).__name__, shard, None, str(error))
+            continue
+        for cell in store.scan_shard(shard):
+            report.cells += 1
+            report.body_bytes += len(cell.body)
+            on_cells(1)
+            home = store.shard_of(cell.row_key)
+            if home != shard:
+                fault("Misplaced", shard, cell, f"its row_key belongs to shard {home}, so no read finds it here")
+            try:
+                check_column_name(cell.column_name)
+                check_ref_key(cell.ref_key)
+            except InvalidCell as error:
+                fault("InvalidCell", shard, cell, str(error))
+            try:
+                report.by_codec[describe_body(cell.body).codec_name] += 1
+                cell.decode()
+                check_canonical(cell.body)
+            except CorruptBody as error:
+                fault(type(error).__name__, shard, cell, error.message)
+    return report

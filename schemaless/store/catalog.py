@@ -1,0 +1,122 @@
+"""The catalog: where a datastore writes down what it is and where its shards are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from sqlalchemy import delete, insert, select, update
+
+from schemaless.cluster.topology import FORMAT, Cluster, Node, Role, ShardRange, Topology
+from schemaless.errors import DatastoreNotFound, SchemaMismatch, TopologyError
+from schemaless.mysql import tables
+from schemaless.mysql.errors import DatabaseMissing
+from schemaless.mysql.pool import NodePool
+from schemaless.mysql.schema import head, known_revisions, version_of
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A datastore's topology, and whether its creation came to its end."""
+
+    topology: Topology
+    ready: bool
+
+
+def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
+    """Read a datastore's description.
+
+    Raises:
+        DatastoreNotFound: there is no catalog of that name on the server.
+        SchemaMismatch: its tables are older or newer than this version.
+        TopologyError: it contradicts itself.
+    """
+    try:
+        version = version_of(pool, name)
+    except DatabaseMissing:
+        version = None
+    if version is None:
+        raise DatastoreNotFound(
+            f"no datastore {name!r} on {pool.node}; check the URL, or create it with 'schemaless create {name}'"
+        )
+    if version not in known_revisions("catalog"):
+        raise SchemaMismatch(
+            f"the catalog of {name!r} is at revision {version!r}, which this version does not know; "
+            "use a later version of schemaless"
+        )
+    if version != head("catalog"):
+        raise SchemaMismatch(
+            f"the catalog of {name!r} is at revision {version!r}, this version needs "
+            f"{head('catalog')!r}; run 'schemaless schema upgrade'"
+        )
+    with pool.sqlalchemy_connection(name) as connection:
+        rows = connection.execute(select(tables.datastore)).all()
+        nodes = connection.execute(select(tables.node).order_by(tables.node.c.node_id)).all()
+        clusters = connection.execute(select(tables.cluster.c.name).order_by(tables.cluster.c.name)).all()
+        ranges = connection.execute(select(tables.shard_range).order_by(tables.shard_range.c.first_shard)).all()
+    if not rows:
+        raise DatastoreNotFound(
+            f"the catalog of {name!r} on {pool.node} is empty: its creation was interrupted; "
+            "run the same 'schemaless create' again"
+        )
+    row = rows[0]
+    if row.name != name:
+        raise TopologyError(f"the catalog in database {name!r} on {pool.node} describes datastore {row.name!r}")
+    if row.format > FORMAT:
+        raise SchemaMismatch(
+            f"datastore {name!r} has format {row.format}, this version knows up to {FORMAT}; "
+            "use a later version of schemaless"
+        )
+    topology = Topology(
+        name=row.name,
+        shard_count=row.shard_count,
+        placement=row.placement,
+        clusters=tuple(
+            Cluster(
+                cluster.name,
+                tuple(
+                    Node(cast("Role", node.role), node.host, node.port, node.socket)
+                    for node in nodes
+                    if node.cluster == cluster.name
+                ),
+            )
+            for cluster in clusters
+        ),
+        ranges=tuple(ShardRange(part.first_shard, part.last_shard, part.cluster) for part in ranges),
+    )
+    return CatalogEntry(topology, bool(row.ready))
+
+
+def write_topology(pool: NodePool, topology: Topology) -> None:
+    """Write a new datastore's description in one transaction, marked as not ready."""
+    with pool.sqlalchemy_connection(topology.name) as connection:
+        for table in (tables.shard_range, tables.node, tables.cluster, tables.datastore):
+            connection.execute(delete(table))
+        for cluster in topology.clusters:
+            connection.execute(insert(tables.cluster).values(name=cluster.name))
+            for node in cluster.nodes:
+                connection.execute(
+                    insert(tables.node).values(
+                        cluster=cluster.name, role=node.role, host=node.host, port=node.port, socket=node.socket
+                    )
+                )
+        for part in topology.ranges:
+            connection.execute(
+                insert(tables.shard_range).values(first_shard=part.first, last_shard=part.last, cluster=part.cluster)
+            )
+        connection.execute(
+            insert(tables.datastore).values(
+                only_row=1,
+                name=topology.name,
+                shard_count=topology.shard_count,
+                placement=topology.placement,
+                format=FORMAT,
+                ready=0,
+            )
+        )
+
+
+def mark_ready(pool: NodePool, name: str) -> None:
+    """Write down that every shard is there."""
+    with pool.sqlalchemy_connection(name) as connection:
+        connection.execute(update(tables.datastore).values(ready=1))

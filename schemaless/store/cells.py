@@ -1,0 +1,228 @@
+"""Cells on shards: the rules of writing once, and the reads. ``datastore.py`` is the face of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell
+from schemaless.codec.documents import same_put
+from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body
+from schemaless.errors import BatchError, BodyTooLarge, CellConflict, CorruptBody, SchemalessError, ServerUnavailable
+from schemaless.mysql import statements
+from schemaless.mysql.errors import DuplicateKey
+from schemaless.mysql.pool import Connection
+from schemaless.store.shards import ReadFrom, Shards
+
+_KEYS_PER_SELECT: Final = 200
+_RACES: Final = 20
+
+Row = tuple[int, bytes, str, int, bytes, datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCell:
+    """A checked cell, ready to be written.
+
+    Attributes:
+        document: gives the document that ``body`` holds; asked only where a cell with other bytes is there already.
+    """
+
+    key: CellKey
+    body: bytes
+    document: Callable[[], JSONDocument]
+
+    @property
+    def sort_key(self) -> tuple[bytes, str, int]:
+        """The order in which every writer inserts, so that two batches seldom deadlock."""
+        return self.key.row_key.bytes, self.key.column_name, self.key.ref_key
+
+
+class Cells:
+    """Reads and writes cells of one datastore."""
+
+    def __init__(self, shards: Shards, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._shards = shards
+        self._limits = limits
+
+    # Reading
+
+    def decode(self, stored: StoredCell) -> JSONDocument:
+        """Return a stored cell's document; errors name the cell."""
+        try:
+            return decode_body(stored.body, self._limits)
+        except CorruptBody as error:
+            raise error.at(stored.key, stored.shard) from error.__cause__
+
+    def stored(self, row: Row, shard: int) -> StoredCell:
+        """Return a row of the table as a cell with its stored bytes."""
+        added_id, row_key, column_name, ref_key, body, created_at = row
+        return StoredCell(
+            uuid.UUID(bytes=row_key),
+            column_name,
+            ref_key,
+            body,
+            added_id,
+            created_at.replace(tzinfo=UTC),
+            shard,
+            self.decode,
+        )
+
+    def cell(self, row: Row, shard: int) -> Cell:
+        """Return a row of the table as a cell with its document."""
+        return self.stored(row, shard).decode()
+
+    def select(self, shard: int, sql: bytes, read_from: ReadFrom) -> Sequence[Row]:
+        """Send a query for whole cells to a shard."""
+        rows: Any = self._shards.rows(shard, sql, read_from=read_from)
+        return cast("Sequence[Row]", rows)
+
+    def by_keys(self, connection: Connection, database: str, keys: Iterable[tuple[bytes, str, int]]) -> Iterator[Row]:
+        """Yield the rows that are there of ``keys``, read outside any transaction."""
+        wanted = list(keys)
+        for start in range(0, len(wanted), _KEYS_PER_SELECT):
+            rows: Any = connection.rows(statements.select_cells(database, wanted[start : start + _KEYS_PER_SELECT]))
+            yield from rows
+
+    # Writing
+
+    def put_batch(
+        self, cells: Sequence[EncodedCell], shard_of: Callable[[CellKey], int], look_first: bool
+    ) -> list[Put]:
+        """Write distinct cells, one transaction a shard.
+
+        Args:
+            cells: no key twice.
+            shard_of: where a key belongs.
+            look_first: read what is there before inserting: for repeated imports, since an INSERT that meets an
+                existing row burns an added_id.
+
+        Returns:
+            One Put for each cell, in the order given.
+
+        Raises:
+            BatchError: at least one shard was not written; the others were.
+        """
+        by_shard: dict[int, list[EncodedCell]] = {}
+        for cell in cells:
+            by_shard.setdefault(shard_of(cell.key), []).append(cell)
+        puts: dict[CellKey, Put] = {}
+        causes: dict[int, SchemalessError] = {}
+        unreachable: dict[object, SchemalessError] = {}
+        for shard in sorted(by_shard):
+            node = self._shards.node_of(shard)
+            if node in unreachable:
+                causes[shard] = unreachable[node]
+                continue
+            try:
+                for put in self.put_on_shard(shard, by_shard[shard], look_first=look_first):
+                    puts[put.key] = put
+            except SchemalessError as error:
+                causes[shard] = error
+                if isinstance(error, ServerUnavailable):
+                    # Its other shards would each wait out the same timeout.
+                    unreachable[node] = error
+        if causes:
+            written = [puts[cell.key] for cell in cells if cell.key in puts]
+            raise BatchError(written, [cell.key for cell in cells if cell.key not in puts], causes)
+        return [puts[cell.key] for cell in cells]
+
+    def put_on_shard(self, shard: int, cells: Sequence[EncodedCell], *, look_first: bool = False) -> list[Put]:
+        """Write distinct cells of one shard: all of them, or none.
+
+        After a lost connection all of it is repeated: the unique key makes the repeated INSERT wait behind the first
+        attempt, and so tells what became of it. A read could not.
+
+        Raises:
+            CellConflict: a cell is there with another body.
+            BodyTooLarge: a body does not fit into one statement.
+            OutcomeUnknown: connections were lost again and again.
+        """
+        ordered = sorted(cells, key=lambda cell: cell.sort_key)
+        database = self._shards.database(shard)
+
+        def operation(connection: Connection) -> list[Put]:
+            there: dict[CellKey, Put] = {}
+            missing = ordered
+            look = look_first
+            for _ in range(_RACES):
+                if look:
+                    there = self._compare(connection, database, shard, ordered)
+                    missing = [cell for cell in ordered if cell.key not in there]
+                if not missing:
+                    return list(there.values())
+                try:
+                    return [*there.values(), *_insert(connection, database, missing)]
+                except DuplicateKey:
+                    # Compared after the transaction has ended: inside it, its snapshot could hide the other's row.
+                    look = True
+            raise AssertionError(f"shard {shard}: rows that INSERT met were never there to SELECT, {_RACES} times over")
+
+        return self._shards.run(shard, operation, writes=True)
+
+    def _compare(
+        self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]
+    ) -> dict[CellKey, Put]:
+        """Return a Put for each cell that is there with the same body.
+
+        Raises:
+            CellConflict: one is there with another body.
+        """
+        wanted = {cell.key: cell for cell in cells}
+        same: dict[CellKey, Put] = {}
+        for row in self.by_keys(connection, database, (cell.sort_key for cell in cells)):
+            stored = self.stored(row, shard)
+            cell = wanted[stored.key]
+            if stored.body != cell.body and not same_put(self.decode(stored), cell.document()):
+                raise CellConflict(stored.decode(), shard)
+            same[stored.key] = Put(stored.key, stored.added_id, created=False)
+        return same
+
+
+def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell]) -> list[Put]:
+    batches = list(_statements(connection, database, cells))
+    if len(batches) == 1:
+        return _insert_statement(connection, *batches[0])
+    puts: list[Put] = []
+    with connection.transaction():
+        for sql, part in batches:
+            puts += _insert_statement(connection, sql, part)
+    return puts
+
+
+def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> list[Put]:
+    done = connection.execute(sql)
+    # A statement whose number of rows is known reserves its ids at once, so they follow the first without a gap.
+    step = connection.auto_increment_increment
+    return [Put(cell.key, done.last_id + position * step, created=True) for position, cell in enumerate(cells)]
+
+
+def _statements(
+    connection: Connection, database: str, cells: Sequence[EncodedCell]
+) -> Iterator[tuple[bytes, Sequence[EncodedCell]]]:
+    """Cut cells into INSERT statements that the server's ``max_allowed_packet`` takes.
+
+    Raises:
+        BodyTooLarge: one cell alone is over it; nothing was sent.
+    """
+    limit = connection.max_allowed_packet - 1024
+    sql = _insert_sql(database, cells)
+    if len(sql) <= limit:
+        yield sql, cells
+        return
+    if len(cells) == 1:
+        cell = cells[0]
+        raise BodyTooLarge(
+            f"cell {cell.key}: its body has {len(cell.body):,} bytes, and its INSERT {len(sql):,} (some bytes need "
+            f"escaping); the server takes {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
+        )
+    middle = len(cells) // 2
+    yield from _statements(connection, database, cells[:middle])
+    yield from _statements(connection, database, cells[middle:])
+
+
+def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:
+    return statements.insert_cells(database, ((*cell.sort_key, cell.body) for cell in cells))

@@ -1,0 +1,151 @@
+"""Creating a datastore: its catalog, then its shards in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from schemaless.cluster.topology import (
+    Cluster,
+    Node,
+    Topology,
+    check_datastore_name,
+    check_shard_count,
+    even_ranges,
+    shard_database,
+)
+from schemaless.errors import DatastoreExists, DatastoreNotFound, InvalidInput
+from schemaless.mysql.pool import Credentials, NodePool, PoolOptions, ServerURL, parse_url
+from schemaless.mysql.schema import (
+    Identity,
+    catalog_tables,
+    create_database,
+    create_shard,
+    create_tables,
+    databases_like,
+    tables_of,
+)
+from schemaless.store.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
+
+_WORKERS_PER_NODE = 4
+
+
+def create(
+    name: str,
+    shard_count: int,
+    clusters: Sequence[str],
+    *,
+    on_shard: Callable[[int], None] | None = None,
+) -> str:
+    """Create a datastore on running servers.
+
+    The catalog goes to the first cluster; shards are spread evenly, neighbours together. After an interruption the same
+    call goes on where it stopped.
+
+    Args:
+        name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
+        shard_count: 1 to 65,536; fixed for ever, so choose many more than there are servers.
+        clusters: the URL of each cluster's primary. They share the account of the first.
+        on_shard: called with each shard's number when it is there.
+
+    Returns:
+        The datastore's URL for ``connect``, with the password left out.
+
+    Raises:
+        InvalidInput: an argument cannot be used.
+        DatastoreExists: a datastore of that name, or databases that it would use, are there.
+        ServerError: a server cannot be reached, or refuses.
+    """
+    check_datastore_name(name)
+    check_shard_count(shard_count)
+    urls = [parse_url(url) for url in clusters]
+    _check_urls(urls)
+    names = [f"cluster-{position + 1}" for position in range(len(urls))]
+    topology = Topology(
+        name=name,
+        shard_count=shard_count,
+        clusters=tuple(Cluster(cluster, (url.node,)) for cluster, url in zip(names, urls, strict=True)),
+        ranges=even_ranges(shard_count, names),
+    )
+    options = PoolOptions(pool_size=_WORKERS_PER_NODE)
+    pools = {url.node: NodePool(url.node, urls[0].credentials, options) for url in urls}
+    catalog = pools[urls[0].node]
+    try:
+        entry = _catalog_entry(catalog, name)
+        if entry is None:
+            _refuse_existing(pools.values(), catalog, name)
+            create_database(catalog, name)
+            create_tables(catalog, name, "catalog")
+            write_topology(catalog, topology)
+        elif entry.ready:
+            raise DatastoreExists(f"datastore {name!r} exists on {catalog.node}; nothing was changed")
+        elif entry.topology != topology:
+            raise DatastoreExists(
+                f"an interrupted creation of {name!r} is on {catalog.node}, with {entry.topology.shard_count} shards "
+                f"on {', '.join(str(cluster.primary) for cluster in entry.topology.clusters)}; "
+                "repeat it with the same arguments, or drop its databases"
+            )
+        _create_shards(topology, pools, on_shard)
+        mark_ready(catalog, name)
+    finally:
+        for pool in pools.values():
+            pool.close()
+    bare = Credentials(urls[0].credentials.drivername, urls[0].credentials.username, None, urls[0].credentials.query)
+    text = ServerURL(urls[0].node, bare, name).for_database(name).render_as_string(hide_password=False)
+    return text.replace("mysql+pymysql://", "mysql://", 1)
+
+
+def _check_urls(urls: Sequence[ServerURL]) -> None:
+    if not urls:
+        raise InvalidInput("a datastore needs at least one cluster; name its primary by a URL")
+    for url in urls:
+        if url.database is not None:
+            raise InvalidInput(f"a cluster's URL names a server, not a database: {url}; leave {url.database!r} out")
+        if (url.credentials.username, url.credentials.password) != (
+            urls[0].credentials.username,
+            urls[0].credentials.password,
+        ):
+            raise InvalidInput(f"all clusters share one account, {url} names another than {urls[0]}")
+    if len({url.node for url in urls}) != len(urls):
+        raise InvalidInput("the same server is named as two clusters")
+
+
+def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
+    """Return what an earlier call wrote, or None where there is nothing, or nothing but empty tables."""
+    try:
+        return read_catalog(catalog, name)
+    except DatastoreNotFound:
+        return None
+
+
+def _refuse_existing(pools: Iterable[NodePool], catalog: NodePool, name: str) -> None:
+    for pool in pools:
+        there = databases_like(pool, name)
+        if pool is catalog and name in there and tables_of(pool, name) <= catalog_tables():
+            # A creation that was interrupted before it had written anything down.
+            there.remove(name)
+        if there:
+            raise DatastoreExists(
+                f"{pool.node} has databases that a datastore {name!r} would use ({', '.join(there[:3])}"
+                f"{', ...' if len(there) > 3 else ''}), but no catalog that knows them; "
+                "choose another name, or drop them if they are nobody's"
+            )
+
+
+def _create_shards(topology: Topology, pools: Mapping[Node, NodePool], on_shard: Callable[[int], None] | None) -> None:
+    def one(shard: int) -> int:
+        identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+        pool = pools[topology.cluster_of(shard).primary]
+        create_shard(pool, shard_database(topology.name, shard), identity)
+        return shard
+
+    with ThreadPoolExecutor(_WORKERS_PER_NODE * len(pools)) as workers:
+        pending = [workers.submit(one, shard) for shard in range(topology.shard_count)]
+        try:
+            for done in as_completed(pending):
+                shard = done.result()
+                if on_shard is not None:
+                    on_shard(shard)
+        except BaseException:
+            workers.shutdown(cancel_futures=True)
+            raise

@@ -1,0 +1,412 @@
+"""``connect()`` and ``Datastore``: the calls that applications use."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from schemaless.cell import (
+    MAX_REF_KEY,
+    Cell,
+    CellKey,
+    JSONDocument,
+    NewCell,
+    NewStoredCell,
+    Put,
+    RowKey,
+    StoredCell,
+    cell_key,
+    check_column_name,
+    check_ref_key,
+    row_key_bytes,
+)
+from schemaless.cluster.placement import shard_for
+from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
+from schemaless.codec.documents import same_put
+from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, encode_body
+from schemaless.codec.registry import DEFAULT, Codec, codec_named
+from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
+from schemaless.mysql import statements
+from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.store.catalog import read_catalog
+from schemaless.store.cells import Cells, EncodedCell
+from schemaless.store.shards import ReadFrom, Shards
+
+_PAIRS_PER_SELECT = 200
+_VERSIONS_PER_SELECT = 100
+_FIRST_PAGE_CELLS = 16
+_LAST_PAGE_CELLS = 2_000
+_PAGE_BYTES = 4 << 20
+
+
+def connect(
+    url: str,
+    *,
+    connect_timeout_s: float = 10,
+    read_timeout_s: float = 60,
+    write_timeout_s: float = 60,
+    pool_size: int = 8,
+    limits: Limits = DEFAULT_LIMITS,
+) -> Datastore:
+    """Open a datastore.
+
+    Args:
+        url: the catalog's server and the datastore's name, such as ``mysql://app@db-1:3306/mezzanine`` or
+            ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``. The account serves for every node of the datastore;
+            a password stands in the URL or in ``SCHEMALESS_PASSWORD``.
+        connect_timeout_s: how long a server may take to answer a new connection.
+        read_timeout_s: how long a reply may take.
+        write_timeout_s: how long sending may take.
+        pool_size: connections to each server, at most.
+        limits: the largest document to decode.
+
+    Returns:
+        An open datastore: a context manager, safe to share between threads and across ``fork``.
+
+    Raises:
+        InvalidInput: the URL cannot be used.
+        DatastoreNotFound: there is no such datastore, or its creation was interrupted.
+        TopologyError: the catalog cannot be used by this version.
+        ServerError: the catalog's server cannot be reached, or refuses.
+    """
+    parsed = parse_url(url)
+    if parsed.database is None:
+        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
+    name = check_datastore_name(parsed.database)
+    options = PoolOptions(connect_timeout_s, read_timeout_s, write_timeout_s, pool_size)
+    catalog = NodePool(parsed.node, parsed.credentials, options)
+    try:
+        entry = read_catalog(catalog, name)
+    finally:
+        catalog.close()
+    if not entry.ready:
+        raise DatastoreNotFound(
+            f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
+        )
+    return Datastore(Shards(entry.topology, parsed.credentials, options), limits, str(parsed))
+
+
+class Datastore:
+    """An open datastore: cells are written once, and read by key.
+
+    Made by ``connect``. Every call may raise ``ServerError``, and for the first use of a shard
+    ``ShardIdentityMismatch``.
+    """
+
+    def __init__(self, shards: Shards, limits: Limits, url: str) -> None:
+        self.shards = shards
+        self.topology: Topology = shards.topology
+        self.url = url
+        self._limits = limits
+        self._cells = Cells(shards, limits)
+
+    def __repr__(self) -> str:
+        return f"Datastore({self.url!r}, shards={self.topology.shard_count})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the idle connections to every server."""
+        self.shards.close()
+
+    @property
+    def name(self) -> str:
+        """The datastore's name."""
+        return self.topology.name
+
+    @property
+    def shard_count(self) -> int:
+        """How many shards it has; never changes."""
+        return self.topology.shard_count
+
+    def shard_of(self, row_key: RowKey) -> int:
+        """Return the number of the shard that owns a row."""
+        return shard_for(row_key_bytes(row_key), self.topology.shard_count)
+
+    # Writing
+
+    def put_cell(
+        self, row_key: RowKey, column_name: str, ref_key: int, body: JSONDocument, *, codec: str | None = None
+    ) -> Put:
+        """Write one cell.
+
+        Writing the same cell with the same body again changes nothing; key order does not count.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: 1 to 64 of ``[A-Za-z0-9_.:-]``.
+            ref_key: the version, 0 to 2^63 - 1.
+            body: dict with str keys, list, str, int, float, bool or None, nested.
+            codec: such as ``msgpack+zstd``; MessagePack + zlib unless given.
+
+        Returns:
+            What became of it. After a lost connection that had to be repeated, ``created`` may be False for a cell that
+            this very call created.
+
+        Raises:
+            InvalidCell: the key or the body is not allowed; nothing was sent.
+            CellConflict: the cell exists with another body; nothing was written.
+            OutcomeUnknown: the reply was lost and could not be had; write the same cell again to settle it.
+        """
+        key = cell_key(row_key, column_name, ref_key)
+        encoded = EncodedCell(key, encode_body(body, _codec(codec)), lambda: body)
+        return self._cells.put_on_shard(self._shard(key), [encoded])[0]
+
+    def put_cells(self, cells: Iterable[NewCell], *, codec: str | None = None, look_first: bool = False) -> list[Put]:
+        """Write cells, in one transaction for each shard.
+
+        Args:
+            cells: the same key may stand there twice if the bodies are the same.
+            codec: as in ``put_cell``.
+            look_first: read what is there before inserting. For imports that are repeated: an INSERT that meets an
+                existing cell would use up an added_id.
+
+        Returns:
+            One Put for each cell, in the order given; empty for an empty batch.
+
+        Raises:
+            InvalidCell: a key or a body is not allowed, or a key stands there with two bodies; nothing was sent.
+            BatchError: at least one shard was not written (``causes`` says why: ``CellConflict``, ``OutcomeUnknown``,
+                ...); ``written`` and ``not_written`` say which cells.
+        """
+        chosen = _codec(codec)
+        encoded: list[EncodedCell] = []
+        for position, cell in enumerate(cells):
+            key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            try:
+                body = encode_body(cell.body, chosen)
+            except InvalidBody as error:
+                raise InvalidBody(f"cell {position} of the batch, {key}: {error}; nothing was written") from None
+            encoded.append(EncodedCell(key, body, lambda document=cell.body: document))  # type: ignore[misc]
+        return self._put(encoded, look_first)
+
+    def put_stored_cells(self, cells: Iterable[NewStoredCell], *, look_first: bool = False) -> list[Put]:
+        """Write cells whose bodies are stored bytes already, byte for byte: for imports and copies.
+
+        Args:
+            cells: bodies that ``decode_body`` reads, legacy text included.
+            look_first: as in ``put_cells``.
+
+        Returns:
+            As ``put_cells``. A cell that is there with other bytes but the same document counts as the same.
+
+        Raises:
+            CorruptBody: a body does not decode; nothing was sent.
+            InvalidCell, BatchError: as ``put_cells``.
+        """
+        encoded = []
+        for cell in cells:
+            key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            decode_body(cell.body, self._limits)
+            encoded.append(
+                EncodedCell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits))  # type: ignore[misc]
+            )
+        return self._put(encoded, look_first)
+
+    def _shard(self, key: CellKey) -> int:
+        return shard_for(key.row_key.bytes, self.topology.shard_count)
+
+    def _put(self, cells: Sequence[EncodedCell], look_first: bool) -> list[Put]:
+        distinct: dict[CellKey, EncodedCell] = {}
+        for cell in cells:
+            first = distinct.setdefault(cell.key, cell)
+            if first is not cell and first.body != cell.body and not same_put(first.document(), cell.document()):
+                raise InvalidCell(f"cell {cell.key} stands in the batch twice, with two bodies; nothing was written")
+        puts = self._cells.put_batch(list(distinct.values()), self._shard, look_first)
+        if len(puts) == len(cells):
+            return puts
+        by_key = {put.key: put for put in puts}
+        return [by_key[cell.key] for cell in cells]
+
+    # Reading
+
+    def get_cell(
+        self, row_key: RowKey, column_name: str, ref_key: int, *, read_from: ReadFrom = "primary"
+    ) -> Cell | None:
+        """Read one version.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column.
+            ref_key: the version.
+            read_from: ``replica`` reads from a replica where the cluster has one; it may lag.
+
+        Returns:
+            The cell, or None where it is not there.
+
+        Raises:
+            CorruptBody: its stored bytes do not decode.
+        """
+        key = cell_key(row_key, column_name, ref_key)
+        shard = self._shard(key)
+        sql = statements.select_cells(self.shards.database(shard), [(key.row_key.bytes, key.column_name, key.ref_key)])
+        rows = self._cells.select(shard, sql, read_from)
+        return self._cells.cell(rows[0], shard) if rows else None
+
+    def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary") -> Cell | None:
+        """Read the version with the highest ref_key, whenever it was written.
+
+        Returns:
+            The cell, or None where the row has none in that column.
+
+        Raises:
+            CorruptBody: its stored bytes do not decode.
+        """
+        row = row_key_bytes(row_key)
+        shard = shard_for(row, self.topology.shard_count)
+        sql = statements.select_latest(self.shards.database(shard), [(row, check_column_name(column_name))])
+        rows = self._cells.select(shard, sql, read_from)
+        return self._cells.cell(rows[0], shard) if rows else None
+
+    def get_cells_latest(
+        self, keys: Iterable[tuple[RowKey, str]], *, read_from: ReadFrom = "primary"
+    ) -> dict[tuple[uuid.UUID, str], Cell]:
+        """Read the latest version for many ``(row_key, column_name)``.
+
+        Returns:
+            The cells by row_key and column_name; those that are not there are absent.
+
+        Raises:
+            CorruptBody: stored bytes of one of them do not decode.
+        """
+        by_shard: dict[int, list[tuple[bytes, str]]] = {}
+        wanted = dict.fromkeys((row_key_bytes(row_key), check_column_name(name)) for row_key, name in keys)
+        for pair in wanted:
+            by_shard.setdefault(shard_for(pair[0], self.topology.shard_count), []).append(pair)
+        found: dict[tuple[uuid.UUID, str], Cell] = {}
+        for shard, pairs in sorted(by_shard.items()):
+            for start in range(0, len(pairs), _PAIRS_PER_SELECT):
+                sql = statements.select_latest(self.shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
+                for row in self._cells.select(shard, sql, read_from):
+                    cell = self._cells.cell(row, shard)
+                    found[cell.row_key, cell.column_name] = cell
+        return found
+
+    def get_row(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> dict[str, Cell]:
+        """Read a row: the latest cell of each of its columns.
+
+        Returns:
+            Cells by column_name, in the order of the names; empty where there is no such row.
+
+        Raises:
+            CorruptBody: stored bytes of one of them do not decode.
+        """
+        row = row_key_bytes(row_key)
+        shard = shard_for(row, self.topology.shard_count)
+        rows = self._cells.select(shard, statements.select_row(self.shards.database(shard), row), read_from)
+        return {cell.column_name: cell for cell in (self._cells.cell(found, shard) for found in rows)}
+
+    def get_versions(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        descending: bool = True,
+        limit: int | None = None,
+        read_from: ReadFrom = "primary",
+    ) -> Iterator[Cell]:
+        """Read versions of one row and column.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: the column.
+            after: only versions with a higher ref_key.
+            before: only versions with a lower ref_key.
+            descending: newest first.
+            limit: at most so many; all of them unless given.
+            read_from: as in ``get_cell``.
+
+        Returns:
+            An iterator that fetches as it goes; arguments are checked at once.
+
+        Raises:
+            InvalidInput: ``limit`` is negative.
+            CorruptBody: while iterating: stored bytes do not decode.
+        """
+        row = row_key_bytes(row_key)
+        check_column_name(column_name)
+        above = -1 if after is None else check_ref_key(after)
+        below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise InvalidInput(f"limit must be a number from 0 up, or None for all, got {limit!r}")
+        return self._versions(row, column_name, above, below, descending, limit, read_from)
+
+    def _versions(
+        self,
+        row: bytes,
+        column_name: str,
+        above: int,
+        below: int,
+        descending: bool,
+        limit: int | None,
+        read_from: ReadFrom,
+    ) -> Iterator[Cell]:
+        shard = shard_for(row, self.topology.shard_count)
+        database = self.shards.database(shard)
+        left = limit
+        while left is None or left > 0:
+            size = _VERSIONS_PER_SELECT if left is None else min(left, _VERSIONS_PER_SELECT)
+            sql = statements.select_versions(database, row, column_name, above, below, descending, size)
+            rows: Sequence[Any] = self._cells.select(shard, sql, read_from)
+            for found in rows:
+                yield self._cells.cell(found, shard)
+            if len(rows) < size:
+                return
+            left = None if left is None else left - len(rows)
+            if descending:
+                below = rows[-1][3]
+            else:
+                above = rows[-1][3]
+
+    # Whole shards, for tools
+
+    def scan_shard(
+        self, shard: int, *, after: int = 0, up_to: int | None = None, legacy_only: bool = False
+    ) -> Iterator[StoredCell]:
+        """Read what a shard holds now, in ``added_id`` order, without decoding: for check, dump and migrate.
+
+        Not a change feed: a cell that is being written meanwhile with a lower added_id may be missed.
+
+        Args:
+            shard: its number.
+            after: only cells with a higher added_id.
+            up_to: only cells up to this added_id.
+            legacy_only: only bodies without an envelope.
+
+        Raises:
+            InvalidInput: there is no such shard.
+        """
+        check_shard(shard, self.topology.shard_count)
+        return self._scan(shard, after, up_to, legacy_only)
+
+    def read_stored(self, shard: int, sql: bytes) -> Iterator[StoredCell]:
+        """Send a query of ``mysql.statements`` that selects whole cells to a shard's primary."""
+        return (self._cells.stored(row, shard) for row in self._cells.select(shard, sql, "primary"))
+
+    def _scan(self, shard: int, after: int, up_to: int | None, legacy_only: bool) -> Iterator[StoredCell]:
+        size = _FIRST_PAGE_CELLS
+        while True:
+            sql = statements.select_page(self.shards.database(shard), after, up_to, size, legacy_only=legacy_only)
+            rows = self._cells.select(shard, sql, "primary")
+            for row in rows:
+                yield self._cells.stored(row, shard)
+            if len(rows) < size:
+                return
+            after = rows[-1][0]
+            mean_bytes = max(1, sum(len(row[4]) for row in rows) // len(rows))
+            # Never more than double, so that a run of large bodies is met with a small page.
+            size = max(1, min(_LAST_PAGE_CELLS, size * 2, _PAGE_BYTES // mean_bytes))
+
+
+def _codec(name: str | None) -> Codec:
+    return DEFAULT if name is None else codec_named(name)

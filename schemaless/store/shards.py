@@ -1,0 +1,103 @@
+"""The way to a shard: its database, its server's pool, and the proof that it is the right one."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from schemaless.cluster.topology import Node, Topology, shard_database
+from schemaless.mysql.pool import Connection, Credentials, Executed, NodePool, PoolOptions
+from schemaless.mysql.schema import Identity, verify_identity
+
+T = TypeVar("T")
+
+ReadFrom = Literal["primary", "replica"]
+
+
+class Shards:
+    """Every shard of a datastore, opened on first use."""
+
+    def __init__(self, topology: Topology, credentials: Credentials, options: PoolOptions) -> None:
+        self.topology = topology
+        self._credentials = credentials
+        self._options = options
+        self._pools: dict[Node, NodePool] = {}
+        self._lock = threading.Lock()
+        self._verified: set[tuple[int, Node]] = set()
+        self._clusters = [
+            cluster
+            for part in sorted(topology.ranges, key=lambda part: part.first)
+            for cluster in [topology.cluster_of(part.first)] * (part.last - part.first + 1)
+        ]
+        self._turn = itertools.count()
+
+    def database(self, shard: int) -> str:
+        """Return the name of a shard's database."""
+        return shard_database(self.topology.name, shard)
+
+    def pool_for(self, node: Node) -> NodePool:
+        """Return the one pool for a node."""
+        pool = self._pools.get(node)
+        if pool is None:
+            with self._lock:
+                pool = self._pools.setdefault(node, NodePool(node, self._credentials, self._options))
+        return pool
+
+    def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
+        """Return the node that serves a shard; replicas take turns, and a cluster without one uses its primary."""
+        cluster = self._clusters[shard]
+        if read_from == "replica" and cluster.replicas:
+            return cluster.replicas[next(self._turn) % len(cluster.replicas)]
+        return cluster.primary
+
+    def run(
+        self,
+        shard: int,
+        operation: Callable[[Connection], T],
+        *,
+        read_from: ReadFrom = "primary",
+        writes: bool = False,
+    ) -> T:
+        """Run ``operation`` on a connection to a shard's server, after proving the shard on its first use.
+
+        Args:
+            shard: a checked shard number.
+            operation: must be safe to repeat; see ``NodePool.run``.
+            read_from: which kind of node.
+            writes: whether a lost connection leaves the outcome open.
+
+        Raises:
+            ShardIdentityMismatch: the database is not that shard of this datastore.
+            ServerError: the server refused or failed.
+        """
+        node = self.node_of(shard, read_from)
+        pool = self.pool_for(node)
+        if (shard, node) not in self._verified:
+            self.verify(shard, pool)
+        return pool.run(operation, shard=shard, writes=writes)
+
+    def rows(self, shard: int, sql: bytes, *, read_from: ReadFrom = "primary") -> tuple[tuple[Any, ...], ...]:
+        """Send a query to a shard and return its rows; raises what ``run`` raises."""
+        return self.run(shard, lambda connection: connection.rows(sql), read_from=read_from)
+
+    def execute(self, shard: int, sql: bytes) -> Executed:
+        """Send a statement that is safe to repeat to a shard's primary; raises what ``run`` raises."""
+        return self.run(shard, lambda connection: connection.execute(sql), writes=True)
+
+    def verify(self, shard: int, pool: NodePool) -> None:
+        """Check a shard's identity on one node.
+
+        Raises:
+            ShardIdentityMismatch: it is not the one that the catalog takes it for.
+        """
+        topology = self.topology
+        identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+        verify_identity(pool, self.database(shard), identity)
+        self._verified.add((shard, pool.node))
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        for pool in list(self._pools.values()):
+            pool.close()
