@@ -1,0 +1,390 @@
+"""Packages from the system's archive, fetched with apt and unpacked: never installed, no root, apt checks signatures.
+
+Here live the machine's apt sources, and apt runs that use folders of their own. What is looked for in the packages is
+``binaries.py``'s business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from schemaless.errors import LocalServerError
+from schemaless.local import space
+
+ETC_APT: Final = Path("/etc/apt")
+MIB: Final = 1024 * 1024
+
+Progress = Callable[[str, int | None, str], AbstractContextManager[Callable[[int], None]]]
+"""``progress(description, total, unit)``: a context manager that yields a function taking how many more are done."""
+
+# Hooks and extra indexes of the machine are not wanted; its proxies, certificates and date checks are.
+_CLEAR = "".join(
+    f"#clear {name};\n"
+    for name in (
+        "APT::Update::Pre-Invoke",
+        "APT::Update::Post-Invoke",
+        "APT::Update::Post-Invoke-Success",
+        "DPkg::Pre-Invoke",
+        "DPkg::Post-Invoke",
+        "DPkg::Pre-Install-Pkgs",
+        "APT::Default-Release",
+        "APT::Install-Recommends",
+    )
+)
+_POLL_S: Final = 0.2
+_OFFLINE_SIGNS: Final = (
+    "Could not resolve",
+    "Temporary failure",
+    "Could not connect",
+    "Cannot initiate the connection",
+    "Connection failed",
+    "Connection timed out",
+    "Unable to connect",
+    "Network is unreachable",
+    "connection timed out",
+    "Failed to fetch",
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One archive that the machine's apt sources name.
+
+    Attributes:
+        uri: where it is.
+        suites: the suites that are configured.
+        components: such as ``main``.
+        signed_by: key file, fingerprint or inline key (continuation lines included); None for the global keyring.
+    """
+
+    uri: str
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str | None
+
+    def deb822(self) -> str:
+        """Return the stanza that apt reads."""
+        lines = [
+            "Types: deb",
+            f"URIs: {self.uri}",
+            f"Suites: {' '.join(self.suites)}",
+            f"Components: {' '.join(self.components)}",
+            "Targets: Packages",
+        ]
+        if self.signed_by is not None:
+            lines.append(f"Signed-By: {self.signed_by}")
+        return "\n".join(lines) + "\n"
+
+
+def _one_line(text: str) -> Iterator[Source]:
+    for raw in text.splitlines():
+        line = raw.split("#", 1)[0].strip()
+        match = re.fullmatch(r"deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s+(\S.*)", line)
+        if match is None:
+            continue
+        options = dict(option.split("=", 1) for option in (match[1] or "").split() if "=" in option)
+        yield Source(match[2], (match[3],), tuple(match[4].split()), options.get("signed-by"))
+
+
+def _deb822(text: str) -> Iterator[Source]:
+    for stanza in re.split(r"\n\s*\n", text):
+        fields: dict[str, str] = {}
+        last = ""
+        for line in stanza.splitlines():
+            if line.startswith("#"):
+                continue
+            if line[:1] in " \t" and last:
+                fields[last] += "\n" + line
+            elif ":" in line:
+                last, value = line.split(":", 1)
+                last = last.strip().lower()
+                fields[last] = value.strip()
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false", "0"):
+            continue
+        signed_by = fields.get("signed-by")
+        for uri in fields.get("uris", "").split():
+            yield Source(
+                uri, tuple(fields.get("suites", "").split()), tuple(fields.get("components", "").split()), signed_by
+            )
+
+
+def configured_sources(etc_apt: Path = ETC_APT) -> list[Source]:
+    """Return the binary archives that the machine's apt sources name, in apt's order.
+
+    Reads one-line ``.list`` files and deb822 ``.sources`` files; skips flat archives, discs and disabled entries.
+    """
+    found: list[Source] = []
+    files = [etc_apt / "sources.list"]
+    parts = etc_apt / "sources.list.d"
+    if parts.is_dir():
+        files += sorted(path for path in parts.iterdir() if path.suffix in (".list", ".sources"))
+    for path in files:
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found += _deb822(text) if path.suffix == ".sources" else _one_line(text)
+    return [
+        source
+        for source in found
+        if source.components
+        and source.suites
+        and not source.uri.startswith("cdrom:")
+        and not any(suite.endswith("/") for suite in source.suites)
+    ]
+
+
+def distribution_sources(
+    etc_apt: Path = ETC_APT, os_release: Path = Path("/etc/os-release"), keyrings: Path = Path("/usr/share/keyrings")
+) -> list[Source]:
+    """Return the sources of the distribution itself: component ``main``, suites of the running release.
+
+    A source without ``Signed-By`` gets the distribution's own keyring where it is on disk, so that a key which a third
+    party put among the trusted ones verifies nothing here.
+    """
+    release = _os_release(os_release)
+    name = release.get("ID", "debian")
+    codename = release.get("VERSION_CODENAME") or release.get("DEBIAN_CODENAME") or ""
+    keyring = keyrings / f"{name}-archive-keyring.gpg"
+    rolling = ("sid", "unstable", "testing", "stable", "oldstable")
+    found: list[Source] = []
+    for source in configured_sources(etc_apt):
+        suites = tuple(
+            suite
+            for suite in source.suites
+            if suite in rolling or (codename and (suite == codename or suite.startswith(f"{codename}-")))
+        )
+        if "main" not in source.components or not suites:
+            continue
+        signed_by = source.signed_by
+        if signed_by is None and keyring.is_file():
+            signed_by = str(keyring)
+        if signed_by is not None and "/" in signed_by and "-archive-" not in Path(signed_by).name:
+            continue  # a third party that uses the distribution's names
+        found.append(replace(source, suites=suites, signed_by=signed_by))
+    return found
+
+
+def _os_release(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip().strip("\"'") for name, value in pairs}
+
+
+@dataclass(frozen=True)
+class Package:
+    """One package that apt would fetch: its name, file name, size in bytes, and ``algorithm:digest``."""
+
+    name: str
+    file_name: str
+    file_bytes: int
+    digest: str
+
+
+class Apt:
+    """apt with its own state, lists and cache below ``folder``, and nothing else of its own on the machine."""
+
+    def __init__(self, folder: Path, sources: Sequence[Source], progress: Progress | None = None) -> None:
+        missing = [tool for tool in ("apt-get", "apt-cache", "dpkg-deb") if shutil.which(tool) is None]
+        if missing:
+            raise LocalServerError(f"{' and '.join(missing)} not found on PATH")
+        self.folder = folder
+        self.sources = list(sources)
+        self.progress = progress or _no_progress
+        for name in ("state/lists/partial", "cache/archives/partial", "parts", "debs"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "state/status").touch()
+        (folder / "apt.conf").write_text(_CLEAR)
+        (folder / "parts/schemaless.sources").write_text("\n".join(source.deb822() for source in self.sources))
+
+    @property
+    def debs(self) -> Path:
+        """Where ``download`` puts packages."""
+        return self.folder / "debs"
+
+    def _command(self, tool: str, *arguments: str) -> list[str]:
+        own: Mapping[str, str | Path] = {
+            "Dir::State": self.folder / "state",
+            "Dir::State::lists": self.folder / "state/lists",
+            "Dir::State::status": self.folder / "state/status",
+            "Dir::State::extended_states": self.folder / "state/extended",
+            "Dir::Cache": self.folder / "cache",
+            "Dir::Cache::archives": self.folder / "cache/archives",
+            "Dir::Cache::pkgcache": "",
+            "Dir::Cache::srcpkgcache": "",
+            "Dir::Etc::sourcelist": "/dev/null",
+            "Dir::Etc::sourceparts": self.folder / "parts",
+            "Dir::Etc::preferences": "/dev/null",
+            "Dir::Etc::preferencesparts": "/dev/null",
+            "Dir::Log": self.folder,
+            "APT::Sandbox::User": "",  # no second user: the folders are the caller's
+            "APT::Update::Error-Mode": "any",
+            "APT::Install-Recommends": "false",
+            "APT::Get::AllowUnauthenticated": "false",
+            "Acquire::AllowInsecureRepositories": "false",
+            "Acquire::Languages": "none",
+            "Acquire::Retries": "2",
+            "Acquire::http::Timeout": "20",
+            "Acquire::https::Timeout": "20",
+            "Acquire::ForceHash": "sha256",
+        }
+        options = [part for name, value in own.items() for part in ("-o", f"{name}={value}")]
+        return [tool, "-q", "-c", str(self.folder / "apt.conf"), *options, *arguments]
+
+    def _run(
+        self, command: Sequence[str], what: str, *, cwd: Path | None = None, poll: Callable[[], None] | None = None
+    ) -> str:
+        """Run ``command`` and return its output; call ``poll`` now and then; leave nothing running behind."""
+        environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+        output_path = self.folder / "output"
+        with output_path.open("w+b") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=environment,
+                start_new_session=True,
+            )
+            try:
+                while True:
+                    try:
+                        process.wait(_POLL_S)
+                        break
+                    except subprocess.TimeoutExpired:
+                        if poll is not None:
+                            poll()
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+            output.seek(0)
+            text = output.read().decode("utf-8", "replace")
+        if process.returncode != 0:
+            self._fail(what, text, process.returncode)
+        return text
+
+    def _fail(self, what: str, text: str, status: int) -> None:
+        if "No space left on device" in text:
+            raise space.NoSpace(
+                f"no space left while {what} below {self.folder} ({space.free_text(self.folder)} free); free some, or "
+                "set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
+            )
+        lines = [line.strip() for line in text.splitlines() if line.startswith(("E:", "W:", "Err:", "  "))]
+        said = "; ".join(lines[-4:]) or text.strip()[-400:] or f"exit status {status}"
+        where = ", ".join(sorted({source.uri for source in self.sources}))
+        if any(sign in text for sign in _OFFLINE_SIGNS):
+            raise LocalServerError(
+                f"the package archive {where} cannot be reached while {what}: {said}; check the network (or apt's "
+                "proxy settings) and run the same command again, or set SCHEMALESS_MYSQLD to a mysqld that is here"
+            )
+        raise LocalServerError(f"apt failed while {what} from {where}: {said}")
+
+    def update(self) -> None:
+        """Fetch the indexes of the sources and check their signatures."""
+        suites = ", ".join(sorted({suite for source in self.sources for suite in source.suites}))
+        with self._bytes_progress(f"package index of {suites}", None, self.folder / "state/lists") as poll:
+            self._run(self._command("apt-get", "update"), f"reading the package index of {suites}", poll=poll)
+
+    def closure(self, package: str) -> list[Package]:
+        """Return what ``package`` needs, itself included, as if nothing were installed; empty when it is not there."""
+        command = self._command("apt-get", "install", "-qq", "--print-uris", package)
+        try:
+            text = self._run(command, f"resolving {package}")
+        except LocalServerError as problem:
+            if isinstance(problem, space.NoSpace):
+                raise
+            if any(sign in str(problem) for sign in ("Unable to locate", "no installation candidate", "unmet")):
+                return []
+            raise
+        found = []
+        for line in text.splitlines():
+            if line.startswith("'"):
+                _, file_name, size, digest = shlex.split(line)
+                found.append(Package(file_name.split("_", 1)[0], file_name, int(size), digest))
+        return found
+
+    def search(self, pattern: str) -> list[str]:
+        """Return the names of packages that match a regular expression."""
+        text = self._run(self._command("apt-cache", "search", "--names-only", pattern), f"looking for {pattern}")
+        return [line.split(" ", 1)[0] for line in text.splitlines() if " - " in line]
+
+    def installed_bytes(self, packages: Sequence[Package]) -> int:
+        """Return the size of ``packages`` unpacked."""
+        command = self._command("apt-cache", "show", "--no-all-versions", *(package.name for package in packages))
+        text = self._run(command, "reading package sizes")
+        return 1024 * sum(int(match) for match in re.findall(r"^Installed-Size: (\d+)", text, re.MULTILINE))
+
+    def download(self, packages: Sequence[Package]) -> None:
+        """Fetch ``packages`` into ``debs``; what is there already and is what the index names is kept."""
+        missing = [package for package in packages if not _is_package(self.debs / package.file_name, package)]
+        total = sum(package.file_bytes for package in missing)
+        if not missing:
+            return
+        names = [package.name for package in missing]
+        with self._bytes_progress("packages", total, self.debs) as poll:
+            self._run(self._command("apt-get", "download", *names), "fetching packages", cwd=self.debs, poll=poll)
+        absent = [package.name for package in packages if not (self.debs / package.file_name).is_file()]
+        if absent:
+            raise LocalServerError(f"apt said that it fetched {', '.join(absent)}, but the files are not there")
+
+    def unpack(self, packages: Sequence[Package], into: Path) -> None:
+        """Unpack ``packages`` below ``into``."""
+        into.mkdir(parents=True, exist_ok=True)
+        total = sum(package.file_bytes for package in packages)
+        with self.progress("unpacking", max(1, total // MIB), "MiB") as advance:
+            done = shown = 0
+            for package in packages:
+                command = ["dpkg-deb", "-x", str(self.debs / package.file_name), str(into)]
+                self._run(command, f"unpacking {package.name}")
+                done += package.file_bytes
+                advance(done // MIB - shown)
+                shown = done // MIB
+
+    @contextmanager
+    def _bytes_progress(self, description: str, total: int | None, folder: Path) -> Iterator[Callable[[], None]]:
+        """Progress in MiB, read from how much a folder grows."""
+        before = space.used_bytes(folder)
+        shown = 0
+        with self.progress(description, None if total is None else max(1, total // MIB), "MiB") as advance:
+
+            def poll() -> None:
+                nonlocal shown
+                now = max(shown, (space.used_bytes(folder) - before) // MIB)
+                if total is not None:
+                    now = min(now, total // MIB)
+                advance(now - shown)
+                shown = now
+
+            yield poll
+            if total is not None:
+                advance(max(1, total // MIB) - shown)
+
+
+def _is_package(path: Path, package: Package) -> bool:
+    """Return whether the file at ``path`` is the one that the signed index describes."""
+    algorithm, _, expected = package.digest.partition(":")
+    if algorithm != "SHA256" or not path.is_file() or path.stat().st_size != package.file_bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == expected
+
+
+@contextmanager
+def _no_progress(description: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+    yield lambda more: None

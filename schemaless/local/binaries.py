@@ -1,0 +1,382 @@
+"""Which ``mysqld`` to run: the caller's, the system's, or one unpacked from the package archive into a cache.
+
+The cache holds one folder for each unpacked server. It is filled in a folder beside it, under a lock, and renamed into
+place, so a folder that is there is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from schemaless.errors import LocalServerError
+from schemaless.local import space
+from schemaless.local.apt import Apt, Progress, Source, distribution_sources
+
+FLAVOURS: Final = ("mysql", "mariadb")
+MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
+"""The oldest servers that know every option used here and every feature that the store needs."""
+
+_PROGRAMS: Final = {"mysql": ("mysqld",), "mariadb": ("mariadbd", "mysqld")}
+_SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
+_INSTALL_HINT: Final = (
+    "install a server (MySQL 8.0.16 or later, or MariaDB 10.6.1 or later; the program is enough, it need not run), "
+    "or set SCHEMALESS_MYSQLD to the path of a mysqld or mariadbd"
+)
+_INDEX_BYTES: Final = 80 * 1024 * 1024
+_CACHE_REMEDY: Final = "free some, or set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
+# The closure of a server package holds Perl for its scripts, which are not run here.
+_WANTED: Final = re.compile(r"(lib(?!perl)|zlib|(mysql|mariadb)-(server-core|common))")
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A server program.
+
+    Attributes:
+        flavour: "mysql" or "mariadb".
+        version: such as "9.7.4".
+        command: how it is started: its path, with its own dynamic loader before it when it was unpacked.
+        root: the folder that it was unpacked in, or None for a program of the system.
+        name: what identifies it among others, safe as a file name.
+    """
+
+    flavour: str
+    version: str
+    command: tuple[str, ...]
+    root: Path | None
+    name: str
+
+    @property
+    def program(self) -> Path:
+        """The server program itself."""
+        return Path(self.command[-1])
+
+    @property
+    def share(self) -> Path:
+        """The folder with messages, character sets and, for MariaDB, the SQL of the system tables."""
+        base = self.program.parent.parent
+        folders = [base / "share" / name for name in ("mysql", "mariadb", "mysql-8.0", "")]
+        for folder in folders:
+            if (folder / "charsets").is_dir():
+                return folder
+        return folders[0]
+
+    def path_arguments(self) -> list[str]:
+        """Return the options that tell an unpacked program where its files are; a system's program knows."""
+        if self.root is None:
+            return []
+        base = self.program.parent.parent
+        arguments = [
+            f"--basedir={base}",
+            f"--lc-messages-dir={self.share}",
+            f"--character-sets-dir={self.share}/charsets",
+        ]
+        plugins = base / "lib/mysql/plugin"
+        if plugins.is_dir():
+            arguments.append(f"--plugin-dir={plugins}")
+        return arguments
+
+
+def cache_folder() -> Path:
+    """Return ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``."""
+    own = os.environ.get("SCHEMALESS_CACHE")
+    if own:
+        return Path(own).expanduser().absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    if xdg and Path(xdg).is_absolute():
+        return Path(xdg) / "schemaless"
+    try:
+        return Path.home() / ".cache/schemaless"
+    except RuntimeError:
+        raise LocalServerError("this user has no home folder; set SCHEMALESS_CACHE to a folder to write to") from None
+
+
+def candidates(
+    flavour: str, *, report: Report | None = None, progress: Progress | None = None, unpacked_only: bool = False
+) -> Iterator[Binary]:
+    """Yield server programs to try, best first; the archive is asked only when the ones before did not do.
+
+    ``SCHEMALESS_MYSQLD`` is the only one when it is set. Else: those on ``PATH`` and in the system's folders, then an
+    unpacked one. For ``mysql`` the last is MariaDB, where no archive has MySQL.
+
+    Raises:
+        LocalServerError: nothing is here and nothing can be fetched; says what to install.
+    """
+    say = report or (lambda line: None)
+    explicit = os.environ.get("SCHEMALESS_MYSQLD")
+    if explicit:
+        yield _explicit(explicit, flavour)
+        return
+    if not unpacked_only:
+        for path in _system_programs(flavour):
+            try:
+                binary = inspect((str(path),))
+            except LocalServerError as problem:
+                say(f"{path} is left aside: {problem}")
+                continue
+            if binary.flavour == flavour and is_recent(binary):
+                yield binary
+    yield unpacked(flavour, report=report, progress=progress)
+
+
+def _explicit(path_text: str, flavour: str) -> Binary:
+    path = Path(path_text).expanduser().absolute()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise LocalServerError(f"SCHEMALESS_MYSQLD is {path}, which is no program; set it to a mysqld, or unset it")
+    binary = inspect((str(path),))
+    if binary.flavour != flavour:
+        raise LocalServerError(
+            f"SCHEMALESS_MYSQLD is {path}, a {binary.flavour} {binary.version}, and {flavour} was asked for; ask for "
+            f"--flavour {binary.flavour}, or unset it"
+        )
+    if not is_recent(binary):
+        oldest = ".".join(map(str, MINIMUM[flavour]))
+        raise LocalServerError(f"SCHEMALESS_MYSQLD is {flavour} {binary.version}; {oldest} or later is needed")
+    return binary
+
+
+def _system_programs(flavour: str) -> Iterator[Path]:
+    seen = set()
+    for folder in [*os.environ.get("PATH", "").split(os.pathsep), *_SYSTEM_FOLDERS]:
+        for program in _PROGRAMS[flavour]:
+            path = Path(folder or ".") / program
+            if path.is_file() and os.access(path, os.X_OK) and path.resolve() not in seen:
+                seen.add(path.resolve())
+                yield path.absolute()
+
+
+def inspect(command: tuple[str, ...], root: Path | None = None, name: str | None = None) -> Binary:
+    """Ask a server program for its version.
+
+    Raises:
+        LocalServerError: it does not run, or is no MySQL and no MariaDB.
+    """
+    try:
+        result = subprocess.run(
+            [*command, "--no-defaults", "--version"], capture_output=True, text=True, errors="replace", timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise LocalServerError(f"{command[-1]} does not run: {problem}") from problem
+    match = re.search(r"Ver (\d+\.\d+\.\d+)", result.stdout)
+    if result.returncode != 0 or match is None:
+        said = (result.stderr or result.stdout).strip().splitlines()
+        raise LocalServerError(f"{command[-1]} --version says no version: {said[-1] if said else result.returncode}")
+    flavour = "mariadb" if "mariadb" in result.stdout.lower() else "mysql"
+    if name is None:
+        status = Path(command[-1]).stat()
+        name = f"{flavour}-{match[1]}-system-{status.st_size:x}{status.st_mtime_ns:x}"
+    return Binary(flavour, match[1], command, root, name)
+
+
+def is_recent(binary: Binary) -> bool:
+    """Return whether the server is no older than ``MINIMUM``."""
+    return tuple(int(part) for part in binary.version.split(".")) >= MINIMUM[binary.flavour]
+
+
+@contextmanager
+def cache_lock(folder: Path, report: Report | None = None) -> Iterator[None]:
+    """Hold the cache's lock; waits for another run that fills it."""
+    with space.full_disk_is_an_error(folder, "writing the cache", _CACHE_REMEDY):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if report is not None:
+                report(f"another run is filling {folder}; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def servers_folder() -> Path:
+    """Return the part of the cache that holds unpacked servers."""
+    return cache_folder() / "servers"
+
+
+def cached(flavour: str) -> Binary | None:
+    """Return the newest unpacked server of the cache, or None."""
+    folder = servers_folder()
+    manifests = []
+    for path in folder.glob(f"{flavour}-*/manifest.json"):
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            manifests.append((path.stat().st_mtime_ns, path.parent, manifest))
+        except (OSError, ValueError):
+            continue
+    for _, root, manifest in sorted(manifests, key=lambda entry: entry[0], reverse=True):
+        command = _unpacked_command(root)
+        if command is not None:
+            return Binary(manifest["flavour"], manifest["version"], command, root, root.name)
+    return None
+
+
+def unpacked(flavour: str, *, report: Report | None = None, progress: Progress | None = None) -> Binary:
+    """Return a server unpacked from the package archive, fetching it when the cache has none.
+
+    Raises:
+        LocalServerError: no apt, no source, no space, or the archive cannot be reached.
+    """
+    found = cached(flavour)
+    if found is not None:
+        return found
+    say = report or (lambda line: None)
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise LocalServerError(
+            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(_SYSTEM_FOLDERS)}), and there is no "
+            f"apt-get and dpkg-deb to unpack one with; {_INSTALL_HINT}"
+        )
+    folder = servers_folder()
+    if re.search(r"[:;]", str(folder)):
+        raise LocalServerError(
+            f"the cache folder {folder} has a colon or a semicolon in its path, which a library path cannot hold; set "
+            "SCHEMALESS_CACHE to another folder"
+        )
+    with cache_lock(folder, say):
+        found = cached(flavour)  # another run may have filled it meanwhile
+        if found is not None:
+            return found
+        with space.full_disk_is_an_error(folder, "writing the cache", _CACHE_REMEDY):
+            return _fill(folder, flavour, say, progress)
+
+
+def _fill(folder: Path, flavour: str, say: Report, progress: Progress | None) -> Binary:
+    sources = distribution_sources()
+    if not sources:
+        raise LocalServerError(
+            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(_SYSTEM_FOLDERS)}), and the apt "
+            f"sources of this machine name no archive of its distribution to unpack one from; {_INSTALL_HINT}"
+        )
+    space.require(folder, _INDEX_BYTES, "the package index", _CACHE_REMEDY)
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
+    # What an interrupted run fetched is used again when it is what the signed index names; the rest of it goes.
+    (part / "debs").mkdir()
+    for old in folder.glob(".part-*"):
+        if old != part:
+            for deb in old.glob("**/*.deb"):
+                deb.replace(part / "debs" / deb.name)
+            shutil.rmtree(old, ignore_errors=True)
+    say(f"no {flavour} server is installed: unpacking one from the package archive, into {folder} (not installed)")
+    problems: list[str] = []
+    for offer in _offers(part, flavour, sources, progress, problems, say):
+        return _unpack(folder, part, *offer, say)
+    reasons = "; ".join(dict.fromkeys(problems)) or "no suite has one"
+    shutil.rmtree(part, ignore_errors=True)
+    raise LocalServerError(f"no {flavour} server to unpack: {reasons}; {_INSTALL_HINT}")
+
+
+def _offers(
+    part: Path, flavour: str, sources: list[Source], progress: Progress | None, problems: list[str], say: Report
+) -> Iterator[tuple[Apt, str, str]]:
+    """Yield (apt, flavour, package): the configured suites, then the suite sid, then MariaDB for who wanted MySQL."""
+    configured = _updated(part, sources, progress, problems)
+    if configured is not None:
+        for package in _server_packages(configured, flavour):
+            yield configured, flavour, package
+    if flavour == "mysql":
+        # Debian's stable suites have no MySQL; sid has. The keyring that verifies this machine's suites must verify it.
+        tried = set()
+        for source in sources:
+            if source.uri in tried or "security" in source.uri or any(suite == "sid" for suite in source.suites):
+                continue
+            tried.add(source.uri)
+            sid = _updated(part, [Source(source.uri, ("sid",), ("main",), source.signed_by)], progress, problems)
+            if sid is not None:
+                for package in _server_packages(sid, flavour):
+                    yield sid, flavour, package
+        if configured is not None:
+            configured = _updated(part, sources, progress, problems)
+        if configured is not None:
+            for package in _server_packages(configured, "mariadb"):
+                say("no suite of the package archive has MySQL for this machine: taking MariaDB")
+                yield configured, "mariadb", package
+
+
+def _updated(part: Path, sources: list[Source], progress: Progress | None, problems: list[str]) -> Apt | None:
+    apt = Apt(part, sources, progress)
+    try:
+        apt.update()
+    except space.NoSpace:
+        raise
+    except LocalServerError as problem:
+        problems.append(str(problem))
+        return None
+    return apt
+
+
+def _server_packages(apt: Apt, flavour: str) -> list[str]:
+    """Return the server packages of a flavour, the newest first: ``mysql-server-core-8.4`` or without a number."""
+    names = apt.search(f"^{flavour}-server-core(-[0-9.]+)?$")
+
+    def version(name: str) -> tuple[bool, list[int]]:
+        number = name.removeprefix(f"{flavour}-server-core").lstrip("-")
+        return bool(number), [int(part) for part in number.split(".") if part]
+
+    return sorted(names, key=version, reverse=True)
+
+
+def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say: Report) -> Binary:
+    packages = [each for each in apt.closure(package) if _WANTED.match(each.name)]
+    if not packages:
+        raise LocalServerError(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
+    fetched = sum(each.file_bytes for each in packages)
+    installed = apt.installed_bytes(packages)
+    say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
+    space.require(folder, fetched + installed, f"unpacking {package}", _CACHE_REMEDY)
+    apt.download(packages)
+    root = part / "root"
+    apt.unpack(packages, root)
+    for unneeded in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"):
+        shutil.rmtree(root / unneeded, ignore_errors=True)
+    command = _unpacked_command(root)
+    if command is None:
+        raise LocalServerError(f"{package} was unpacked, but holds no server program or no dynamic loader")
+    binary = inspect(command)
+    if not is_recent(binary):
+        oldest = ".".join(map(str, MINIMUM[binary.flavour]))
+        raise LocalServerError(f"{package} is {binary.version}; {oldest} or later is needed; {_INSTALL_HINT}")
+    target = folder / f"{flavour}-{binary.version}"
+    manifest = {
+        "flavour": binary.flavour,
+        "version": binary.version,
+        "packages": {each.file_name: each.digest for each in packages},
+        "suites": sorted({suite for source in apt.sources for suite in source.suites}),
+    }
+    (root / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    if target.exists():  # not whole, or cached() had found it
+        shutil.rmtree(target)
+    root.rename(target)
+    shutil.rmtree(part, ignore_errors=True)
+    moved = _unpacked_command(target)
+    assert moved is not None
+    say(f"{binary.flavour} {binary.version} is in {target}")
+    return Binary(binary.flavour, binary.version, moved, target, target.name)
+
+
+def _unpacked_command(root: Path) -> tuple[str, ...] | None:
+    """Return how to start the server below ``root``: its own loader, its own libraries; None when it is not whole."""
+    programs = [root / "usr/sbin" / name for name in ("mysqld", "mariadbd")]
+    program = next((path for path in programs if path.is_file() and not path.is_symlink()), None)
+    folders = [*sorted(root.glob("usr/lib*")), *sorted(root.glob("lib*"))]
+    nested = [inner for folder in folders for inner in sorted(folder.glob("*-linux-*")) if inner.is_dir()]
+    libraries = [folder for folder in [*nested, *folders] if folder.is_dir() and any(folder.glob("lib*.so*"))]
+    private = root / "usr/lib/mysql/private"
+    if private.is_dir():
+        libraries.insert(0, private)
+    loaders = [path for folder in [*nested, *folders] for path in sorted(folder.glob("ld-linux*.so.*"))]
+    if program is None or not loaders or not libraries:
+        return None
+    return str(loaders[0]), "--library-path", ":".join(map(str, libraries)), str(program)

@@ -1,0 +1,221 @@
+"""The options that local servers run with, and how a data folder is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from schemaless.errors import LocalServerError
+from schemaless.local import space
+from schemaless.local.binaries import Binary, cache_folder, cache_lock
+
+INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
+"""Room asked for before a data folder is made: the folder, its logs, and some to work with."""
+
+RELAXED: Final[Mapping[str, str]] = {
+    "innodb-flush-log-at-trx-commit": "2",
+    "sync-binlog": "0",
+    "innodb-flush-method": "nosync",
+}
+"""Options for tests: what was committed survives ``kill -9`` of the server, not a loss of power.
+
+The log is still written at each commit, and the operating system keeps what was written; only the waiting for the
+disk is left out.
+"""
+
+_SPACE_REMEDY: Final = "free some, or choose a folder on another disk, and run the same command again"
+_TEMPLATE: Final = 1
+"""Raised when ``_initialise`` makes other data folders than before."""
+
+_COMMON: Final = (
+    "--skip-networking",
+    "--skip-name-resolve",
+    "--character-set-server=utf8mb4",
+    "--max-allowed-packet=64M",
+    "--max-connections=200",
+    "--innodb-buffer-pool-size=96M",
+    "--innodb-flush-log-at-trx-commit=1",
+    "--log-bin=binlog",
+    "--binlog-format=ROW",
+    "--binlog-expire-logs-seconds=86400",
+    "--max-binlog-size=64M",
+    "--sync-binlog=1",
+    "--performance-schema=ON",
+)
+_OF_FLAVOUR: Final = {
+    "mysql": (
+        "--mysqlx=OFF",
+        "--secure-file-priv=NULL",
+        "--gtid-mode=ON",
+        "--enforce-gtid-consistency=ON",
+        "--loose-innodb-redo-log-capacity=192M",
+    ),
+    "mariadb": (
+        "--innodb-log-file-size=192M",
+        # What the change feed reads; off unless told.
+        "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON",
+    ),
+}
+# The order of MariaDB's own install script; the help tables are left out.
+_MARIADB_TABLES: Final = (
+    "system_tables.sql",
+    "performance_tables.sql",
+    "system_tables_data.sql",
+    "maria_add_gis_sp_bootstrap.sql",
+    "sys_schema.sql",
+)
+
+
+def option_arguments(options: Mapping[str, object] | Sequence[str]) -> list[str]:
+    """Return options as arguments: ``{"port": 1}`` and ``["port=1"]`` and ``["--port=1"]`` are all ``--port=1``."""
+    if isinstance(options, str):
+        raise TypeError("options are a mapping or a sequence of them, not one str")
+    given = [f"{name}={value}" for name, value in options.items()] if isinstance(options, Mapping) else list(options)
+    return ["--" + option.removeprefix("--") for option in given]
+
+
+def _identity_arguments() -> list[str]:
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+def server_command(
+    binary: Binary, number: int, data: Path, socket: Path, pid_file: Path, log: Path, options: Sequence[str]
+) -> list[str]:
+    """Return the command that runs a server; ``options`` come last, so they win."""
+    return [
+        *binary.command,
+        "--no-defaults",  # first, or the machine's my.cnf is read
+        f"--datadir={data}",
+        *binary.path_arguments(),
+        *_identity_arguments(),
+        f"--socket={socket}",
+        f"--pid-file={pid_file}",
+        f"--log-error={log}",
+        f"--server-id={number}",
+        *_COMMON,
+        *_OF_FLAVOUR[binary.flavour],
+        *options,
+    ]
+
+
+def make_data_folder(binary: Binary, data: Path) -> None:
+    """Make ``data``: system tables, and root without a password over the socket.
+
+    Copied from a template in the cache, which is made when it is missing; what must differ between servers (their
+    UUID, their keys) is not in it. Where the cache cannot be written, the server makes it here.
+
+    Raises:
+        LocalServerError: the server cannot make one here, or the disk is full.
+    """
+    space.require(data.parent, INITIAL_BYTES[binary.flavour], "a new server", _SPACE_REMEDY)
+    with space.full_disk_is_an_error(data.parent, "making a data folder", _SPACE_REMEDY):
+        if data.exists():
+            shutil.rmtree(data)
+        template = _template(binary)
+        if template is None:
+            data.mkdir(mode=0o700)
+            _initialise(binary, data)
+        else:
+            _copy(template, data)
+        data.chmod(0o700)
+
+
+def _template(binary: Binary) -> Path | None:
+    folder = cache_folder() / "templates"
+    target = folder / f"{binary.name}-{_TEMPLATE}"
+    if target.is_dir():
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if space.free_bytes(folder) < INITIAL_BYTES[binary.flavour] or not os.access(folder, os.W_OK):
+            return None
+    except OSError:
+        return None
+    with cache_lock(folder):
+        if target.is_dir():
+            return target
+        for old in folder.glob(".part-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
+        try:
+            data = part / "data"
+            data.mkdir(mode=0o700)
+            _initialise(binary, data)
+            for path in [*data.glob("*.pem"), data / "auto.cnf", data / "ib_buffer_pool"]:
+                path.unlink(missing_ok=True)
+            data.rename(target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    copier = shutil.which("cp")
+    if copier is None:
+        shutil.copytree(source, target)
+        return
+    command = [copier, "-a", "--sparse=always", "--reflink=auto", f"{source}/.", str(target)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        _raise_for(result.stderr, target, f"copying {source}")
+
+
+def _initialise(binary: Binary, data: Path) -> None:
+    common = [*binary.command, "--no-defaults", f"--datadir={data}", *binary.path_arguments(), *_identity_arguments()]
+    if binary.flavour == "mysql":
+        command = [*common, "--initialize-insecure", "--secure-file-priv=NULL", "--loose-innodb-redo-log-capacity=32M"]
+        script = b""
+    else:
+        command = [*common, "--bootstrap", "--log-warnings=0", "--enforce-storage-engine=", "--max-allowed-packet=8M"]
+        command += ["--net-buffer-length=16K", "--innodb-log-file-size=32M"]
+        script = _mariadb_script(binary.share)
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        result = subprocess.run(command, input=script, capture_output=True, env=environment, timeout=600)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise LocalServerError(f"{binary.program} cannot make a data folder in {data}: {problem}") from problem
+    said = (result.stderr + result.stdout).decode("utf-8", "replace")
+    if result.returncode != 0 or not (data / "mysql").is_dir():
+        _raise_for(said, data, f"{binary.flavour} {binary.version} ({binary.program}) making a data folder")
+
+
+def _mariadb_script(share: Path) -> bytes:
+    parts = [b"create database if not exists mysql;\nuse mysql;\nSET @auth_root_socket=NULL;\n"]
+    for name in _MARIADB_TABLES:
+        names = (name,) if name.startswith("maria_") else (f"mysql_{name}", f"mariadb_{name}")
+        path = next((share / each for each in names if (share / each).is_file()), None)
+        if path is None:
+            if name == "sys_schema.sql":
+                continue
+            raise LocalServerError(f"{share} has no {' or '.join(names)}, which a new MariaDB server needs")
+        parts.append(path.read_bytes() + b"\n")
+    # No anonymous accounts, and root from this machine only.
+    parts.append(b"delete from global_priv where User='' or (User='root' and Host<>'localhost');\n")
+    return b"".join(parts)
+
+
+def _raise_for(said: str, folder: Path, what: str) -> None:
+    """Raise what a server's or a tool's last words mean."""
+    lines = error_lines(said)
+    if is_full_disk(said):
+        raise space.NoSpace(
+            f"no space left in {folder.parent} ({space.free_text(folder.parent)} free); {_SPACE_REMEDY}: {lines}"
+        )
+    raise LocalServerError(f"{what} failed: {lines}")
+
+
+def is_full_disk(said: str) -> bool:
+    """Return whether a server's words are about a disk without room."""
+    return any(sign in said for sign in ("No space left", "errno: 28", "error number 28", "Error 28", "OS errno 28"))
+
+
+def error_lines(said: str, count: int = 6) -> str:
+    """Return the last lines of a server's log that say what went wrong."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
+    return "\n  ".join(["", *(errors or lines)[-count:]]) if lines else "it said nothing"

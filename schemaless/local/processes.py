@@ -1,0 +1,235 @@
+"""Processes, sockets and locks of local servers, told apart exactly.
+
+A server is known by the ``--datadir`` on its command line, not by a number in a file: process ids are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import select
+import signal
+import stat
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from schemaless.errors import LocalServerError
+
+SOCKET_PATH_MAX_BYTES: Final = 107
+"""What ``sockaddr_un`` holds on Linux, its closing zero apart."""
+
+_POLL_S: Final = 0.02
+
+
+def runtime_folder() -> Path:
+    """Return this user's folder for sockets, made when it is missing: short, and nobody else's.
+
+    ``$XDG_RUNTIME_DIR/schemaless`` where that exists, else ``schemaless-<uid>`` in the folder for temporary files.
+
+    Raises:
+        LocalServerError: the folder belongs to another user, or is open to others.
+    """
+    xdg = os.environ.get("XDG_RUNTIME_DIR")
+    if xdg and Path(xdg).is_absolute() and Path(xdg).is_dir() and Path(xdg).stat().st_uid == os.getuid():
+        folder = Path(xdg) / "schemaless"
+    else:
+        folder = Path(tempfile.gettempdir()) / f"schemaless-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as problem:
+        raise LocalServerError(
+            f"the folder for sockets {folder} cannot be made ({problem.strerror}); set XDG_RUNTIME_DIR to a folder of "
+            "yours"
+        ) from problem
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise LocalServerError(
+            f"the folder for sockets {folder} belongs to another user, or others may enter it; remove it, or set "
+            "XDG_RUNTIME_DIR to a folder of yours"
+        )
+    return folder
+
+
+def socket_path(server_folder: Path) -> Path:
+    """Return the socket for the server in ``server_folder``; the same one for as long as the folder keeps its name.
+
+    Raises:
+        LocalServerError: the path would be over 107 characters.
+    """
+    digest = hashlib.sha256(os.fsencode(server_folder)).hexdigest()[:16]
+    path = runtime_folder() / f"{digest}.sock"
+    length = len(os.fsencode(path))
+    if length > SOCKET_PATH_MAX_BYTES:
+        raise LocalServerError(
+            f"the socket path {path} has {length} characters, and a socket's path may have "
+            f"{SOCKET_PATH_MAX_BYTES}; set XDG_RUNTIME_DIR or TMPDIR to a shorter folder"
+        )
+    return path
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the arguments that process ``pid`` was started with; empty when it is gone or ending."""
+    try:
+        return [os.fsdecode(part) for part in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]]
+    except OSError:
+        return []
+
+
+def processes_on(data_folder: Path, *, hint: int | None = None) -> list[int]:
+    """Return the processes that were started with ``--datadir=<data_folder>``; ``hint`` is looked at first."""
+    wanted = f"--datadir={data_folder}"
+    if hint is not None and wanted in command_line(hint):
+        return [hint]
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in sorted(pids) if pid != hint and wanted in command_line(pid)]
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the process that holds a POSIX lock on ``path`` (0 when it is out of sight), or None.
+
+    InnoDB locks ``ibdata1`` for as long as it runs, whatever its command line says.
+    """
+    try:
+        file = path.open("rb+")
+    except OSError:
+        return None
+    with file:
+        # struct flock: type, whence, start, length, pid
+        request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, request))
+    return None if kind == fcntl.F_UNLCK else max(0, pid)
+
+
+def spawn(command: Sequence[str], log: Path) -> int:
+    """Start ``command`` in a session of its own, so that it outlives this process; return its process id.
+
+    Its output goes to the end of ``log``; its input is empty. ``subprocess`` is not used, since it would warn about
+    a child that is left running.
+    """
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=files,
+        setsid=True,
+        setsigmask=(),
+        setsigdef=(signal.SIGPIPE,),
+    )
+
+
+def is_gone(pid: int, data_folder: Path) -> bool:
+    """Return whether process ``pid`` is no longer the server on ``data_folder``; reaps it when it was a child.
+
+    A process that has just been started, or that is ending, has no command line for a moment, so that alone says
+    nothing: it is gone when its last thread has ended, and with it every lock that it held.
+    """
+    arguments = command_line(pid)
+    if arguments:
+        return f"--datadir={data_folder}" not in arguments
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError:  # a kernel or a sandbox without it
+        ended = not Path(f"/proc/{pid}").exists() or _is_zombie(pid)
+    else:
+        ended = bool(select.select([handle], [], [], 0)[0])
+        os.close(handle)
+    if ended:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return ended
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def wait_gone(pid: int, data_folder: Path, timeout_s: float) -> bool:
+    """Wait until ``pid`` is no longer the server on ``data_folder``; return False when ``timeout_s`` is over."""
+    deadline = time.monotonic() + timeout_s
+    while not is_gone(pid, data_folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def send(pid: int, data_folder: Path, number: signal.Signals) -> None:
+    """Send a signal to the server on ``data_folder``, and to nothing else that has got its process id since."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel or a sandbox without it
+        if f"--datadir={data_folder}" in command_line(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return
+    try:
+        if f"--datadir={data_folder}" in command_line(pid):
+            signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
+
+
+class Watcher:
+    """A small process that ends the servers of a folder when this process ends, however that happens.
+
+    It waits for the end of a pipe whose other end this process holds, and for the end of this process itself, since a
+    forked child may hold the pipe too.
+    """
+
+    def __init__(self, folder: Path, sockets: Sequence[Path], *, remove: bool) -> None:
+        script = Path(__file__).with_name("watcher.py")
+        command = [sys.executable, "-I", "-S", str(script), str(os.getpid()), str(int(remove)), str(folder)]
+        word_read, self._word = os.pipe()
+        ready, ready_write = os.pipe()
+        try:
+            files = [
+                (os.POSIX_SPAWN_DUP2, word_read, 0),
+                (os.POSIX_SPAWN_DUP2, ready_write, 1),
+                (os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0),
+            ]
+            self._pid = os.posix_spawn(
+                sys.executable, [*command, *map(str, sockets)], os.environ, file_actions=files, setsid=True
+            )
+        finally:
+            os.close(word_read)
+            os.close(ready_write)
+        self.owner_pid = os.getpid()
+        try:
+            readable, _, _ = select.select([ready], [], [], 30)
+            started = bool(readable) and os.read(ready, 1) == b"r"
+        finally:
+            os.close(ready)
+        if not started:
+            self.close()
+            raise LocalServerError("the process that watches over tied servers did not start")
+
+    def close(self) -> None:
+        """Stop watching; the servers are left as they are. Does nothing in a forked child."""
+        if self.owner_pid != os.getpid():
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._word, b"q")
+        os.close(self._word)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)

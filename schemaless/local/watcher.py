@@ -1,0 +1,77 @@
+"""The process that ends tied servers when the process that started them ends; run as a script, by ``Watcher``.
+
+Imports nothing of this package, so that it starts fast and works whatever becomes of the caller.
+
+    watcher.py PARENT_PID REMOVE FOLDER SOCKET...
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+_PATIENCE_S = 30.0
+
+
+def _servers(folder: str) -> list[int]:
+    """Return the processes whose ``--datadir`` is below ``folder``."""
+    prefix = f"--datadir={folder}/".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(argument.startswith(prefix) for argument in arguments):
+                found.append(int(entry.name))
+    return found
+
+
+def _end(folder: str, number: int, patience_s: float) -> bool:
+    """Signal every server below ``folder``; return whether all ended in time."""
+    deadline = time.monotonic() + patience_s
+    told: set[int] = set()
+    while pids := _servers(folder):
+        for pid in pids:
+            if pid not in told:
+                told.add(pid)
+                try:
+                    os.kill(pid, number)
+                except OSError:
+                    continue
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def main() -> None:
+    """Wait for the parent's end, or for its word that nothing need be done."""
+    parent, remove, folder, sockets = int(sys.argv[1]), sys.argv[2] == "1", sys.argv[3], sys.argv[4:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    waited: list[int] = [0]
+    try:
+        waited.append(os.pidfd_open(parent))
+    except OSError:
+        pass  # an old kernel, or the parent is gone: then the pipe has ended
+    os.write(1, b"r")
+    if os.getppid() == parent:
+        select.select(waited, [], [])
+    if select.select([0], [], [], 0)[0] and os.read(0, 1) == b"q":
+        return
+    if remove or not _end(folder, signal.SIGTERM, _PATIENCE_S):
+        _end(folder, signal.SIGKILL, _PATIENCE_S)
+    if remove:
+        shutil.rmtree(folder, ignore_errors=True)
+        for socket in sockets:
+            for path in (Path(socket), Path(socket + ".lock")):
+                path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Private servers for the test suite: started here, stopped at its end, whatever ends it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from schemaless.local.options import RELAXED
+from schemaless.local.servers import LocalServer, down, up
+
+
+@contextmanager
+def private_servers(
+    flavour: str = "mysql", count: int = 2, options: Mapping[str, object] | None = None
+) -> Iterator[list[LocalServer]]:
+    """Yield ``count`` new servers in a temporary folder; they and the folder go at the end.
+
+    They are tied to this process: when it is killed, a watcher kills them and removes the folder. What was committed
+    survives ``kill -9`` of a server, though not a loss of power (see ``RELAXED``).
+
+    Args:
+        flavour: "mysql" or "mariadb".
+        count: how many.
+        options: further options of the servers, over the relaxed ones.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="schemaless-test-"))
+    try:
+        yield up(folder, count, flavour, tied=True, remove=True, options={**RELAXED, **(options or {})})
+    finally:
+        try:
+            down(folder, delete=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
