@@ -22,6 +22,10 @@ MAX_REF_KEY: Final = (1 << 63) - 1
 
 MAX_COLUMN_NAME_CHARACTERS: Final = 64
 
+# stored; never change
+ROW_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:schemaless-store:row-key")
+"""The namespace in which ``row_key_for`` hashes names."""
+
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 
 JSONDocument = Any
@@ -151,6 +155,17 @@ def row_key_bytes(row_key: RowKey) -> bytes:
         f"row_key must be a uuid.UUID or 16 bytes, got {type(row_key).__name__}: {_short(row_key)}; "
         "parse text with uuid.UUID(text)"
     )
+
+
+def row_key_for(name: str) -> uuid.UUID:
+    """Return the row_key of a row that has a name but no UUID: its uuid5 in ``ROW_KEY_NAMESPACE``.
+
+    The rule of ``schemaless load --row-key uuid5:FIELD``. Rows are found again by it, so it never changes.
+
+    >>> row_key_for("N14228")
+    UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
+    """
+    return uuid.uuid5(ROW_KEY_NAMESPACE, name)
 
 
 def check_column_name(column_name: str) -> str:
