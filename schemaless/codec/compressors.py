@@ -1,0 +1,195 @@
+"""Payloads to shorter ones and back: none, zlib and zstd, each strict about where a stream ends and how large it gets.
+
+``zlib`` is the reference. ``deflate`` (libdeflate) is used where it is present and where it is certain that ``zlib``
+would have read the same stream to the same end.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from typing import Final
+
+import zstandard
+
+from schemaless.codec.serializers import Payload, optional
+from schemaless.errors import DecodedSizeExceeded, MalformedPayload, TrailingBytes, TruncatedBody, UnknownDictionary
+
+_GUESSED_RATIO: Final = 8
+_DEFLATE_MAX_BYTES: Final = 1 << 22
+"""Larger guesses are left to ``zlib``, which takes memory only as the stream fills it."""
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SIZE_UNKNOWN: Final = (1 << 64) - 1
+_ZSTD_PLAUSIBLE_RATIO: Final = 64
+_ZSTD_STEP_BYTES: Final = 256
+"""What one step feeds to a frame that is not believed: 4 bytes can become 128 KiB, so a step is at most 8 MiB."""
+
+
+class Stored:
+    """No compression."""
+
+    def compress(self, payload: Payload, level: int | None) -> Payload:
+        """Return ``payload`` itself."""
+        return payload
+
+    def decompress(self, compressed: Payload, max_bytes: int) -> Payload:
+        """Return ``compressed`` itself.
+
+        Raises:
+            DecodedSizeExceeded: it is longer than ``max_bytes``.
+        """
+        if len(compressed) > max_bytes:
+            raise _too_large(max_bytes)
+        return compressed
+
+
+class Zlib:
+    """zlib (RFC 1950): one stream, its Adler-32 at the very end."""
+
+    def __init__(self, *, fast: bool) -> None:
+        deflate = optional("deflate") if fast else None
+        self._inflate: Callable[[Payload, int], bytearray] | None = None
+        self._compress: Callable[[Payload, int], Payload] = zlib.compress
+        if deflate:
+            self._inflate = deflate.zlib_decompress
+            self._compress = deflate.zlib_compress
+            self._adler32: Callable[[Payload], int] = deflate.adler32
+            self._refusal: type[Exception] = deflate.DeflateError
+
+    def compress(self, payload: Payload, level: int | None) -> Payload:
+        """Return a zlib stream; ``level`` is 1 to 9, 6 unless told."""
+        return self._compress(payload, 6 if level is None else level)
+
+    def decompress(self, compressed: Payload, max_bytes: int) -> Payload:
+        """Return what a stream inflates to.
+
+        Raises:
+            TruncatedBody: the stream does not end.
+            TrailingBytes: bytes follow its end.
+            DecodedSizeExceeded: it inflates to more than ``max_bytes``.
+            MalformedPayload: zlib refuses it.
+        """
+        if self._inflate is not None:
+            room = len(compressed) * _GUESSED_RATIO + 1024
+            while room <= _DEFLATE_MAX_BYTES and room < max_bytes:
+                try:
+                    inflated = self._inflate(compressed, room)
+                except self._refusal:  # too little room, or a bad stream: it does not say which
+                    room *= 8
+                    continue
+                # libdeflate ignores what follows the stream, and does not say where it ended. It ends with this
+                # checksum: where that stands nowhere in the input but in the last four bytes, nothing follows.
+                checksum = self._adler32(inflated).to_bytes(4, "big")
+                if compressed.find(checksum) == len(compressed) - 4:
+                    return inflated
+                break
+        return _inflate(compressed, max_bytes)
+
+
+class Zstd:
+    """zstd (RFC 8878): one frame that says its content's size; no checksum of its own, since the envelope has one."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()  # zstandard's objects may not be shared between threads
+
+    def compress(self, payload: Payload, level: int | None) -> bytes:
+        """Return a zstd frame; ``level`` is 1 to 22, 3 unless told."""
+        level = 3 if level is None else level
+        compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
+        compressor = compressors.get(level)
+        if compressor is None:
+            compressor = compressors[level] = zstandard.ZstdCompressor(
+                level=level, write_checksum=False, write_content_size=True, write_dict_id=False
+            )
+        return compressor.compress(payload)
+
+    def decompress(self, compressed: Payload, max_bytes: int) -> bytes:
+        """Return what a frame holds.
+
+        Raises:
+            TruncatedBody: the frame does not end.
+            TrailingBytes: bytes follow its end, be they another frame.
+            DecodedSizeExceeded: it holds more than ``max_bytes``.
+            UnknownDictionary: it names a dictionary.
+            MalformedPayload: zstd refuses it, or it is a skippable frame.
+        """
+        size = frame_size(compressed)
+        if size is not None and size > max_bytes:
+            raise _too_large(max_bytes)
+        decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
+        if decompressor is None:
+            decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
+        if size is not None and 0 < size <= len(compressed) * _ZSTD_PLAUSIBLE_RATIO + 65536:
+            try:
+                return decompressor.decompress(compressed, allow_extra_data=False)
+            except zstandard.ZstdError:
+                pass  # the slow way words the error
+        return _decompress_in_steps(compressed, max_bytes)
+
+
+def frame_size(compressed: Payload) -> int | None:
+    """Return the content's size that a zstd frame's header states, or None where it states none.
+
+    Raises:
+        TruncatedBody: the header is not complete.
+        UnknownDictionary: it names a dictionary.
+        MalformedPayload: this is no zstd frame.
+    """
+    if compressed[:4] != _ZSTD_MAGIC:
+        if len(compressed) < 4 and _ZSTD_MAGIC.startswith(bytes(compressed)):
+            raise TruncatedBody("the zstd frame ends in its header")
+        raise MalformedPayload("the payload is no zstd frame")
+    try:
+        header = zstandard.get_frame_parameters(compressed)
+    except zstandard.ZstdError as refusal:
+        if "not enough data" in str(refusal):
+            raise TruncatedBody("the zstd frame ends in its header") from None
+        raise MalformedPayload(f"zstd refuses the payload: {refusal}") from None
+    if header.dict_id:
+        raise UnknownDictionary(f"compressed with zstd dictionary {header.dict_id}, which is not at hand")
+    return None if header.content_size == _ZSTD_SIZE_UNKNOWN else header.content_size
+
+
+def _inflate(compressed: Payload, max_bytes: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        inflated = stream.decompress(compressed, max_bytes + 1)
+    except zlib.error as refusal:
+        raise MalformedPayload(f"zlib refuses the payload: {refusal}") from None
+    if len(inflated) > max_bytes:
+        raise _too_large(max_bytes)
+    if not stream.eof:
+        raise TruncatedBody("the zlib stream does not end")
+    if stream.unused_data:
+        raise TrailingBytes(f"{len(stream.unused_data)} bytes follow the zlib stream")
+    return inflated
+
+
+def _decompress_in_steps(compressed: Payload, max_bytes: int) -> bytes:
+    stream = zstandard.ZstdDecompressor(max_window_size=max(max_bytes, 1 << 10)).decompressobj()
+    pieces: list[bytes] = []
+    size = 0
+    for start in range(0, len(compressed), _ZSTD_STEP_BYTES):
+        if stream.eof:
+            raise TrailingBytes(f"{len(compressed) - start} bytes follow the zstd frame")
+        try:
+            piece = stream.decompress(compressed[start : start + _ZSTD_STEP_BYTES])
+        except zstandard.ZstdError as refusal:
+            if "too much memory" in str(refusal):
+                raise _too_large(max_bytes) from None
+            raise MalformedPayload(f"zstd refuses the payload: {refusal}") from None
+        size += len(piece)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        pieces.append(piece)
+    if not stream.eof:
+        raise TruncatedBody("the zstd frame does not end")
+    if stream.unused_data:
+        raise TrailingBytes("bytes follow the zstd frame")
+    return b"".join(pieces)
+
+
+def _too_large(max_bytes: int) -> DecodedSizeExceeded:
+    return DecodedSizeExceeded(f"decodes to more than {max_bytes} bytes")

@@ -1,0 +1,268 @@
+"""Bodies: a document in its envelope, as it stands in the table. ``FORMAT.md`` describes the bytes."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.cell import MAX_BODY_BYTES, JSONDocument
+from schemaless.codec.compressors import frame_size
+from schemaless.codec.documents import MAX_DEPTH, identical
+from schemaless.codec.engine import ENGINE, REFERENCE, Engine
+from schemaless.codec.legacy import parse_legacy, read_legacy
+from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, MSGPACK, NONE, SERIALIZERS, ZLIB, ZSTD, Codec
+from schemaless.codec.serializers import NotHeld, Payload, pack_reference
+from schemaless.errors import (
+    BodyTooLarge,
+    ChecksumMismatch,
+    DecodedSizeExceeded,
+    NotCanonical,
+    TruncatedBody,
+    UnknownFormat,
+)
+
+# stored; never renumber
+MARK: Final = 0xC1
+"""The first byte of every enveloped body: never used by MessagePack, never valid in UTF-8."""
+
+HEADER_BYTES: Final = 2
+CHECKSUM_BYTES: Final = 4
+_SHORTEST: Final = HEADER_BYTES + 1 + CHECKSUM_BYTES
+_HEADERS: Final = tuple(bytes((MARK, format_byte)) for format_byte in range(256))
+_KNOWN_FORMATS: Final = frozenset(
+    serializer.id << 4 | compressor.id for serializer in SERIALIZERS for compressor in COMPRESSORS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one body may become.
+
+    Attributes:
+        decoded_bytes: the largest payload, once inflated; checked while inflating.
+        depth: the most levels of lists and objects, 1 to 512.
+    """
+
+    decoded_bytes: int = 64 << 20
+    depth: int = MAX_DEPTH
+
+    def __post_init__(self) -> None:
+        if not (self.decoded_bytes >= 1 and 1 <= self.depth <= MAX_DEPTH):
+            raise ValueError(f"decoded_bytes must be at least 1 and depth 1 to {MAX_DEPTH}, got {self}")
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFormat:
+    """What a body says about itself.
+
+    Attributes:
+        name: the codec that it is stored in (``msgpack+zlib``, ``json+none``, ...), or ``legacy``. It may have been
+            asked for in another one, and have fallen back: too short to be compressed, or kept as text.
+        format_byte: its second byte, or None for ``legacy``.
+    """
+
+    name: str
+    format_byte: int | None
+
+
+def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engine = ENGINE) -> bytes:
+    """Return a document's stored bytes.
+
+    What MessagePack cannot hold (integers beyond 64 bits, lone surrogates) is stored as JSON text, under the same
+    compressor. A payload that compression would not make smaller is stored uncompressed.
+
+    Args:
+        document: dict with str keys, list, str, int, float, bool or None, nested up to 512 levels; no subclasses.
+        codec: what to write it in.
+        engine: with or without the ``[fast]`` extra; only compressed bytes differ.
+
+    Raises:
+        InvalidBody: something in it is outside the JSON data model; the message names its path.
+        BodyTooLarge: the body would be longer than 16 MiB - 1, or its payload than readers accept.
+    """
+    if codec.serializer is MSGPACK:
+        try:
+            return seal(MSGPACK.id, engine.msgpack.dumps(document), codec, engine)
+        except NotHeld:
+            pass
+    text = engine.json.dumps(document)
+    if codec.serializer is None:
+        return check_length(text)
+    return seal(JSON.id, text, codec, engine)
+
+
+def decode_body(body: bytes, limits: Limits = DEFAULT_LIMITS, *, engine: Engine = ENGINE) -> JSONDocument:
+    """Return the document of stored bytes, enveloped or legacy.
+
+    Raises:
+        CorruptBody: one of its family, which says what is wrong. Nothing is inflated before the checksum holds.
+        RecursionError: the caller's own stack is too deep; the body may be sound.
+    """
+    if body[:1] != b"\xc1":
+        if len(body) > limits.decoded_bytes:
+            raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
+        return parse_legacy(body, limits.depth, engine=engine)
+    serializer_id, payload = unseal(body, limits, engine)
+    return engine.serializers[serializer_id].loads(payload, limits.depth)
+
+
+def is_enveloped(body: bytes) -> bool:
+    """Whether a body has an envelope; one that has none is legacy."""
+    return body[:1] == b"\xc1"
+
+
+def describe_body(body: bytes) -> BodyFormat:
+    """Say how a body is stored, from its first two bytes alone: nothing is checked or inflated.
+
+    Raises:
+        TruncatedBody: too short for an envelope.
+        UnknownFormat: a format byte that this version does not know.
+    """
+    if not is_enveloped(body):
+        return BodyFormat("legacy", None)
+    if len(body) < _SHORTEST:
+        raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
+    return BodyFormat(_format_name(body[1]), body[1])
+
+
+def counts_as(body: bytes, codec: Codec, *, engine: Engine = ENGINE) -> bool:
+    """Whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
+
+    Its own format does, and so do the fallbacks: a payload stored uncompressed that is below ``compress_min_bytes`` or
+    that compression does not shorten, and JSON text under a MessagePack codec that has a reason to be kept as text.
+    Bodies in their own format are told apart by two bytes; only fallbacks are looked into.
+
+    Raises:
+        CorruptBody: one of its family, where the body has to be looked into.
+    """
+    if codec.serializer is None or not is_enveloped(body):
+        return codec.serializer is None and not is_enveloped(body)
+    if body[1:2] == bytes((codec.format_byte or 0,)):
+        return True
+    _format_name(describe_body(body).format_byte or 0)
+    serializer_id, compressor_id = body[1] >> 4, body[1] & 15
+    if compressor_id not in (codec.compressor.id, NONE.id):
+        return False
+    if serializer_id != codec.serializer.id and not (serializer_id == JSON.id and codec.serializer is MSGPACK):
+        return False
+    _, payload = unseal(body, DEFAULT_LIMITS, engine)
+    if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
+        return False
+    return serializer_id == codec.serializer.id or read_legacy(bytes(payload), engine=engine).keep_reason is not None
+
+
+def check_canonical(body: bytes) -> None:
+    """Raise unless a body is one that this store writes; slower and stricter than reading, and always by the reference.
+
+    Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
+    key twice in an object, the shortest form of everything), a compressed payload that is shorter than the plain one, a
+    zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else.
+
+    Raises:
+        NotCanonical: it decodes, but no writer of this store would have written it.
+        CorruptBody: another of its family: it does not decode.
+    """
+    document = decode_body(body, engine=REFERENCE)
+    if not is_enveloped(body):
+        return
+    compressor_id = body[1] & 15
+    serializer_id, payload = unseal(body, DEFAULT_LIMITS, REFERENCE)
+    compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
+    if compressor_id != NONE.id and len(compressed) >= len(payload):
+        raise NotCanonical(
+            f"compressed to {len(compressed)} bytes from {len(payload)}; it would be stored uncompressed"
+        )
+    if compressor_id == ZLIB.id and compressed[0] != 0x78:
+        raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
+    if compressor_id == ZSTD.id and (frame_size(compressed) is None or compressed[4] & 0x0F):
+        raise NotCanonical("the zstd frame does not state its size alone")
+    if serializer_id == MSGPACK.id and pack_reference(document) != payload:
+        raise NotCanonical("MessagePack in another spelling: a key twice, or a form that is not the shortest")
+
+
+def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
+    """Whether two documents are the same: the same MessagePack bytes, where it can hold them.
+
+    1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN, key order counts. Both are documents already: what a
+    decoder returned, or ``encode_body`` took.
+    """
+    return _same_bytes(left, right, engine) or identical(left, right)
+
+
+def same_put(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
+    """Whether putting ``left`` where ``right`` is stored is the same put: as strict, but key order does not count."""
+    return _same_bytes(left, right, engine) or identical(left, right, key_order=False)
+
+
+def _same_bytes(left: JSONDocument, right: JSONDocument, engine: Engine) -> bool:
+    try:
+        return engine.msgpack.dumps_model(left) == engine.msgpack.dumps_model(right)
+    except NotHeld:
+        return False
+
+
+def seal(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> bytes:
+    """Return a payload in an envelope, compressed as ``codec`` has it where that makes it shorter.
+
+    Raises:
+        BodyTooLarge: longer than 16 MiB - 1, or a payload that readers would refuse.
+    """
+    if len(payload) > DEFAULT_LIMITS.decoded_bytes:
+        raise BodyTooLarge(f"body has {len(payload)} bytes before compression, at most {DEFAULT_LIMITS.decoded_bytes}")
+    compressed = _shortened(payload, codec, engine)
+    if compressed is None:
+        head = b"".join((_HEADERS[serializer_id << 4 | NONE.id], payload))
+    else:
+        head = b"".join((_HEADERS[serializer_id << 4 | codec.compressor.id], compressed))
+    return check_length(head + zlib.crc32(head).to_bytes(CHECKSUM_BYTES, "big"))
+
+
+def unseal(body: bytes, limits: Limits, engine: Engine) -> tuple[int, Payload]:
+    """Return an enveloped body's serializer id and payload.
+
+    Raises:
+        CorruptBody: one of its family.
+    """
+    if len(body) < _SHORTEST:
+        raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
+    stored = int.from_bytes(body[-CHECKSUM_BYTES:], "big")
+    computed = zlib.crc32(memoryview(body)[:-CHECKSUM_BYTES])
+    if computed != stored:
+        raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, the body says {stored:08x}")
+    format_byte = body[1]
+    if format_byte not in _KNOWN_FORMATS:
+        _format_name(format_byte)
+    compressor = engine.compressors[format_byte & 15]
+    return format_byte >> 4, compressor.decompress(body[HEADER_BYTES:-CHECKSUM_BYTES], limits.decoded_bytes)
+
+
+def check_length(body: bytes) -> bytes:
+    """Return ``body`` if a table can hold it.
+
+    Raises:
+        BodyTooLarge: it is longer than 16 MiB - 1.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise BodyTooLarge(f"body has {len(body)} bytes once encoded, at most {MAX_BODY_BYTES}; split the document")
+    return body
+
+
+def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None:
+    """Return the compressed payload, or None where it is to be stored uncompressed."""
+    if codec.compressor is NONE or len(payload) < codec.compress_min_bytes:
+        return None
+    compressed = engine.compressors[codec.compressor.id].compress(payload, codec.level)
+    return compressed if len(compressed) < len(payload) else None
+
+
+def _format_name(format_byte: int) -> str:
+    serializer, compressor = SERIALIZERS.get(format_byte >> 4), COMPRESSORS.get(format_byte & 15)
+    if serializer is None or compressor is None:
+        noun = "compressor" if serializer else "serializer"
+        number = format_byte & 15 if serializer else format_byte >> 4
+        raise UnknownFormat(f"format byte 0x{format_byte:02X}: {noun} {number} is not one that this version knows")
+    return f"{serializer.name}+{compressor.name}"

@@ -1,0 +1,223 @@
+"""Legacy bodies: bare JSON text, read exactly as ``json.loads(body.decode("utf-8"))`` reads it.
+
+Also knows what is lost when such text becomes a document, so that it is kept as text instead; and what bytes that are
+no JSON text look like.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from typing import Final, NamedTuple
+
+from schemaless.cell import JSONDocument
+from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.engine import ENGINE, Engine
+from schemaless.codec.serializers import (
+    BIG_INTEGER,
+    LONE_SURROGATE,
+    MISSED,
+    NotHeld,
+    NotJSONText,
+    Payload,
+    one_line,
+    pack_reference,
+    text_of,
+    unpack_reference,
+)
+from schemaless.errors import CorruptBody, UnreadableLegacy
+
+DUPLICATE_KEYS: Final = "duplicate keys"
+OVERFLOW: Final = "number beyond a double"
+
+KEEP_REASONS: Final = (DUPLICATE_KEYS, OVERFLOW, BIG_INTEGER, LONE_SURROGATE)
+"""Why JSON text is kept as text, the first that applies: parsing would lose two of them, MessagePack two."""
+
+_ESCAPED_QUOTE_OR_COLON: Final = (rb"\u0022", rb"\u003a", rb"\u003A")
+_SPACE_BEFORE_COLON: Final = (b" :", b"\t:", b"\n:", b"\r:")
+
+
+class LegacyDocument(NamedTuple):
+    """What JSON text says.
+
+    Attributes:
+        value: the document, as ``json.loads`` gives it.
+        keep_reason: why re-encoding keeps the text (one of ``KEEP_REASONS``), or None where ``value`` is all of it.
+    """
+
+    value: JSONDocument
+    keep_reason: str | None
+
+
+def read_legacy(text: bytes, depth: int = MAX_DEPTH, *, engine: Engine = ENGINE) -> LegacyDocument:
+    """Read a legacy body, and tell whether its document is all that it says.
+
+    More digits than a double has are no loss: ``json.loads`` drops them too.
+
+    Args:
+        text: a body without an envelope.
+        depth: the most levels of lists and objects that it may have.
+        engine: with or without the ``[fast]`` extra; the result is the same.
+
+    Raises:
+        UnreadableLegacy: it is not JSON text; the message says what it looks like.
+        NestingTooDeep: more levels than ``depth``.
+    """
+    quick = read_quickly(text, depth, engine)
+    return read_exactly(text, depth) if quick is None else LegacyDocument(quick[0], None)
+
+
+def parse_legacy(text: bytes, depth: int = MAX_DEPTH, *, engine: Engine = ENGINE) -> JSONDocument:
+    """Return a legacy body's document: ``read_legacy`` without the question what it loses.
+
+    Raises:
+        UnreadableLegacy: it is not JSON text.
+        NestingTooDeep: more levels than ``depth``.
+    """
+    try:
+        return engine.json.parse(text, depth)
+    except NotJSONText as refusal:
+        raise _unreadable(text, refusal) from None
+
+
+def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocument, bytes] | None:
+    r"""Return the document and its compact text if it is certain at C speed that nothing is lost; else None.
+
+    All fast parsers drop duplicate keys in silence. Writing the document again and comparing shows whether one did.
+    Where spaces or escapes differ, counting ``":`` does: each key of ``text`` is followed by one, if no space stands
+    before a colon, and so is each key of ``shown``. A string may hold more of them, as ``\":``, spelled alike in both
+    unless ``text`` spells the quote or the colon by number. A dropped member takes its own away and adds none, so if
+    both counts agree, none was dropped.
+    """
+    gate = engine.json.gate
+    if gate is None:
+        return None
+    value = engine.json.parse_quick(text, depth)
+    if value is MISSED:
+        return None
+    shown = gate.text(value)
+    if shown is None:
+        return None
+    if shown == text or (
+        shown.count(b'":') == text.count(b'":')
+        and not any(spelling in text for spelling in _SPACE_BEFORE_COLON)
+        and not any(spelling in text for spelling in _ESCAPED_QUOTE_OR_COLON)
+    ):
+        return value, shown
+    return None
+
+
+def read_exactly(text: Payload, depth: int = MAX_DEPTH) -> LegacyDocument:
+    """``read_legacy`` with the stock parser: the reference.
+
+    Raises:
+        UnreadableLegacy: it is not JSON text.
+        NestingTooDeep: more levels than ``depth``.
+    """
+    lost = set()
+
+    def members(pairs: list[tuple[str, JSONDocument]]) -> dict[str, JSONDocument]:
+        members = dict(pairs)
+        if len(members) != len(pairs):
+            lost.add(DUPLICATE_KEYS)
+        return members
+
+    def number(literal: str) -> float:
+        value = float(literal)
+        if math.isinf(value):
+            lost.add(OVERFLOW)
+        return value
+
+    try:
+        value = json.loads(text_of(text, depth), object_pairs_hook=members, parse_float=number)
+    except NotJSONText as refusal:
+        raise _unreadable(text, refusal) from None
+    except ValueError as refusal:
+        raise _unreadable(text, NotJSONText(one_line(refusal))) from None
+    if not lost:
+        try:
+            pack_reference(value)
+        except NotHeld as refusal:
+            lost.add(refusal.args[0])
+    return LegacyDocument(value, next((reason for reason in KEEP_REASONS if reason in lost), None))
+
+
+def _unreadable(text: Payload, refusal: NotJSONText) -> UnreadableLegacy:
+    return UnreadableLegacy(f"no envelope, and not JSON text ({refusal}); it looks like {looks_like(bytes(text))}")
+
+
+def looks_like(body: bytes) -> str:
+    """Say in a few words what bytes that are neither enveloped nor JSON text look like.
+
+    For people only: nothing is ever decoded by such a guess.
+    """
+    for prefix, noun in _PREFIXES:
+        if body.startswith(prefix):
+            return noun
+    if not body:
+        return "nothing: it is empty"
+    if _inflates(body):
+        return "a bare zlib stream"
+    if len(body) > 4 and _inflates(body[4:]):
+        return "the output of MySQL's COMPRESS()"
+    if body[0] == 0x80 and body[1:2] in {b"\x02", b"\x03", b"\x04", b"\x05"} and body.endswith(b"."):
+        return "a Python pickle"
+    if len(body) > 7 and not any(body[1:8:4]) and not any(body[2:8:4]):
+        return "UTF-32 text" if not any(body[3:8:4]) or not any(body[0:8:4]) else "binary data"
+    if len(body) > 3 and (not any(body[1:16:2]) or not any(body[0:16:2])):
+        return "UTF-16 text"
+    return _looks_like_text(body) or _looks_like_msgpack(body) or "binary data"
+
+
+_PREFIXES: Final = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "a bare zstd frame"),
+    (b"\x04\x22\x4d\x18", "an LZ4 frame"),
+    (b"BZh", "bzip2"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\xef\xbb\xbf", "UTF-8 text behind a byte order mark"),
+    (b"\xff\xfe\x00\x00", "UTF-32 text"),
+    (b"\x00\x00\xfe\xff", "UTF-32 text"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+    (b"\xac\xed\x00\x05", "a serialized Java object"),
+)
+
+
+def _inflates(body: bytes) -> bool:
+    if body[0] & 0x0F != 8 or body[0] >> 4 > 7 or int.from_bytes(body[:2], "big") % 31:
+        return False
+    try:
+        zlib.decompressobj().decompress(body, 64)
+    except zlib.error:
+        return False
+    return True
+
+
+def _looks_like_text(body: bytes) -> str | None:
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        try:
+            body.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            pass
+        else:
+            return "text with raw surrogates, which UTF-8 does not allow"
+        if body[:1] in b'{["':
+            return "JSON text in another encoding than UTF-8"
+        return None
+    if any(ord(character) < 32 and character not in "\t\n\r" for character in text[:64]):
+        return None
+    if text[:1] in "{[":
+        return "JSON text that is cut short or damaged"
+    return "text of another kind"
+
+
+def _looks_like_msgpack(body: bytes) -> str | None:
+    try:
+        unpack_reference(body)
+    except CorruptBody:
+        return None
+    return "bare MessagePack"

@@ -1,0 +1,335 @@
+"""Documents to payloads and back: JSON text and MessagePack, each with a reference and a fast path.
+
+The reference is the stock ``msgpack`` and ``json`` with the rules of ``documents``. The fast path is taken only where
+it gives the same result; whatever it refuses goes to the reference, which decides and words the error. So an engine with
+the ``[fast]`` extra reads, writes and refuses exactly what one without it does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+import msgpack
+
+from schemaless.cell import JSONDocument
+from schemaless.codec import documents
+from schemaless.codec.documents import MAX_DEPTH
+from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody
+
+TYPED_LEVELS: Final = 12
+"""Levels of lists and objects that the typed decoders read by themselves; deeper documents take the reference."""
+
+BIG_INTEGER: Final = "integer beyond 64 bits"
+LONE_SURROGATE: Final = "lone surrogate"
+
+Payload = bytes | bytearray
+
+_BYTES_THAT_OPEN: Final = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
+_BYTES_THAT_DO_NOT_OPEN: Final = bytes(byte for byte in range(256) if byte not in _BYTES_THAT_OPEN)
+_EMPTY_BIN: Final = (b"\xc4\x00", b"\xc5\x00\x00", b"\xc6\x00\x00\x00\x00")
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_WRITE_TEXT: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+_WRITE_ASCII: Final = json.JSONEncoder(ensure_ascii=True, check_circular=False, separators=(",", ":")).encode
+
+
+MISSED: Final = object()
+"""No document: what ``JSONText.parse_quick`` returns where it gives up."""
+
+
+class NotHeld(Exception):
+    """MessagePack cannot hold a document; ``args[0]`` is the reason. Never leaves the codec."""
+
+
+class NotJSONText(Exception):
+    """Bytes are not JSON text; ``args[0]`` says why. Never leaves the codec."""
+
+
+def optional(name: str) -> ModuleType | None:
+    """Import a package of the ``[fast]`` extra, or return None where it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+class Gate:
+    """Tells, at C speed, that a document is exactly in the JSON data model; "no" only means that it could not tell.
+
+    ``ormsgpack`` with every passthrough option and no ``default`` refuses all strangers but bytes and its own wrappers;
+    ``orjson`` refuses those, and more than 254 levels. Each lets something through that the other one does not.
+    """
+
+    def __init__(self, ormsgpack: ModuleType, orjson: ModuleType) -> None:
+        self._pack: Callable[[object, None, int], bytes] = ormsgpack.packb
+        self._pack_options: int = (
+            ormsgpack.OPT_PASSTHROUGH_DATACLASS
+            | ormsgpack.OPT_PASSTHROUGH_DATETIME
+            | ormsgpack.OPT_PASSTHROUGH_ENUM
+            | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+            | ormsgpack.OPT_PASSTHROUGH_TUPLE
+            | ormsgpack.OPT_PASSTHROUGH_UUID
+        )
+        self._dump: Callable[[object, None, int], bytes] = orjson.dumps
+        self._dump_options: int = (
+            orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+        )
+
+    def packed(self, document: JSONDocument) -> bytes | None:
+        """Return ``document`` as MessagePack, or None where only the reference can tell."""
+        try:
+            packed = self._pack(document, None, self._pack_options)
+            self._dump(document, None, self._dump_options)
+        except TypeError:
+            return None
+        return packed
+
+    def packed_model(self, document: JSONDocument) -> bytes | None:
+        """The same for what a parser returned, which holds no strangers."""
+        try:
+            return self._pack(document, None, self._pack_options)
+        except TypeError:
+            return None
+
+    def text(self, document: JSONDocument) -> bytes | None:
+        """Return compact JSON text for comparing, never for storing (it spells NaN ``null``), or None."""
+        try:
+            return self._dump(document, None, self._dump_options)
+        except TypeError:
+            return None
+
+
+class MessagePack:
+    """MessagePack, as small as it goes: no ext types, no bin, str keys, the shortest form of everything."""
+
+    def __init__(self, *, fast: bool) -> None:
+        ormsgpack, orjson, msgspec = (optional(name) if fast else None for name in ("ormsgpack", "orjson", "msgspec"))
+        self.gate = Gate(ormsgpack, orjson) if ormsgpack and orjson else None
+        self._decode: Callable[[Payload], JSONDocument] | None = None
+        if msgspec:
+            self._decode = msgspec.msgpack.Decoder(_levels(TYPED_LEVELS)).decode
+            self._refusals: tuple[type[Exception], ...] = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+    def dumps(self, document: JSONDocument) -> bytes:
+        """Return a document's payload.
+
+        Raises:
+            InvalidBody: it is outside the JSON data model.
+            NotHeld: it is inside, but MessagePack cannot hold it.
+        """
+        if self.gate is not None:
+            packed = self.gate.packed(document)
+            if packed is not None:
+                return packed
+        documents.check_document(document)
+        return pack_reference(document)
+
+    def dumps_model(self, document: JSONDocument) -> bytes:
+        """Return the payload of what a parser returned: known to be in the data model.
+
+        Raises:
+            NotHeld: MessagePack cannot hold it.
+        """
+        if self.gate is not None:
+            packed = self.gate.packed_model(document)
+            if packed is not None:
+                return packed
+        return pack_reference(document)
+
+    def loads(self, payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+        """Return a payload's document.
+
+        Args:
+            payload: the whole of it.
+            depth: the most levels of lists and objects that it may have.
+
+        Raises:
+            TruncatedBody: it ends before the document does.
+            TrailingBytes: it goes on after the document.
+            NestingTooDeep: more levels than ``depth``.
+            MalformedPayload: anything else.
+        """
+        if self._decode is not None and depth >= TYPED_LEVELS:
+            try:
+                return self._decode(payload)
+            except self._refusals:
+                pass  # deeper than the type, or wrong, or called from a deep stack: the reference tells which
+        return unpack_reference(payload, depth)
+
+
+class JSONText:
+    """JSON text in UTF-8: compact where this store writes it, any where it reads it."""
+
+    def __init__(self, *, fast: bool) -> None:
+        ormsgpack, orjson, msgspec = (optional(name) if fast else None for name in ("ormsgpack", "orjson", "msgspec"))
+        self.gate = Gate(ormsgpack, orjson) if ormsgpack and orjson else None
+        self._decode: Callable[[Payload], JSONDocument] | None = None
+        if msgspec:
+            self._decode = msgspec.json.Decoder(_levels(TYPED_LEVELS)).decode
+            self._refusals: tuple[type[Exception], ...] = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+    def dumps(self, document: JSONDocument) -> bytes:
+        """Return a document's text.
+
+        Raises:
+            InvalidBody: it is outside the JSON data model, or no JSON text reads back as it.
+        """
+        if self.gate is None or self.gate.packed(document) is None:
+            documents.check_document(document)
+            try:
+                pack_reference(document)
+            except NotHeld:
+                documents.check_has_text(document)
+        try:
+            return self.dumps_model(document)
+        except ValueError as refusal:  # sys.set_int_max_str_digits() is lower than Python's own limit
+            raise InvalidBody(f"body: {refusal}") from None
+
+    def dumps_model(self, document: JSONDocument) -> bytes:
+        """Return the text of what a decoder returned: known to be in the data model, and to have a text."""
+        try:
+            return _WRITE_TEXT(document).encode()
+        except UnicodeEncodeError:  # a lone surrogate: JSON has an escape for it, UTF-8 has nothing
+            return _WRITE_ASCII(document).encode()
+
+    def loads(self, payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+        """Return a payload's document.
+
+        Raises:
+            MalformedPayload: it is not JSON text.
+            NestingTooDeep: more levels than ``depth``.
+        """
+        try:
+            return self.parse(payload, depth)
+        except NotJSONText as refusal:
+            raise MalformedPayload(f"the payload is not JSON text: {refusal}") from None
+
+    def parse(self, text: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+        """Return ``json.loads(text.decode("utf-8"))``.
+
+        Raises:
+            NotJSONText: there is no such thing.
+            NestingTooDeep: more levels than ``depth``.
+            RecursionError: the caller's own stack is too deep for the parser.
+        """
+        quick = self.parse_quick(text, depth)
+        return _parse(text, depth) if quick is MISSED else quick
+
+    def parse_quick(self, text: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+        """Return what ``parse`` would, or ``MISSED`` where only the reference can tell.
+
+        What comes back was spelled without NaN, infinities and numbers beyond a double; keys may have come twice.
+        """
+        if self._decode is not None and depth >= TYPED_LEVELS:
+            try:
+                return self._decode(text)
+            except self._refusals:
+                pass
+        return MISSED
+
+
+def nesting_of(text: Payload) -> int:
+    """Return how deep the brackets of JSON text go, without parsing it: a parser may run out of stack first."""
+    depth = deepest = 0
+    for bracket in _STRINGS.sub(b"", text).translate(None, _NOT_BRACKETS):
+        depth += _STEPS[bracket]
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def text_of(text: Payload, depth: int = MAX_DEPTH) -> str:
+    """Return ``text`` as a str, once its depth is known to be allowed: only a deep caller can exhaust the stack then.
+
+    Raises:
+        NotJSONText: it is not UTF-8.
+        NestingTooDeep: more levels than ``depth``.
+    """
+    try:
+        decoded = text.decode("utf-8")
+    except UnicodeDecodeError as refusal:
+        raise NotJSONText(f"not UTF-8 ({refusal.reason} at byte {refusal.start})") from None
+    if text.count(b"[") + text.count(b"{") > depth and nesting_of(text) > depth:
+        raise NestingTooDeep(f"more than {depth} levels of lists and objects")
+    return decoded
+
+
+def _parse(text: Payload, depth: int) -> JSONDocument:
+    try:
+        return json.loads(text_of(text, depth))
+    except ValueError as refusal:
+        raise NotJSONText(one_line(refusal)) from None
+
+
+def pack_reference(document: JSONDocument) -> bytes:
+    """Return what is known to be in the data model as MessagePack, with the stock library.
+
+    Raises:
+        NotHeld: MessagePack cannot hold it.
+    """
+    try:
+        packed: bytes = msgpack.packb(document)
+    except OverflowError:
+        raise NotHeld(BIG_INTEGER) from None
+    except UnicodeEncodeError:
+        raise NotHeld(LONE_SURROGATE) from None
+    return packed
+
+
+def unpack_reference(payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+    """Return a payload's document, with the stock library.
+
+    Raises:
+        TruncatedBody: it ends before the document does.
+        TrailingBytes: it goes on after the document.
+        NestingTooDeep: more levels than ``depth``.
+        MalformedPayload: ext types, bin, keys that are not str, bad UTF-8, the byte that MessagePack never uses.
+    """
+    if not payload:
+        raise TruncatedBody("the MessagePack payload is empty")
+    try:
+        document = msgpack.unpackb(payload, strict_map_key=True, max_bin_len=0, max_ext_len=0, ext_hook=_refuse_ext)
+    except msgpack.exceptions.StackError:
+        raise NestingTooDeep(f"more than {depth} levels of lists and objects") from None
+    except msgpack.exceptions.ExtraData as refusal:
+        raise TrailingBytes(f"{len(refusal.extra)} bytes follow the MessagePack document") from None
+    except UnicodeDecodeError as refusal:
+        raise MalformedPayload(f"a MessagePack str is not UTF-8 ({refusal.reason})") from None
+    except (ValueError, TypeError) as refusal:
+        if "incomplete input" in str(refusal):
+            raise TruncatedBody("the MessagePack payload ends before its document") from None
+        raise MalformedPayload(f"not MessagePack as this store writes it: {one_line(refusal)}") from None
+    if len(payload.translate(None, _BYTES_THAT_DO_NOT_OPEN)) > depth and documents.depth_of(document) > depth:
+        raise NestingTooDeep(f"more than {depth} levels of lists and objects")
+    if any(spelling in payload for spelling in _EMPTY_BIN):  # the one length that max_bin_len=0 lets through
+        try:
+            documents.check_document(document)
+        except InvalidBody as refusal:
+            raise MalformedPayload(f"not MessagePack as this store writes it: {refusal}") from None
+    return document
+
+
+def _refuse_ext(code: int, data: bytes) -> object:
+    raise ValueError(f"ext type {code}")
+
+
+def one_line(refusal: Exception) -> str:
+    """Return what an exception says, or its name where it says nothing."""
+    return str(refusal) or type(refusal).__name__
+
+
+def _levels(levels: int) -> Any:
+    """Return the JSON data model as a type, ``levels`` deep, with scalars only at the bottom.
+
+    A decoder of this type refuses bin, ext, keys that are not str and what lies deeper; an untyped one takes them.
+    """
+    scalar = None | bool | int | float | str
+    level: Any = scalar
+    for _ in range(levels):
+        level = scalar | list[level] | dict[str, level]
+    return level
