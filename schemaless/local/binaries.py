@@ -272,7 +272,13 @@ def _fill(folder: Path, flavour: str, say: Report, progress: Progress | None) ->
     say(f"no {flavour} server is installed: unpacking one from the package archive, into {folder} (not installed)")
     problems: list[str] = []
     for offer in _offers(part, flavour, sources, progress, problems, say):
-        return _unpack(folder, part, *offer, say)
+        try:
+            return _unpack(folder, part, *offer, say)
+        except space.NoSpace:
+            raise
+        except LocalServerError as problem:
+            say(f"{offer[2]} does not do: {problem}")
+            problems.append(str(problem))
     reasons = "; ".join(dict.fromkeys(problems)) or "no suite has one"
     shutil.rmtree(part, ignore_errors=True)
     raise LocalServerError(f"no {flavour} server to unpack: {reasons}; {_INSTALL_HINT}")

@@ -273,6 +273,10 @@ def status(folder: Path) -> list[ServerStatus]:
     if not folder.is_dir() or not any(folder.iterdir()):
         return []
     _require_ours(folder)
+    return _statuses(folder)
+
+
+def _statuses(folder: Path) -> list[ServerStatus]:
     result = []
     for description in _descriptions(folder).values():
         pid = description.running_pid()
@@ -324,7 +328,12 @@ def down(
         return []
     _require_ours(folder)
     with _locked(folder, say, create=False):
-        before = status(folder) if not delete else []
+        try:
+            before = _statuses(folder)
+        except LocalServerError:  # a damaged description does not keep a folder from being removed
+            if not delete:
+                raise
+            before = []
         # Whatever runs on a data folder here ends, a half-made server's first process included.
         running = [
             (pid, path / "data") for path in sorted(folder.glob("server-*")) for pid in processes_on(path / "data")
@@ -482,7 +491,9 @@ def _require_unused(data: Path) -> None:
 
 def _clean_up(server_folder: Path) -> None:
     """Remove what a server that is gone has left: its pid file, its socket and the socket's lock."""
-    description = _Description.read(server_folder)
+    description = None
+    with contextlib.suppress(LocalServerError):
+        description = _Description.read(server_folder)
     paths = [server_folder / "mysqld.pid"]
     if description is not None:
         paths += [description.socket, Path(f"{description.socket}.lock")]
@@ -578,11 +589,11 @@ def _descriptions(folder: Path) -> dict[int, _Description]:
 
 def _require_ours(folder: Path) -> None:
     if not (folder / _MARKER).is_file():
-        content = sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+        content = sorted(path.name for path in folder.iterdir() if path.name not in (".lock", ".gitignore"))
         if content:
             named = ", ".join(content[:3]) + (", ..." if len(content) > 3 else "")
             raise LocalServerError(
-                f"{folder} holds something else ({named}); choose another --folder, one that is empty or is not there yet"
+                f"{folder} holds something else ({named}); choose another --folder, empty or not there yet"
             )
 
 
@@ -615,6 +626,7 @@ def _locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterat
     with file:
         if create and not (folder / _MARKER).is_file():
             with space.full_disk_is_an_error(folder, "making the servers' folder", _SPACE_REMEDY):
+                (folder / ".gitignore").write_text("*\n")  # it is in somebody's project, as a rule
                 (folder / _MARKER).write_text('{"format": 1}\n')
         yield
 

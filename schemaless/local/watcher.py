@@ -5,6 +5,7 @@ Imports nothing of this package, so that it starts fast and works whatever becom
     watcher.py PARENT_PID REMOVE FOLDER SOCKET...
 """
 
+import contextlib
 import os
 import select
 import shutil
@@ -55,10 +56,8 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     waited: list[int] = [0]
-    try:
+    with contextlib.suppress(OSError):  # an old kernel, or the parent is gone: then the pipe has ended
         waited.append(os.pidfd_open(parent))
-    except OSError:
-        pass  # an old kernel, or the parent is gone: then the pipe has ended
     os.write(1, b"r")
     if os.getppid() == parent:
         select.select(waited, [], [])
