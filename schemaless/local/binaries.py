@@ -149,13 +149,14 @@ def _explicit(path_text: str, flavour: str) -> Binary:
 
 
 def _system_programs(flavour: str) -> Iterator[Path]:
-    seen = set()
+    seen: set[str] = set()
     for folder in [*os.environ.get("PATH", "").split(os.pathsep), *_SYSTEM_FOLDERS]:
         for program in _PROGRAMS[flavour]:
-            path = Path(folder or ".") / program
-            if path.is_file() and os.access(path, os.X_OK) and path.resolve() not in seen:
-                seen.add(path.resolve())
-                yield path.absolute()
+            # which() steps over folders that may not be entered
+            found = shutil.which(program, path=folder) if folder else None
+            if found is not None and os.path.realpath(found) not in seen:
+                seen.add(os.path.realpath(found))
+                yield Path(found).absolute()
 
 
 def inspect(command: tuple[str, ...], root: Path | None = None, name: str | None = None) -> Binary:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -217,7 +218,7 @@ def _raise_for(said: str, folder: Path, what: str) -> None:
 
 def is_full_disk(said: str) -> bool:
     """Return whether a server's words are about a disk without room."""
-    return any(sign in said for sign in ("No space left", "errno: 28", "error number 28", "Error 28", "OS errno 28"))
+    return re.search(r"No space left|\b(errno:?|error( number)?) 28\b", said, re.IGNORECASE) is not None
 
 
 def error_lines(said: str, count: int = 6) -> str:

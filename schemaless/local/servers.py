@@ -48,6 +48,9 @@ READY_TIMEOUT_S: Final = 300.0
 STOP_TIMEOUT_S: Final = 60.0
 """How long a clean shutdown may take before the server is killed."""
 
+RELEASE_TIMEOUT_S: Final = 10.0
+"""How long a data folder may stay locked by a server that is just ending."""
+
 _MARKER: Final = "schemaless-local.json"
 _POLL_S: Final = 0.05
 _SPACE_REMEDY: Final = "free some, or choose a folder on another disk, and run the same command again"
@@ -479,7 +482,7 @@ def _answers(socket: Path) -> bool:
 
 def _require_unused(data: Path) -> None:
     """Raise when a process holds the data folder; one that is just ending is waited for."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + RELEASE_TIMEOUT_S
     while (holder := lock_holder(data / "ibdata1")) is not None:
         if time.monotonic() > deadline:
             who = f"process {holder} ({' '.join(command_line(holder)[:1])})" if holder else "a process out of sight"
