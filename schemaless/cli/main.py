@@ -94,7 +94,7 @@ def run(arguments: list[str]) -> int:
         return EXIT_STOPPED
     except BrokenPipeError:
         # The reader of standard output has gone (head, less): not a fault. Keep Python from flushing into it again.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
     except (InvalidInput, UnknownCodec) as problem:
         if show_traceback:

@@ -73,7 +73,8 @@ def check(
 
     def fault(kind: str, shard: int, cell: StoredCell | None, message: str) -> None:
         report.faults[kind] += 1
-        on_fault(Fault(kind, shard, cell and cell.key, cell and cell.added_id, message))
+        key, added_id = (None, None) if cell is None else (cell.key, cell.added_id)
+        on_fault(Fault(kind, shard, key, added_id, message))
 
     for shard in range(store.shard_count) if shards is None else shards:
         report.shards += 1
@@ -96,7 +97,7 @@ def check(
             except InvalidCell as error:
                 fault("InvalidCell", shard, cell, str(error))
             try:
-                report.by_codec[describe_body(cell.body).codec_name] += 1
+                report.by_codec[describe_body(cell.body).name] += 1
                 cell.decode()
                 check_canonical(cell.body)
             except CorruptBody as error:

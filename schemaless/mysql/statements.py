@@ -70,6 +70,14 @@ def select_row(database: str, row_key: bytes) -> bytes:
     )
 
 
+def select_column_names(database: str, row_key: bytes) -> bytes:
+    """Select the names of a row's columns."""
+    return b"SELECT DISTINCT column_name FROM %b WHERE row_key=x'%b' ORDER BY column_name" % (
+        _cell(database),
+        row_key.hex().encode(),
+    )
+
+
 def select_versions(
     database: str, row_key: bytes, column_name: str, above: int, below: int, descending: bool, limit: int
 ) -> bytes:

@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell
-from schemaless.codec.documents import same_put
-from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body
+from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, same_put
 from schemaless.errors import BatchError, BodyTooLarge, CellConflict, CorruptBody, SchemalessError, ServerUnavailable
 from schemaless.mysql import statements
 from schemaless.mysql.errors import DuplicateKey

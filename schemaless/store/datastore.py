@@ -24,8 +24,7 @@ from schemaless.cell import (
 )
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
-from schemaless.codec.documents import same_put
-from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, encode_body
+from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, encode_body, same_put
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
@@ -188,12 +187,15 @@ class Datastore:
             encoded.append(EncodedCell(key, body, lambda document=cell.body: document))  # type: ignore[misc]
         return self._put(encoded, look_first)
 
-    def put_stored_cells(self, cells: Iterable[NewStoredCell], *, look_first: bool = False) -> list[Put]:
+    def put_stored_cells(
+        self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False
+    ) -> list[Put]:
         """Write cells whose bodies are stored bytes already, byte for byte: for imports and copies.
 
         Args:
             cells: bodies that ``decode_body`` reads, legacy text included.
             look_first: as in ``put_cells``.
+            trusted: the caller has decoded every body already, so do not do it again.
 
         Returns:
             As ``put_cells``. A cell that is there with other bytes but the same document counts as the same.
@@ -205,7 +207,8 @@ class Datastore:
         encoded = []
         for cell in cells:
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
-            decode_body(cell.body, self._limits)
+            if not trusted:
+                decode_body(cell.body, self._limits)
             encoded.append(
                 EncodedCell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits))  # type: ignore[misc]
             )
@@ -333,6 +336,29 @@ class Datastore:
             InvalidInput: ``limit`` is negative.
             CorruptBody: while iterating: stored bytes do not decode.
         """
+        stored = self.get_stored_versions(
+            row_key,
+            column_name,
+            after=after,
+            before=before,
+            descending=descending,
+            limit=limit,
+            read_from=read_from,
+        )
+        return (version.decode() for version in stored)
+
+    def get_stored_versions(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        *,
+        after: int | None = None,
+        before: int | None = None,
+        descending: bool = True,
+        limit: int | None = None,
+        read_from: ReadFrom = "primary",
+    ) -> Iterator[StoredCell]:
+        """Read versions as ``get_versions`` does, without decoding them."""
         row = row_key_bytes(row_key)
         check_column_name(column_name)
         above = -1 if after is None else check_ref_key(after)
@@ -340,6 +366,13 @@ class Datastore:
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInput(f"limit must be a number from 0 up, or None for all, got {limit!r}")
         return self._versions(row, column_name, above, below, descending, limit, read_from)
+
+    def column_names(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> list[str]:
+        """Return the names of a row's columns, in their order; none where there is no such row."""
+        row = row_key_bytes(row_key)
+        shard = shard_for(row, self.topology.shard_count)
+        sql = statements.select_column_names(self.shards.database(shard), row)
+        return [str(name) for (name,) in self.shards.rows(shard, sql, read_from=read_from)]
 
     def _versions(
         self,
@@ -350,7 +383,7 @@ class Datastore:
         descending: bool,
         limit: int | None,
         read_from: ReadFrom,
-    ) -> Iterator[Cell]:
+    ) -> Iterator[StoredCell]:
         shard = shard_for(row, self.topology.shard_count)
         database = self.shards.database(shard)
         left = limit
@@ -359,7 +392,7 @@ class Datastore:
             sql = statements.select_versions(database, row, column_name, above, below, descending, size)
             rows: Sequence[Any] = self._cells.select(shard, sql, read_from)
             for found in rows:
-                yield self._cells.cell(found, shard)
+                yield self._cells.stored(found, shard)
             if len(rows) < size:
                 return
             left = None if left is None else left - len(rows)

@@ -1,0 +1,180 @@
+"""``schemaless cell``: single cells."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from schemaless.cell import Cell, NewStoredCell
+from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
+from schemaless.cli.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
+from schemaless.codec.envelope import describe_body
+from schemaless.codec.legacy import read_legacy
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import LEGACY, codec_named
+from schemaless.errors import BatchError, CorruptBody, InvalidInput
+
+
+@click.group()
+def cell() -> None:
+    """Write and read single cells.
+
+    ROW_KEY is a UUID, or uuid5:NAME for a row that has a name, as 'load --row-key uuid5:FIELD' makes them.
+    """
+
+
+@cell.command()
+@click.argument("row_key")
+@click.argument("column")
+@click.argument("ref_key", type=int)
+@click.argument("body", default="-")
+@url_option
+@codec_option("--as", legacy=True, help_text="What to store the body in.")
+@json_option
+def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str, as_json: bool) -> None:
+    r"""Write one cell. BODY is JSON text, or - for standard input.
+
+    The same cell with the same body again changes nothing; with another body it is refused.
+
+    \b
+    Examples:
+      schemaless cell put 71f0c4d2-2918-44cc-a2df-000000000001 BASE 1 '{"fare": {"total": 12.5}}'
+      schemaless cell put uuid5:N14228 LOG 13 - < log.json
+    """
+    text = (sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")).strip()
+    try:
+        read_legacy(text)
+    except CorruptBody as refusal:
+        raise InvalidInput(f"BODY: {refusal.message}") from None
+    stored = text if codec == LEGACY.name else recode(text, codec_named(codec)).body
+    with open_store(url) as store:
+        try:
+            done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[
+                0
+            ]
+        except BatchError as batch_error:
+            raise next(iter(batch_error.causes.values())) from None
+        shard = store.shard_of(done.key.row_key)
+    if as_json:
+        print_json(
+            {
+                "row_key": done.key.row_key,
+                "column_name": done.key.column_name,
+                "ref_key": done.key.ref_key,
+                "shard": shard,
+                "added_id": done.added_id,
+                "created": done.created,
+            }
+        )
+        return
+    what = "created" if done.created else "was there already"
+    note(f"{what}: cell {done.key} in shard {shard}, added_id {done.added_id}")
+
+
+@cell.command()
+@click.argument("row_key")
+@click.argument("column")
+@click.argument("ref_key", type=int, required=False)
+@url_option
+@json_option
+def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
+    r"""Print a cell's document: the version REF_KEY, or the latest.
+
+    --json prints the cell around it as well. Exit status: 1 when there is no such cell.
+
+    \b
+    Examples:
+      schemaless cell get 71f0c4d2-2918-44cc-a2df-000000000001 BASE
+      schemaless cell get uuid5:N14228 LOG 3 --json
+    """
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        found = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
+    if found is None:
+        version = "" if ref_key is None else f" {ref_key}"
+        error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
+        return EXIT_FAILED
+    if as_json:
+        print_json({**_facts(found), "body": found.body})
+    else:
+        # Escaped where text could not carry it (lone surrogates), plain otherwise.
+        text = json.dumps(found.body, indent=2, ensure_ascii=False)
+        sys.stdout.write((text if text.isprintable() or _encodable(text) else json.dumps(found.body, indent=2)) + "\n")
+    return 0
+
+
+@cell.command()
+@click.argument("row_key")
+@click.argument("column", required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many a column.")
+@url_option
+@json_option
+def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:
+    r"""List the versions of a row, newest first: all of its columns, or one.
+
+    Exit status: 1 when there is no such row.
+
+    \b
+    Examples:
+      schemaless cell history uuid5:N14228
+      schemaless cell history uuid5:N14228 LOG --limit 3 --json
+    """
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        shard = store.shard_of(row)
+        columns = [column] if column is not None else list(store.column_names(row))
+        versions = [found for name in columns for found in store.get_stored_versions(row, name, limit=limit)]
+    if not versions:
+        error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
+        return EXIT_FAILED
+    if as_json:
+        print_json(
+            [{**_facts(found), "codec": _codec(found.body), "body_bytes": len(found.body)} for found in versions]
+        )
+        return 0
+    out().print(f"row {row} in shard {shard}")
+    print_table(
+        None,
+        ["column", "created_at (UTC)", "codec", "ref_key", "added_id", "body bytes"],
+        [
+            [
+                found.column_name,
+                f"{found.created_at:%Y-%m-%d %H:%M:%S.%f}",
+                _codec(found.body),
+                str(found.ref_key),
+                str(found.added_id),
+                f"{len(found.body):,}",
+            ]
+            for found in versions
+        ],
+        text_columns=3,
+    )
+    return 0
+
+
+def _facts(found: Cell | Any) -> dict[str, Any]:
+    return {
+        "row_key": str(found.row_key),
+        "column_name": found.column_name,
+        "ref_key": found.ref_key,
+        "added_id": found.added_id,
+        "created_at": found.created_at.isoformat(),
+    }
+
+
+def _codec(body: bytes) -> str:
+    try:
+        return describe_body(body).name
+    except CorruptBody as refusal:
+        return f"unreadable: {refusal.message}"
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

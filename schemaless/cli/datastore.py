@@ -1,0 +1,184 @@
+"""``schemaless create``, ``info`` and ``schema``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from schemaless.cli.options import open_store, url_option
+from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
+from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.jobs.schema import schema_status, upgrade_schema
+from schemaless.mysql.pool import parse_url
+from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.mysql.statements import count_cells
+from schemaless.store.create import create as create_datastore
+from schemaless.store.datastore import Datastore
+
+
+@click.command()
+@click.argument("name")
+@click.option("--shards", type=int, required=True, help="How many shards, 1 to 65,536. Fixed for ever: take many.")
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    required=True,
+    metavar="URL",
+    help="The primary of a cluster, such as mysql://root@db-1:3306/. Give it once for each cluster.",
+)
+@json_option
+def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> None:
+    r"""Create a datastore.
+
+    Makes a catalog on the first cluster, spreads empty shards evenly over all of them, and prints the datastore's URL.
+    Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples:
+      schemaless create trips --shards 16 --cluster mysql://root@db-1/ --cluster mysql://root@db-2/
+      schemaless create trips --shards 4 --cluster 'mysql://root@/?unix_socket=/run/mysqld/mysqld.sock'
+    """
+    with progress("creating shards", shards, "shards") as advance:
+        url = create_datastore(name, shards, clusters, on_shard=lambda shard: advance(1))
+    if as_json:
+        print_json({"name": name, "shards": shards, "url": url})
+        return
+    out().print(url, markup=False)
+    note(f"created {name!r} with {shards} shards; to use it: export SCHEMALESS_URL='{url}'")
+
+
+@click.command()
+@url_option
+@click.option("--count", is_flag=True, help="Count cells exactly; else InnoDB's estimate, which may be far off.")
+@json_option
+def info(url: str, count: bool, as_json: bool) -> None:
+    r"""Show a datastore's topology and cell counts.
+
+    \b
+    Examples:
+      schemaless info
+      schemaless info --count --json
+    """
+    with open_store(url) as store:
+        clusters = [_cluster_facts(store, cluster.name, count) for cluster in store.topology.clusters]
+        facts = {
+            "name": store.name,
+            "shards": store.shard_count,
+            "placement": store.topology.placement,
+            "clusters": clusters,
+        }
+    if as_json:
+        print_json(facts)
+        return
+    out().print(f"datastore {facts['name']}: {facts['shards']} shards, placed by {facts['placement']}")
+    print_table(
+        None,
+        ["cluster", "primary", "server", "shards", "cells" if count else "cells (estimate)", "table files"],
+        [
+            [
+                cluster["name"],
+                cluster["primary"],
+                cluster["version"],
+                str(cluster["shards"]),
+                f"{cluster['cells']:,}",
+                "not allowed to look" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
+            ]
+            for cluster in clusters
+        ],
+        text_columns=3,
+    )
+
+
+def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
+    cluster = next(cluster for cluster in store.topology.clusters if cluster.name == name)
+    shards = store.topology.shards_of(name)
+    pool = store.shards.pool_for(cluster.primary)
+    databases = [store.shards.database(shard) for shard in shards]
+    if count:
+        with progress(f"counting {name}", len(shards), "shards") as advance:
+            cells = 0
+            for shard in shards:
+                cells += store.shards.rows(shard, count_cells(store.shards.database(shard)))[0][0]
+                advance(1)
+    else:
+        names = ",".join(f"'{database}'" for database in databases).encode()
+        sql = (
+            b"SELECT COALESCE(SUM(table_rows), 0) FROM information_schema.tables "
+            b"WHERE table_name = 'cell' AND table_schema IN (%b)" % names
+        )
+        cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])
+    try:
+        size = sum(cell_table_sizes(pool, databases).values(), TableSize(0, 0))
+    except AccessDenied:
+        size = None
+    return {
+        "name": name,
+        "primary": str(cluster.primary),
+        "replicas": [str(replica) for replica in cluster.replicas],
+        "version": pool.run(lambda connection: connection.version),
+        "shards": len(shards),
+        "cells": cells,
+        "cells_exact": count,
+        "file_bytes": None if size is None else size.file_bytes,
+        "allocated_bytes": None if size is None else size.allocated_bytes,
+    }
+
+
+@click.group()
+def schema() -> None:
+    """Upgrade tables, or show their versions."""
+
+
+@schema.command()
+@url_option
+@json_option
+def status(url: str, as_json: bool) -> int:
+    """Show the revision of the catalog and of every shard.
+
+    Exit status: 0 when all are at this version's, else 1.
+    """
+    states = schema_status(_parse(url))
+    current = all(state.current for state in states)
+    if as_json:
+        print_json(
+            [{"database": state.database, "revision": state.revision, "current": state.current} for state in states]
+        )
+        return 0 if current else EXIT_FAILED
+    behind = [state for state in states if not state.current]
+    out().print(f"{len(states) - len(behind)} of {len(states)} databases are at this version's revision")
+    if behind:
+        print_table(None, ["database", "revision"], [[state.database, state.revision or "none"] for state in behind])
+        note("next: schemaless schema upgrade")
+    return 0 if current else EXIT_FAILED
+
+
+@schema.command()
+@url_option
+@json_option
+def upgrade(url: str, as_json: bool) -> int:
+    """Run the revisions that the catalog and the shards lack.
+
+    One that fails leaves the others done and is named; run again, it goes on with what is left.
+
+    Exit status: 0 when all are at this version's revision, 1 when one failed.
+    """
+    with progress("upgrading", None, "databases") as advance:
+        outcome = upgrade_schema(_parse(url), on_database=lambda database: advance(1))
+    if as_json:
+        print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
+    else:
+        out().print(
+            f"upgraded {len(outcome.upgraded)} databases; {outcome.current} were at this version's revision already"
+        )
+        for database, message in outcome.failed.items():
+            note(f"failed: {database}: {message}")
+    return EXIT_FAILED if outcome.failed else 0
+
+
+def _parse(url: str) -> Any:
+    parsed = parse_url(url)
+    if parsed.database is None:
+        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
+    return parsed

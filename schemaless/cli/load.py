@@ -1,0 +1,176 @@
+"""``schemaless load`` and ``schemaless dump``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from schemaless.cell import CellKey
+from schemaless.cli.options import (
+    codec_option,
+    open_store,
+    ref_key_in,
+    row_key_in,
+    shards_of,
+    shards_option,
+    url_option,
+)
+from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
+from schemaless.codec.registry import codec_named
+from schemaless.errors import InvalidInput
+from schemaless.jobs import load as loading
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@url_option
+@click.option("--column", metavar="NAME", help="The column_name of every cell.")
+@click.option("--row-key", metavar="EXPR", help="Where the row_key is: PATH, uuid5:PATH or @line; see above.")
+@click.option(
+    "--ref-key", metavar="EXPR", default="=1", show_default=True, help="Where the ref_key is: PATH, =N or @line."
+)
+@codec_option("--as", legacy=True, help_text="What to store bodies in; legacy keeps each line's very bytes.")
+@click.option("--from-dump", is_flag=True, help="The lines are what 'schemaless dump' wrote: they name their cells.")
+@click.option("--keep-going", is_flag=True, help="Pass over lines that cannot be loaded, and name them.")
+@json_option
+def load(
+    files: tuple[str, ...],
+    url: str,
+    column: str | None,
+    row_key: str | None,
+    ref_key: str,
+    codec: str,
+    from_dump: bool,
+    keep_going: bool,
+    as_json: bool,
+) -> int:
+    r"""Load documents from an NDJSON file.
+
+    One JSON document a line; FILE may be gzipped, or - for standard input. Cells that are there already with the same
+    document are left alone, so after a crash the same command is simply run again.
+
+    \b
+    A row_key is one of
+      PATH         a field that holds a UUID, such as trip.id or /trip/id
+      uuid5:PATH   a field that holds a name or number, hashed (uuid5)
+      @line        the line itself, hashed: the same document is the same row
+    A ref_key is one of
+      PATH         a field that holds an integer
+      =N           the same for all
+      @line        the line's number
+
+    \b
+    Examples:
+      schemaless load trips.ndjson.gz --column BASE --row-key trip.uuid --ref-key version
+      schemaless load logs.ndjson --column LOG --row-key uuid5:tail_number --ref-key month --as legacy
+      zcat old.gz | schemaless load - --column BASE --row-key @line
+      schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy
+
+    Exit status: 0 all loaded, 1 some passed over, or stopped at one that cannot be loaded.
+    """
+    if from_dump:
+        if column is not None or row_key is not None:
+            raise InvalidInput("--from-dump takes the key from each line; leave --column and --row-key out")
+        to_cell = loading.dump_reader(codec_named(codec))
+    else:
+        if column is None or row_key is None:
+            raise InvalidInput("give --column NAME and --row-key EXPR, or --from-dump")
+        to_cell = loading.document_reader(_key_of(column, row_key, ref_key), codec_named(codec))
+    total = loading.LoadReport()
+    with open_store(url) as store:
+        for name in files:
+            with ExitStack() as stack:
+                stream, size, position = _open(name, stack)
+                advance = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
+                done = 0
+
+                def on_line(length: int, position: Callable[[], int] | None = position) -> None:
+                    nonlocal done
+                    now = done + length if position is None else position()
+                    advance(now - done)  # noqa: B023 - called before the next turn
+                    done = now
+
+                report = loading.load(
+                    store,
+                    stream,
+                    to_cell,
+                    source=name,
+                    keep_going=keep_going,
+                    on_line=on_line,
+                    on_failure=lambda number, message, name=name: note(f"passed over {name}, line {number}: {message}"),  # type: ignore[misc]
+                )
+            total.created += report.created
+            total.there += report.there
+            total.body_bytes += report.body_bytes
+            total.failures += report.failures
+    if as_json:
+        print_json(
+            {
+                "created": total.created,
+                "there_already": total.there,
+                "body_bytes": total.body_bytes,
+                "passed_over": [{"line": number, "why": message} for number, message in total.failures],
+            }
+        )
+    else:
+        out().print(
+            f"{total.created:,} cells created, {total.there:,} were there already, "
+            f"{len(total.failures):,} lines passed over; {bytes_text(total.body_bytes)} of bodies as {codec}"
+        )
+    return EXIT_FAILED if total.failures else 0
+
+
+def _key_of(column: str, row_key: str, ref_key: str) -> loading.KeyOf:
+    def key_of(document: Any, line: bytes, number: int) -> CellKey:
+        return CellKey(row_key_in(document, row_key, line), column, ref_key_in(document, ref_key, number))
+
+    return key_of
+
+
+def _open(name: str, stack: ExitStack) -> tuple[IO[bytes], int | None, Callable[[], int] | None]:
+    """Open a file or standard input; give its lines, and, for progress, its size and how far it has been read."""
+    if name == "-":
+        return loading.open_lines(sys.stdin.buffer), None, None
+    path = Path(name)
+    try:
+        raw = stack.enter_context(path.open("rb"))
+        size = path.stat().st_size
+    except OSError as error:
+        raise InvalidInput(f"cannot read {name}: {error.strerror}") from None
+    return loading.open_lines(raw), size, raw.tell
+
+
+@click.command()
+@url_option
+@click.option("--column", metavar="NAME", help="Only this column.")
+@shards_option
+@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of standard output."
+)
+def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
+    r"""Write cells as NDJSON.
+
+    One cell a line: row_key, column_name, ref_key, added_id, created_at and its body, in added_id order within each
+    shard. 'schemaless load --from-dump' reads it. A body that does not decode ends the dump with an error that names
+    it; with --stored, bodies are not looked into.
+
+    \b
+    Examples:
+      schemaless dump | gzip > cells.ndjson.gz
+      schemaless dump --column LOG --shards 0-3 | jq .body
+      schemaless dump --stored --output exact.ndjson
+    """
+    with open_store(url) as store, ExitStack() as stack:
+        shards = shards_of(shards_text, store.shard_count)
+        sink: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(output.open("wb"))
+        advance = stack.enter_context(progress("dumping", None, "cells"))
+        for cell in loading.iter_dump(store, shards, column):
+            sink.write(loading.dump_line(cell, stored=stored) + b"\n")
+            advance(1)
+        sink.flush()

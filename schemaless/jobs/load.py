@@ -1,0 +1,254 @@
+"""Documents from NDJSON into cells, and cells back out: repeatable, exact, and without burning ids.
+
+Each line is one document. A line becomes a body by the same rule as a migration makes one, so text that MessagePack
+could not hold, or that parsing would change, is kept as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key
+from schemaless.codec.envelope import decode_body
+from schemaless.codec.legacy import read_legacy
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import LEGACY, Codec
+from schemaless.errors import (
+    BatchError,
+    BodyTooLarge,
+    CellConflict,
+    CorruptBody,
+    InvalidCell,
+    InvalidInput,
+    SchemalessError,
+)
+from schemaless.store.datastore import Datastore
+
+_BATCH_CELLS: Final = 500
+_BATCH_BYTES: Final = 4 << 20
+_GZIP: Final = b"\x1f\x8b"
+_BODY_FIELD: Final = b'"body":'
+
+KeyOf = Callable[[Any, bytes, int], CellKey]
+"""Takes a document, its line and the line's number; returns the cell's key."""
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What became of the lines.
+
+    Attributes:
+        created: cells written.
+        there: cells that were there already, with the same document.
+        body_bytes: what the bodies of both take, as this run would store them.
+        failures: ``(line number, message)`` of lines that were passed over.
+    """
+
+    created: int = 0
+    there: int = 0
+    body_bytes: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    cell: NewStoredCell
+    key: CellKey
+
+
+def load(
+    store: Datastore,
+    lines: Iterable[bytes],
+    to_cell: Callable[[bytes, int], NewStoredCell],
+    *,
+    source: str,
+    keep_going: bool = False,
+    on_line: Callable[[int], None] = lambda size: None,
+    on_failure: Callable[[int, str], None] = lambda number, message: None,
+) -> LoadReport:
+    """Write one cell for each line.
+
+    Cells that are there already with the same document are left alone, whatever codec they are in, so an interrupted
+    load is simply run again.
+
+    Args:
+        store: the datastore.
+        lines: with or without their line ends; empty ones are passed over.
+        to_cell: makes a cell of a line and its number; raises for a line that cannot be one.
+        source: the file's name, for errors.
+        keep_going: pass over lines that are no document, or whose cell exists with another body; report them.
+        on_line: called with the length of each line that is done.
+        on_failure: called with each line passed over.
+
+    Raises:
+        InvalidInput: a line cannot be used; the batches before it are written.
+        CellConflict: a cell is there with another document, likewise.
+        ServerError: a server failed.
+    """
+    report = LoadReport()
+
+    def fail(number: int, error: SchemalessError) -> None:
+        if not keep_going:
+            if isinstance(error, CellConflict):
+                raise error
+            raise InvalidInput(
+                f"{source}, line {number}: {error}. The lines before it are loaded; mend it and run the same command "
+                "again, or pass such lines over with --keep-going"
+            ) from error
+        report.failures.append((number, str(error)))
+        on_failure(number, str(error))
+
+    batch: dict[CellKey, _Line] = {}
+    batch_bytes = 0
+    for number, raw in enumerate(lines, start=1):
+        line = raw.rstrip(b"\r\n")
+        if line.strip():
+            try:
+                cell = to_cell(line, number)
+                key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
+                if not keep_going:
+                    _write(store, batch, report, fail)
+                    batch, batch_bytes = {}, 0
+                fail(number, error)
+            else:
+                if key in batch or len(batch) == _BATCH_CELLS or batch_bytes + len(cell.body) > _BATCH_BYTES:
+                    _write(store, batch, report, fail)
+                    batch, batch_bytes = {}, 0
+                batch[key] = _Line(number, cell, key)
+                batch_bytes += len(cell.body)
+        on_line(len(raw))
+    _write(store, batch, report, fail)
+    return report
+
+
+def _write(
+    store: Datastore,
+    batch: dict[CellKey, _Line],
+    report: LoadReport,
+    fail: Callable[[int, SchemalessError], None],
+) -> None:
+    pending = dict(batch)
+    while pending:
+        conflicts: list[CellConflict] = []
+        try:
+            puts = store.put_stored_cells((line.cell for line in pending.values()), look_first=True, trusted=True)
+        except BatchError as error:
+            puts = error.written
+            for cause in error.causes.values():
+                if not isinstance(cause, CellConflict):
+                    raise cause from error
+                conflicts.append(cause)
+        for put in puts:
+            report.created += put.created
+            report.there += not put.created
+            report.body_bytes += len(pending.pop(put.key).cell.body)
+        # A shard that met a conflict wrote nothing: leave the one cell out, and try the others again.
+        for conflict in conflicts:
+            fail(pending.pop(conflict.stored.key).number, conflict)
+
+
+def document_reader(key_of: KeyOf, codec: Codec) -> Callable[[bytes, int], NewStoredCell]:
+    """Return a ``to_cell`` for lines that are plain documents.
+
+    Args:
+        key_of: finds the key in the document.
+        codec: what bodies are stored in; ``LEGACY`` stores each line's very bytes.
+    """
+
+    def to_cell(line: bytes, number: int) -> NewStoredCell:
+        document = read_legacy(line).value
+        key = key_of(document, line, number)
+        body = line if codec is LEGACY else recode(line, codec).body
+        return NewStoredCell(key.row_key, key.column_name, key.ref_key, body)
+
+    return to_cell
+
+
+def dump_reader(codec: Codec | None) -> Callable[[bytes, int], NewStoredCell]:
+    """Return a ``to_cell`` for the lines that ``dump_line`` writes.
+
+    Args:
+        codec: what bodies are stored in; None keeps stored bytes as they are, and is refused for plain documents.
+    """
+
+    def to_cell(line: bytes, number: int) -> NewStoredCell:
+        fields = read_legacy(line).value
+        names = {"row_key", "column_name", "ref_key"}
+        if not isinstance(fields, dict) or not names < fields.keys() or not {"body", "stored"} & fields.keys():
+            raise InvalidInput(
+                "not a line of 'schemaless dump': it lacks row_key, column_name, ref_key, or body or stored"
+            )
+        if "stored" in fields:
+            body = base64.b64decode(fields["stored"], validate=True)
+            decode_body(body)
+            body = body if codec is None else recode(body, codec).body
+        else:
+            # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
+            text = line[line.index(_BODY_FIELD) + len(_BODY_FIELD) : line.rindex(b"}")].strip()
+            body = recode(text, LEGACY if codec is None else codec).body
+        try:
+            row_key = uuid.UUID(fields["row_key"])
+        except (ValueError, AttributeError, TypeError):
+            raise InvalidInput(f"row_key is no UUID: {fields['row_key']!r}") from None
+        return NewStoredCell(row_key, fields["column_name"], fields["ref_key"], body)
+
+    return to_cell
+
+
+def dump_line(cell: StoredCell, *, stored: bool) -> bytes:
+    """Return a cell as one line of JSON, without its line end.
+
+    An object of ``row_key``, ``column_name``, ``ref_key``, ``added_id``, ``created_at`` and, last, ``body``, which is
+    the JSON text that the body means; or, instead of it, ``stored``: its stored bytes in base64.
+
+    Args:
+        cell: as it was read.
+        stored: write the stored bytes instead of the document.
+
+    Raises:
+        CorruptBody: the body does not decode; with ``stored``, it need not.
+    """
+    head = json.dumps(
+        {
+            "row_key": str(cell.row_key),
+            "column_name": cell.column_name,
+            "ref_key": cell.ref_key,
+            "added_id": cell.added_id,
+            "created_at": cell.created_at.isoformat(),
+        }
+    )[:-1].encode()
+    if stored:
+        return head + b', "stored": "' + base64.b64encode(cell.body) + b'"}'
+    try:
+        text = recode(cell.body, LEGACY).body.strip()
+    except CorruptBody as error:
+        raise error.at(cell.key, cell.shard) from error.__cause__
+    if b"\n" in text or b"\r" in text:
+        # Between tokens they may be spaces; inside strings JSON has none of them.
+        text = text.replace(b"\r", b" ").replace(b"\n", b" ")
+    return head + b", " + _BODY_FIELD + b" " + text + b"}"
+
+
+def open_lines(stream: IO[bytes]) -> IO[bytes]:
+    """Return a binary stream's lines, unpacked where it begins like gzip."""
+    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
+    if buffered.peek(2)[:2] == _GZIP:
+        return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
+    return buffered
+
+
+def iter_dump(store: Datastore, shards: Iterable[int], column_name: str | None) -> Iterator[StoredCell]:
+    """Yield the cells of shards, of one column or of all, in ``added_id`` order within a shard."""
+    for shard in shards:
+        for cell in store.scan_shard(shard):
+            if column_name is None or cell.column_name == column_name:
+                yield cell
