@@ -150,7 +150,7 @@ def test_the_page_shows_what_the_command_prints(capsys):
     """The example in docs/capacity-model.md is what the command prints today."""
     page = Path(__file__).parents[2] / "docs" / "capacity-model.md"
     block = page.read_text(encoding="utf-8").split("```console\n$ ")[1].split("```")[0]
-    command, printed = re.fullmatch(r"((?:.*\\\n)*.*\n)(.*)", block, re.DOTALL).groups()
+    command, printed = re.fullmatch(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", block, re.DOTALL).groups()
 
     assert run(shlex.split(command)[1:]) == 0
 
