@@ -92,7 +92,8 @@ def create(
             pool.close()
     bare = Credentials(urls[0].credentials.drivername, urls[0].credentials.username, None, urls[0].credentials.query)
     text = ServerURL(urls[0].node, bare, name).for_database(name).render_as_string(hide_password=False)
-    return text.replace("mysql+pymysql://", "mysql://", 1)
+    # A socket's slashes may stand as they are in a query.
+    return text.replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
 
 
 def _check_urls(urls: Sequence[ServerURL]) -> None:

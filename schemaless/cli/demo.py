@@ -1,0 +1,254 @@
+"""``schemaless demo``: the main job on real data, from empty servers to reclaimed bytes."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+
+from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
+from schemaless.capacity.model import GB, TB, Plan, days_until_full
+from schemaless.cell import CellKey, NewStoredCell
+from schemaless.cli.options import codec_option, ref_key_in, row_key_in
+from schemaless.cli.output import EXIT_FAILED, bytes_text, note, out, print_table, progress
+from schemaless.codec.registry import LEGACY, codec_named
+from schemaless.errors import InvalidInput
+from schemaless.jobs.check import check
+from schemaless.jobs.load import LoadReport, document_reader, load, open_lines
+from schemaless.jobs.migrate import MigrateReport
+from schemaless.jobs.migrate import run as migrate
+from schemaless.local import servers as local_servers
+from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.store.create import create
+from schemaless.store.datastore import Datastore, connect
+
+_NAME = "demo"
+_SHARDS = 16
+_SERVERS = 2
+_DOCUMENTS_PER_DAY = 1_000_000
+_READS = 200
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="NDJSON of your own, plain or gzipped.")
+@click.option(
+    "--row-key", metavar="EXPR", default="@line", show_default=True, help="With --data: as in 'schemaless load'."
+)
+@click.option(
+    "--ref-key", metavar="EXPR", default="=1", show_default=True, help="With --data: as in 'schemaless load'."
+)
+@click.option("--flavour", type=click.Choice(["mysql", "mariadb"]), default="mysql", show_default=True)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(".schemaless") / "demo",
+    show_default=True,
+    help="Where the two servers keep their data; emptied at the start.",
+)
+@codec_option("--to", legacy=False, help_text="What to re-encode to.")
+def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
+    r"""The whole story on 2,219 real documents.
+
+    Starts two private servers, creates a datastore of 16 shards on them, loads the logbooks of aircraft that left New
+    York in 2013 as legacy JSON text, reads some back, re-encodes all of them, checks every cell, and says what that
+    gained. The servers go on running afterwards, for you to look around.
+
+    \b
+    Examples:
+      schemaless demo
+      schemaless demo --data trips.ndjson.gz --row-key trip.uuid
+    """
+    started = time.monotonic()
+    if data is not None and not data.is_file():
+        raise InvalidInput(f"--data: there is no file {data}; name an NDJSON file, one JSON document a line")
+    local_servers.down(folder, delete=True, report=note)
+    _step(f"1. two private {flavour} servers in {folder}")
+    servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
+    out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, no root, no Docker")
+
+    _step(f"2. a datastore of {_SHARDS} shards over both")
+    url = create(_NAME, _SHARDS, [server.url for server in servers])
+    out().print(f"   {url}", markup=False)
+
+    with connect(url) as store:
+        _step("3. load the documents as legacy JSON text, as they would have been stored for years")
+        with _timed() as seconds:
+            loaded = _load_logbooks(store) if data is None else _load_file(store, data, row_key, ref_key)
+        cells = loaded.created
+        if not cells:
+            raise InvalidInput(f"--data: {data} holds no document")
+        mean = loaded.body_bytes / cells
+        out().print(
+            f"   {cells:,} cells, {loaded.body_bytes:,} body bytes, {mean:,.0f} on average, in {seconds():.1f} s"
+        )
+        before = _sizes(store)
+
+        _step("4. read some back through the library")
+        with _timed() as seconds:
+            read = _read_back(store)
+        out().print(f"   {read} cells by key in {seconds() * 1000:.0f} ms: every document is there")
+
+        _step(f"5. re-encode every body to {codec}, in place, each verified by decoding it again")
+        with _timed() as seconds, progress("   migrating", cells, "cells") as advance:
+            report = migrate(store, codec_named(codec), on_cells=advance)
+        total = report.total()
+        rate = total.bytes_before / max(seconds(), 1e-9) / 1_000_000
+        out().print(f"   {total.cells:,} cells in {seconds():.1f} s, {rate:.1f} MB of legacy text a second")
+        again = migrate(store, codec_named(codec)).total()
+        out().print(f"   run a second time: {again.cells} cells to do")
+
+        _step("6. check every cell")
+        with _timed() as seconds:
+            checked = check(store, on_fault=lambda fault: note(str(fault)))
+        verdict = "clean" if not checked.faults else f"{checked.faults.total()} faults"
+        codecs = ", ".join(f"{count:,} {name}" for name, count in checked.by_codec.most_common())
+        out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
+        after = _sizes(store)
+
+    _step("What it gained")
+    _show_gain(report, before, after)
+    _show_days(report)
+    out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers go on running. Look around:\n")
+    for line in _next_steps(url, folder, data is None):
+        out().print(f"   {line}", markup=False)
+    return EXIT_FAILED if checked.faults or total.left else 0
+
+
+def _step(text: str) -> None:
+    out().print(f"\n[bold]{text}[/]")
+
+
+@contextmanager
+def _timed() -> Iterator[Callable[[], float]]:
+    """Give a function that returns the seconds since the block began, or that it took."""
+    started = time.monotonic()
+    ended: float | None = None
+    yield lambda: (time.monotonic() if ended is None else ended) - started
+    ended = time.monotonic()
+
+
+def _load_logbooks(store: Datastore) -> LoadReport:
+    logbooks = documents(limit=DEMO_DOCUMENTS, report=note)
+    keys: dict[int, CellKey] = {}
+
+    def lines() -> Iterable[bytes]:
+        for number, logbook in enumerate(logbooks, start=1):
+            keys[number] = CellKey(logbook.row_key, COLUMN, logbook.ref_key)
+            yield logbook.json_text()
+
+    def to_cell(line: bytes, number: int) -> NewStoredCell:
+        key = keys.pop(number)
+        return NewStoredCell(key.row_key, key.column_name, key.ref_key, line)
+
+    with progress("   loading", DEMO_DOCUMENTS, "documents") as advance:
+        return load(store, lines(), to_cell, source="logbooks", on_line=lambda size: advance(1))
+
+
+def _load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadReport:
+    def key_of(document: object, line: bytes, number: int) -> CellKey:
+        return CellKey(row_key_in(document, row_key, line), "DOC", ref_key_in(document, ref_key, number))
+
+    with path.open("rb") as raw, progress("   loading", None, "documents") as advance:
+        stream: IO[bytes] = open_lines(raw)
+        return load(
+            store,
+            stream,
+            document_reader(key_of, LEGACY),
+            source=str(path),
+            keep_going=True,
+            on_line=lambda size: advance(1),
+            on_failure=lambda number, message: note(f"   passed over line {number}: {message}"),
+        )
+
+
+def _read_back(store: Datastore) -> int:
+    """Read a few cells of each shard by their keys, and compare them with what the scan sees."""
+    read = 0
+    for shard in range(store.shard_count):
+        for stored in itertools.islice(store.scan_shard(shard), _READS // store.shard_count + 1):
+            found = store.get_cell(*stored.key)
+            assert found is not None
+            assert found.added_id == stored.added_id
+            read += 1
+    return read
+
+
+def _sizes(store: Datastore) -> TableSize:
+    total = TableSize(0, 0)
+    for cluster in store.topology.clusters:
+        databases = [store.shards.database(shard) for shard in store.topology.shards_of(cluster.name)]
+        for size in cell_table_sizes(store.shards.pool_for(cluster.primary), databases).values():
+            total += size
+    return total
+
+
+def _show_gain(report: MigrateReport, before: TableSize, after: TableSize) -> None:
+    total = report.total()
+    share = total.bytes_after / total.bytes_before if total.bytes_before else 1.0
+    print_table(
+        None,
+        ["", "before", "after", "after / before"],
+        [
+            ["body bytes", f"{total.bytes_before:,}", f"{total.bytes_after:,}", f"{share:.1%}"],
+            [
+                "allocated on disk",
+                f"{before.allocated_bytes:,}",
+                f"{after.allocated_bytes:,}",
+                f"{after.allocated_bytes / before.allocated_bytes:.1%}",
+            ],
+        ],
+    )
+    out().print(
+        f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/] The files are no "
+        "smaller: a tablespace does not shrink\nby itself. The freed pages take the next cells; only a rebuild of the "
+        "table gives them back to the disk."
+    )
+    for reason, count in total.kept_as_text.most_common():
+        out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")
+    for reason, count in total.left.most_common():
+        out().print(f"{count:,} bodies left as they are: {reason}")
+
+
+def _show_days(report: MigrateReport) -> None:
+    total = report.total()
+    if not total.cells:
+        return
+
+    def days(body_bytes: int, overhead_share: float) -> str:
+        plan = Plan(
+            documents_per_day=_DOCUMENTS_PER_DAY,
+            bytes_per_document=body_bytes / total.cells,
+            disk_bytes_per_host=TB,
+            overhead_share=overhead_share,
+        )
+        return f"{days_until_full(plan):,.0f} days"
+
+    per_day = [_DOCUMENTS_PER_DAY * size / total.cells / GB for size in (total.bytes_before, total.bytes_after)]
+    out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, by body bytes:")
+    print_table(
+        None,
+        ["", "JSON text", report.codec],
+        [
+            ["bytes a day", f"{per_day[0]:.1f} GB", f"{per_day[1]:.1f} GB"],
+            ["full after", days(total.bytes_before, 0), days(total.bytes_after, 0)],
+            ["full after, 40 % kept for the system", days(total.bytes_before, 0.4), days(total.bytes_after, 0.4)],
+        ],
+    )
+
+
+def _next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
+    command = "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"
+    first = f"{command} cell history uuid5:N14228" if logbooks else f"{command} dump | head -n 1"
+    return [
+        f"export SCHEMALESS_URL='{url}'",
+        f"{command} info --count",
+        first,
+        f"{command} migrate plan",
+        f"{command} capacity model --help",
+        f"{command} local down --delete --folder {folder}        # when you have seen enough",
+    ]
