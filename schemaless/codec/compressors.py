@@ -16,7 +16,7 @@ import zstandard
 from schemaless.codec.serializers import Payload, optional
 from schemaless.errors import DecodedSizeExceeded, MalformedPayload, TrailingBytes, TruncatedBody, UnknownDictionary
 
-_GUESSED_RATIO: Final = 8
+_GUESSED_RATIO: Final = 16
 _DEFLATE_MAX_BYTES: Final = 1 << 22
 """Larger guesses are left to ``zlib``, which takes memory only as the stream fills it."""
 
@@ -72,12 +72,14 @@ class Zlib:
             MalformedPayload: zlib refuses it.
         """
         if self._inflate is not None:
-            room = len(compressed) * _GUESSED_RATIO + 1024
-            while room <= _DEFLATE_MAX_BYTES and room < max_bytes:
+            room = min(len(compressed) * _GUESSED_RATIO + 1024, max_bytes)
+            while room <= _DEFLATE_MAX_BYTES:
                 try:
                     inflated = self._inflate(compressed, room)
                 except self._refusal:  # too little room, or a bad stream: it does not say which
-                    room *= 8
+                    if room == max_bytes:
+                        break
+                    room = min(room * 8, max_bytes)
                     continue
                 # libdeflate ignores what follows the stream, and does not say where it ended. It ends with this
                 # checksum: where that stands nowhere in the input but in the last four bytes, nothing follows.

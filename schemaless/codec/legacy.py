@@ -34,9 +34,6 @@ OVERFLOW: Final = "number beyond a double"
 KEEP_REASONS: Final = (DUPLICATE_KEYS, OVERFLOW, BIG_INTEGER, LONE_SURROGATE)
 """Why JSON text is kept as text, the first that applies: parsing would lose two of them, MessagePack two."""
 
-_ESCAPED_QUOTE_OR_COLON: Final = (rb"\u0022", rb"\u003a", rb"\u003A")
-_SPACE_BEFORE_COLON: Final = (b" :", b"\t:", b"\n:", b"\r:")
-
 
 class LegacyDocument(NamedTuple):
     """What JSON text says.
@@ -85,10 +82,9 @@ def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocumen
     r"""Return the document and its compact text if it is certain at C speed that nothing is lost; else None.
 
     All fast parsers drop duplicate keys in silence. Writing the document again and comparing shows whether one did.
-    Where spaces or escapes differ, counting ``":`` does: each key of ``text`` is followed by one, if no space stands
-    before a colon, and so is each key of ``shown``. A string may hold more of them, as ``\":``, spelled alike in both
-    unless ``text`` spells the quote or the colon by number. A dropped member takes its own away and adds none, so if
-    both counts agree, none was dropped.
+    Where spaces and escapes differ, counting quotes does: a text has two for each string, and one for each ``\"`` inside
+    a string. A dropped member takes at least its key's two away, and nothing can make up for them, unless ``text``
+    spells a quote as ``\u0022``. So if both counts agree, none was dropped.
     """
     gate = engine.json.gate
     if gate is None:
@@ -99,11 +95,7 @@ def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocumen
     shown = gate.text(value)
     if shown is None:
         return None
-    if shown == text or (
-        shown.count(b'":') == text.count(b'":')
-        and not any(spelling in text for spelling in _SPACE_BEFORE_COLON)
-        and not any(spelling in text for spelling in _ESCAPED_QUOTE_OR_COLON)
-    ):
+    if shown == text or (shown.count(b'"') == text.count(b'"') and (b"\\" not in text or rb"\u0022" not in text)):
         return value, shown
     return None
 

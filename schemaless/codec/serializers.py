@@ -1,8 +1,8 @@
 """Documents to payloads and back: JSON text and MessagePack, each with a reference and a fast path.
 
 The reference is the stock ``msgpack`` and ``json`` with the rules of ``documents``. The fast path is taken only where
-it gives the same result; whatever it refuses goes to the reference, which decides and words the error. So an engine with
-the ``[fast]`` extra reads, writes and refuses exactly what one without it does.
+it gives the same result; whatever it refuses goes to the reference, which decides and words the error. So an engine
+with the ``[fast]`` extra reads, writes and refuses exactly what one without it does.
 """
 
 from __future__ import annotations
