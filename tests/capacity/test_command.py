@@ -152,6 +152,6 @@ def test_the_page_shows_what_the_command_prints(capsys):
     block = page.read_text(encoding="utf-8").split("```console\n$ ")[1].split("```")[0]
     command, printed = re.fullmatch(r"((?:[^\n]*\\\n)*[^\n]*\n)(.*)", block, re.DOTALL).groups()
 
-    assert run(shlex.split(command)[1:]) == 0
+    assert run(shlex.split(command.replace("\\\n", " "))[1:]) == 0
 
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == printed.splitlines()
