@@ -1,0 +1,77 @@
+"""Write the golden bodies: ``python tests/vectors/write.py``.
+
+Each is written once, by the stock libraries, and never again: an existing vector is not overwritten. To add a format, add a
+line; a vector that is wrong is evidence of a bug and stays as it is. Tests read these files and never write them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from schemaless.codec.engine import REFERENCE, Engine
+from schemaless.codec.envelope import encode_body
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import codec_named
+
+HERE = Path(__file__).parent
+FOLDER = HERE / "bodies"
+
+TRIP = {
+    "trip": "71f0c4d2",
+    "status": "completed",
+    "fare": {"currency": "USD", "total": 12.5, "tolls": 0.0, "tip": None, "surge": True},
+    "legs": [
+        {"from": "JFK", "to": "BOS", "miles": 187, "at": -1, "zone": "America/New_York"},
+        {"from": "BOS", "to": "JFK", "miles": 187, "at": 4294967296, "zone": "America/New_York"},
+    ],
+    "driver": {"name": "Zoë 🚕", "rating": 4.97, "rated": False, "badges": []},
+}
+SPACED = json.dumps(TRIP, indent=1)
+LONG = '{"a": "%s"' % ("kept as text " * 12)
+TEXTS = {
+    "kept-big-integer": LONG + ', "n": 18446744073709551616}',
+    "kept-lone-surrogate": LONG + ', "s": "\\ud83d"}',
+    "kept-duplicate-keys": LONG + ', "b": 1, "b": 2}',
+    "kept-overflow": LONG + ', "x": 1e999}',
+    "kept-short": '{"n":-9223372036854775809}',
+}
+
+
+def vectors() -> dict[str, tuple[bytes, str]]:
+    """Return each vector's body and the JSON text that says which document it holds, by name."""
+    made: dict[str, tuple[bytes, str]] = {}
+    for serializer in ("msgpack", "json"):
+        for compressor in ("none", "zlib", "zstd"):
+            codec = codec_named(f"{serializer}+{compressor}")
+            made[f"{serializer}-{compressor}"] = encode_body(TRIP, codec, engine=REFERENCE), SPACED
+    made["msgpack-zlib-by-libdeflate"] = encode_body(TRIP, engine=Engine(fast=True)), SPACED
+    made["msgpack-short"] = encode_body({"fare": {"total": 12.5}}, engine=REFERENCE), '{"fare": {"total": 12.5}}'
+    made["msgpack-not-finite"] = encode_body([float("nan"), float("-inf"), -0.0], engine=REFERENCE), "[NaN, -Infinity, -0.0]"
+    made["msgpack-scalar"] = encode_body(None, engine=REFERENCE), "null"
+    for name, text in TEXTS.items():
+        made[f"{name}-zlib"] = recode(text.encode(), codec_named("msgpack+zlib"), engine=REFERENCE).body, text
+        made[f"{name}-zstd"] = recode(text.encode(), codec_named("msgpack+zstd"), engine=REFERENCE).body, text
+    made["legacy"] = json.dumps(TRIP, separators=(",", ":"), ensure_ascii=False).encode(), SPACED
+    made["legacy-spaced"] = SPACED.encode(), SPACED
+    return made
+
+
+def main() -> int:
+    """Write the vectors that are missing; report those that would differ today."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, (body, text) in vectors().items():
+        target = FOLDER / f"{name}.body"
+        if target.exists():
+            differs = "" if target.read_bytes() == body else "; this run would have written other bytes"
+            sys.stderr.write(f"{target.name}: exists{differs}\n")
+            continue
+        target.write_bytes(body)
+        target.with_suffix(".json").write_text(text, encoding="ascii" if text.isascii() else "utf-8")
+        sys.stderr.write(f"{target.name}: written, {len(body)} bytes\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
