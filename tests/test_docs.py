@@ -1,0 +1,71 @@
+"""Documents that would drift: examples in docstrings run, links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("schemaless/**/*.md")])
+WITH_EXAMPLES = sorted(
+    path
+    for path in ROOT.glob("schemaless/**/*.py")
+    if re.search(r"^\s*>>> ", path.read_text(encoding="utf-8"), re.MULTILINE)
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=relative)
+def test_examples_in_docstrings_give_what_they_show(path):
+    """Every >>> in the package is run."""
+    name = relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+
+    assert result.attempted
+    assert not result.failed
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_to_files_that_exist(page):
+    """A link to a file of the project, and to a heading in it, leads there."""
+    dead = []
+    for link in re.findall(r"\]\(<?([^)\s>]+)>?[^)]*\)", prose(page)):
+        if re.match(r"[a-z][a-z0-9+.-]*:", link):
+            continue
+        target, _, anchor = unquote(link).partition("#")
+        file = (page.parent / target).resolve() if target else page
+        if (
+            not file.exists()
+            or not file.is_relative_to(ROOT)
+            or (anchor and file.suffix == ".md" and anchor not in anchors(file))
+        ):
+            dead.append(link)
+
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_no_page_sends_people_to_the_other_distribution(page):
+    """The name schemaless is taken on the public index: this one is schemaless-store."""
+    assert not re.search(r"pip3? install (?:-U |--upgrade )?schemaless(?![\w-])", page.read_text(encoding="utf-8"))

@@ -1,0 +1,218 @@
+"""The house: packages, floors, and a wheel that works where nothing else is."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from schemaless.cli.main import _NOUNS, cli
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*ROOT.glob("schemaless/**/*.py"), *ROOT.glob("migrations/**/*.py")])
+OUTSIDE = {
+    name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "SCHEMALESS_"))
+}
+"""The environment without what could lead an installed wheel back to this checkout."""
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def run(*command: object, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**OUTSIDE, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+# ---- packages and floors
+
+
+def test_the_list_of_packages_is_what_is_on_the_disk():
+    """setup.cfg lists each folder with modules, so that none is missing from the wheel."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    listed = setup["options"]["packages"].split()
+
+    folders = {relative(path.parent) for path in SOURCES}
+    packages = {re.sub(r"^migrations", "schemaless/migrations", folder).replace("/", ".") for folder in folders}
+
+    assert sorted(packages) == sorted(listed)
+    assert all((ROOT / folder / "__init__.py").is_file() for folder in folders)
+
+
+def test_import_contracts_hold():
+    """Imports point down, and every room stands on a floor."""
+    done = run(sys.executable, "-c", "from importlinter.cli import lint_imports_command as f; f()", "--no-cache")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_module_imports_the_package_root(path):
+    """Every name is imported from the file that defines it: that is what keeps cycles out."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            assert "schemaless" not in [name.name for name in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            assert node.module != "schemaless"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("tests/**/test_*.py")), ids=relative)
+def test_every_test_makes_a_promise(path):
+    """Each test says in one line what holds."""
+    tests = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
+
+    assert [node.name for node in tests if not ast.get_docstring(node)] == []
+
+
+# ---- the command line
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    def below(path: tuple[str, ...], command: click.Command) -> Iterator[tuple[str, ...]]:
+        yield path
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                if (child := command.get_command(context, name)) is not None:
+                    yield from below((*path, name), child)
+
+    for noun, (module, attribute, _) in _NOUNS.items():
+        if importlib.util.find_spec(module) is None:
+            yield (noun,)
+        else:
+            yield from below((noun,), getattr(importlib.import_module(module), attribute))
+
+
+@pytest.mark.parametrize("noun", _NOUNS)
+def test_the_overview_says_what_the_command_says(noun):
+    """The overview is kept apart so that --help is fast; it is the first line of the command's own help."""
+    module, attribute, line = _NOUNS[noun]
+    command = getattr(importlib.import_module(module), attribute)
+
+    assert inspect.cleandoc(command.help).splitlines()[0] == line
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_every_command_shows_its_help(path, capsys):
+    """Each noun and each verb answers --help with a sentence and its options."""
+    assert cli.main([*path, "--help"], prog_name="schemaless", standalone_mode=False) == 0
+
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: schemaless {' '.join(path)} ")
+    assert re.search(r"\n\n  [A-Z].*\.", text)
+
+
+# ---- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel, built from a copy, so that nothing is left in the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    no_caches = shutil.ignore_patterns("__pycache__")
+    for name in ("schemaless", "migrations"):
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=no_caches)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / "source" / name)
+    done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, folder / "source")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The ``bin`` folder of an empty environment into which only the wheel with its extra [cli] was installed."""
+    folder = tmp_path_factory.mktemp("installed") / "environment"
+    done = run(sys.executable, "-m", "venv", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
+    done = run(*pip, f"{wheel}[cli]", PIP_USER="0")
+    if done.returncode and re.search("NewConnectionError|NameResolution|ConnectTimeout|ProxyError", done.stderr):
+        pytest.skip("no package index can be reached to install the wheel's dependencies from")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "bin"
+
+
+def test_the_wheel_holds_what_it_needs_and_no_more(wheel):
+    """Each module, the revisions, the description of stored bytes and the mark for type checkers; no tests."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        metadata = {name.split(".dist-info/")[1] for name in archive.namelist() if ".dist-info/" in name}
+
+    modules = {re.sub(r"^migrations/", "schemaless/migrations/", relative(path)) for path in SOURCES}
+    assert names >= modules
+    assert names - modules == {"schemaless/py.typed", "schemaless/codec/FORMAT.md"}
+    assert {"METADATA", "entry_points.txt", "licenses/LICENSE"} <= metadata
+
+
+def test_the_installed_wheel_runs_on_its_own(installed, tmp_path):
+    """In an empty environment, far from this checkout, the command line starts and names every noun."""
+    done = run(installed / "schemaless", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(re.search(rf"^  {noun} +\S", done.stdout, re.MULTILINE) for noun in _NOUNS)
+
+    done = run(installed / "python", "-c", "import schemaless; print(schemaless.__file__)", cwd=tmp_path)
+    assert done.stdout.startswith(str(installed.parent))
+
+
+@pytest.mark.parametrize("noun", _NOUNS)
+def test_the_installed_wheel_shows_each_nouns_help(installed, tmp_path, noun):
+    """No command needs more than the wheel's own dependencies to say what it does."""
+    done = run(installed / "schemaless", noun, "--help", cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: schemaless {noun} ")
+
+
+def test_the_installed_wheel_works_without_the_fast_extra(installed, tmp_path):
+    """The stock libraries are enough: the wheel was installed without [fast]."""
+    script = "import importlib.util as u; print([n for n in ('ormsgpack', 'msgspec', 'orjson') if u.find_spec(n)])"
+    assert run(installed / "python", "-c", script, cwd=tmp_path).stdout == "[]\n"
+
+    model = ["capacity", "model", "--documents-per-day", "1M", "--bytes-per-document", "20KB", "--disk", "1024GB"]
+    assert run(installed / "schemaless", *model, cwd=tmp_path).stdout.startswith("Full in 51 days")
+
+
+@pytest.mark.parametrize("missing", [["click"], ["rich"], ["click", "rich"]], ids=" and ".join)
+def test_without_the_cli_extra_the_command_says_what_to_install(installed, tmp_path, missing):
+    """Where [cli] was not installed there is one line with the next step, and status 2."""
+    hide = "".join(f"sys.modules[{name!r}] = None; " for name in missing)
+    done = run(
+        installed / "python",
+        "-c",
+        f"import sys; {hide}from schemaless.cli.entry import main; sys.exit(main())",
+        cwd=tmp_path,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"schemaless: the command line needs {' and '.join(missing)}; "
+        "install the distribution schemaless-store with its extra [cli]\n"
+    )
