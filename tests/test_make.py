@@ -1,0 +1,217 @@
+"""What ``make`` does before there is anything to run: the virtual environment, and what it says when there is none.
+
+Each test has a copy of what make needs, in a path with a space. Stub interpreters stand for machines that lack
+something.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("sh", "make", "cat", "cksum", "sed", "grep", "tail", "dirname", "rm", "echo", "printf")
+
+pytestmark = pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in TOOLS), reason="make, or a standard tool that it needs, is not installed"
+)
+
+STUB = """#!/bin/sh
+# Stands for Python {version}; says "no" to what the test takes away.
+case "$*" in
+*"version_info < "*) exit {too_old} ;;
+*"version_info[:3]"*) echo {version} ;;
+*ensurepip*) exit {no_venv} ;;
+*"-m venv"*) {make_venv} ;;
+esac
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "my projects" / "a clone"
+    (folder / "tools").mkdir(parents=True)
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "constraints.txt", "tools/bootstrap.sh"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path) -> Path:
+    """A PATH with make and its tools, and no Python."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for tool in TOOLS:
+        (folder / tool).symlink_to(str(shutil.which(tool)))
+    return folder
+
+
+@pytest.fixture
+def make(project: Path, bin_folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*arguments: str, path: str = str(bin_folder), **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["make", "--no-print-directory", *arguments],
+            cwd=project,
+            env={"PATH": path, "HOME": str(project.parent), **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+def write_stub(folder: Path, name: str, version: str, *, too_old=0, no_venv=0, make_venv="exit 0") -> None:
+    stub = folder / name
+    stub.write_text(STUB.format(version=version, too_old=too_old, no_venv=no_venv, make_venv=make_venv))
+    stub.chmod(0o755)
+
+
+def complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what make said went wrong, less its own last line, which names the target."""
+    assert done.returncode != 0
+    return [line for line in done.stderr.splitlines() if not line.startswith("make: ***")]
+
+
+def test_make_alone_says_what_there_is(make):
+    """Without a target it lists them, and installs nothing."""
+    done = make()
+
+    assert done.returncode == 0
+    assert [f"make {target} " in done.stdout for target in ("demo", "test", "lint", "bench", "clean")] == [True] * 5
+
+
+def test_without_python_make_says_what_to_install(make):
+    """No python3 at all: one line with the version that is needed and how to name one."""
+    assert complaints(make("install")) == [
+        "make: python3 was not found; install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3"
+    ]
+
+
+def test_an_old_python_is_refused_with_its_version(make, bin_folder):
+    """Python 3.9: one line with both versions."""
+    write_stub(bin_folder, "python3", "3.9.2", too_old=1)
+
+    (line,) = complaints(make("install"))
+    assert line == (
+        "make: python3 is Python 3.9.2, and 3.11 or newer is needed; install one, or name it: "
+        "make PYTHON=/path/to/python3"
+    )
+
+
+def test_a_newer_python_beside_an_old_one_is_found(make, bin_folder):
+    """python3 is too old and python3.13 is there: that one is used."""
+    write_stub(bin_folder, "python3", "3.9.2", too_old=1)
+    write_stub(bin_folder, "python3.13", "3.13.1", make_venv="echo 'no room'; exit 1")
+
+    assert "make: making .venv with Python 3.13.1" in complaints(make("install"))
+
+
+def test_a_python_without_venv_names_the_package(make, bin_folder):
+    """Debian's python3 without python3-venv: one line with the package of that very version."""
+    write_stub(bin_folder, "python3", "3.12.3", no_venv=1)
+
+    (line,) = complaints(make("install"))
+    assert line == (
+        "make: python3 (3.12.3) cannot make virtual environments, as venv or ensurepip is missing; on Debian and "
+        "Ubuntu: apt-get install python3.12-venv (or python3-venv)"
+    )
+
+
+def test_a_named_python_that_is_not_there_is_refused(make):
+    """PYTHON= with no such program: one line, and nothing else is tried."""
+    assert complaints(make("install", "PYTHON=python9")) == ["make: PYTHON=python9: no such program"]
+
+
+def test_a_python_that_does_not_run_is_refused(make, bin_folder):
+    """A broken interpreter: one line, no shell error."""
+    (bin_folder / "python3").write_text("#!/bin/sh\nexit 127\n")
+    (bin_folder / "python3").chmod(0o755)
+
+    assert complaints(make("install")) == ["make: python3 does not run; name another: make PYTHON=/path/to/python3"]
+
+
+def test_a_virtual_environment_that_cannot_be_made_says_why(make, bin_folder):
+    """Venv's own last line is passed on."""
+    write_stub(bin_folder, "python3", "3.11.4", make_venv="echo 'Error: [Errno 28] No space left on device'; exit 1")
+
+    said = complaints(make("install"))
+    assert said[-1].endswith("/.venv: Error: [Errno 28] No space left on device")
+    assert "no virtual environment could be made in " in said[-1]
+
+
+def test_offline_with_nothing_installed_says_to_connect(make, project):
+    """No index, an empty environment: one line in place of pip's twenty, which are kept in a file."""
+    done = make(
+        "install", f"PYTHON={sys.executable}", path=os.environ["PATH"], PIP_NO_INDEX="1", PIP_CONFIG_FILE="/dev/null"
+    )
+
+    assert complaints(done)[-1] == (
+        "make: pip could not get what is needed from a package index; connect (see 'pip config list') and run it "
+        "again; details in .venv/install.log"
+    )
+    assert "No matching distribution" in (project / ".venv" / "install.log").read_text()
+
+
+def test_a_second_run_does_nothing(make, project, bin_folder):
+    """What was installed from the same files in the same folder is used as it is: no pip, no index."""
+    environment = project / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    log = project / "calls"
+    write_stub(environment, "python", "3.11.4")
+    (environment / "python").write_text(f"#!/bin/sh\nprintf '%s\\n' \"$*\" >>'{log}'\n")
+
+    assert make("install").returncode != 0  # there is no python3 to begin with, and no stamp yet
+
+    sources = [(project / name).read_bytes() for name in ("setup.cfg", "pyproject.toml", "constraints.txt")]
+    checksum = (
+        subprocess.run(["cksum"], input=b"".join(sources), capture_output=True, check=True).stdout.decode().strip()
+    )
+    (project / ".venv" / "installed-from").write_text(f"{checksum} {project.resolve()}\n")
+    log.write_text("")
+
+    done = make("install")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert log.read_text().split("\n") == ["-c ", ""]
+
+    with (project / "setup.cfg").open("a") as file:
+        file.write("# changed\n")
+    assert make("install").returncode != 0
+
+
+def test_demo_passes_on_a_file_whose_name_has_a_space(make, project):
+    """DATA and ROW_KEY reach the command as they were given."""
+    (project / "tools" / "bootstrap.sh").write_text("")
+    environment = project / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").write_text('#!/bin/sh\nfor argument; do echo "<$argument>"; done\n')
+    (environment / "python").chmod(0o755)
+
+    plain = make("demo").stdout.split("\n")[:-1]
+    assert plain == ["<-m>", "<schemaless.cli.entry>", "<demo>"]
+    own = make("demo", "DATA=my 'own' trips.ndjson", "ROW_KEY=uuid5:trip.id").stdout.split("\n")[:-1]
+    assert own == [*plain, "<--data>", "<my 'own' trips.ndjson>", "<--row-key>", "<uuid5:trip.id>"]
+
+
+def test_bench_runs_each_script_and_stops_at_a_failure(make, project):
+    """Every benchmark but helpers (with an underscore) runs; a failed one fails the target."""
+    (project / "tools" / "bootstrap.sh").write_text("")
+    environment = project / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").symlink_to(str(shutil.which("sh")))
+    assert make("bench").returncode == 0
+
+    (project / "benchmarks").mkdir()
+    for name, script in (("_helper", "exit 9"), ("codec", "echo codec $1"), ("speed", "exit 3"), ("z", "echo never")):
+        (project / "benchmarks" / f"{name}.py").write_text(script)
+    done = make("bench", "ARGS=--quick")
+
+    assert done.returncode != 0
+    assert done.stdout.splitlines() == ["== benchmarks/codec.py", "codec --quick", "== benchmarks/speed.py"]
