@@ -49,12 +49,20 @@ _OFFLINE_SIGNS: Final = (
     "Could not connect",
     "Cannot initiate the connection",
     "Connection failed",
-    "Connection timed out",
+    "Connection refused",
+    "Connection reset",
+    "timed out",
     "Unable to connect",
     "Network is unreachable",
-    "connection timed out",
-    "Failed to fetch",
+    "No route to host",
+    "Undetermined Error",
+    "Bad Gateway",
+    "Service Unavailable",
 )
+
+
+class ArchiveUnreachable(LocalServerError):
+    """A package archive does not answer."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +232,8 @@ class Apt:
             "Dir::State::extended_states": self.folder / "state/extended",
             "Dir::Cache": self.folder / "cache",
             "Dir::Cache::archives": self.folder / "cache/archives",
-            "Dir::Cache::pkgcache": "",
-            "Dir::Cache::srcpkgcache": "",
+            "Dir::Cache::pkgcache": self.folder / "cache/pkgcache.bin",  # else each run parses the index anew
+            "Dir::Cache::srcpkgcache": self.folder / "cache/srcpkgcache.bin",
             "Dir::Etc::sourcelist": "/dev/null",
             "Dir::Etc::sourceparts": self.folder / "parts",
             "Dir::Etc::preferences": "/dev/null",
@@ -237,7 +245,7 @@ class Apt:
             "APT::Get::AllowUnauthenticated": "false",
             "Acquire::AllowInsecureRepositories": "false",
             "Acquire::Languages": "none",
-            "Acquire::Retries": "2",
+            "Acquire::Retries": "1",
             "Acquire::http::Timeout": "20",
             "Acquire::https::Timeout": "20",
             "Acquire::ForceHash": "sha256",
@@ -285,11 +293,11 @@ class Apt:
                 f"no space left while {what} below {self.folder} ({space.free_text(self.folder)} free); free some, or "
                 "set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
             )
-        lines = [line.strip() for line in text.splitlines() if line.startswith(("E:", "W:", "Err:", "  "))]
-        said = "; ".join(lines[-4:]) or text.strip()[-400:] or f"exit status {status}"
+        errors = [line.strip() for line in text.splitlines() if line.startswith("E:") and "index files" not in line]
+        said = "; ".join(errors[:2]) or text.strip()[-400:] or f"exit status {status}"
         where = ", ".join(sorted({source.uri for source in self.sources}))
         if any(sign in text for sign in _OFFLINE_SIGNS):
-            raise LocalServerError(
+            raise ArchiveUnreachable(
                 f"the package archive {where} cannot be reached while {what}: {said}; check the network (or apt's "
                 "proxy settings) and run the same command again, or set SCHEMALESS_MYSQLD to a mysqld that is here"
             )

@@ -21,7 +21,7 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 from schemaless.local import space
-from schemaless.local.apt import Apt, Progress, Source, distribution_sources
+from schemaless.local.apt import Apt, ArchiveUnreachable, Progress, Source, distribution_sources
 
 FLAVOURS: Final = ("mysql", "mariadb")
 MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
@@ -271,22 +271,36 @@ def _fill(folder: Path, flavour: str, say: Report, progress: Progress | None) ->
                 deb.replace(part / "debs" / deb.name)
             shutil.rmtree(old, ignore_errors=True)
     say(f"no {flavour} server is installed: unpacking one from the package archive, into {folder} (not installed)")
-    problems: list[str] = []
-    for offer in _offers(part, flavour, sources, progress, problems, say):
-        try:
-            return _unpack(folder, part, *offer, say)
-        except space.NoSpace:
-            raise
-        except LocalServerError as problem:
-            say(f"{offer[2]} does not do: {problem}")
-            problems.append(str(problem))
-    reasons = "; ".join(dict.fromkeys(problems)) or "no suite has one"
+    problems: list[LocalServerError] = []
+    try:
+        for offer in _offers(part, flavour, sources, progress, problems, say):
+            try:
+                return _unpack(folder, part, *offer, say)
+            except _Unfit as problem:
+                say(f"{offer[2]} is left aside: {problem}")
+                problems.append(problem)
+    except LocalServerError:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     shutil.rmtree(part, ignore_errors=True)
+    for met in problems:
+        if isinstance(met, ArchiveUnreachable):
+            raise met
+    reasons = "; ".join(dict.fromkeys(map(str, problems))) or "no suite has one"
     raise LocalServerError(f"no {flavour} server to unpack: {reasons}; {_INSTALL_HINT}")
 
 
+class _Unfit(LocalServerError):
+    """A server package that does not run on this machine."""
+
+
 def _offers(
-    part: Path, flavour: str, sources: list[Source], progress: Progress | None, problems: list[str], say: Report
+    part: Path,
+    flavour: str,
+    sources: list[Source],
+    progress: Progress | None,
+    problems: list[LocalServerError],
+    say: Report,
 ) -> Iterator[tuple[Apt, str, str]]:
     """Yield (apt, flavour, package): the configured suites, then the suite sid, then MariaDB for who wanted MySQL."""
     configured = _updated(part, sources, progress, problems)
@@ -304,6 +318,8 @@ def _offers(
             if sid is not None:
                 for package in _server_packages(sid, flavour):
                     yield sid, flavour, package
+        if any(isinstance(problem, ArchiveUnreachable) for problem in problems):
+            return  # MySQL may well be there: another server is not what a broken line should lead to
         if configured is not None:
             configured = _updated(part, sources, progress, problems)
         if configured is not None:
@@ -312,14 +328,16 @@ def _offers(
                 yield configured, "mariadb", package
 
 
-def _updated(part: Path, sources: list[Source], progress: Progress | None, problems: list[str]) -> Apt | None:
+def _updated(
+    part: Path, sources: list[Source], progress: Progress | None, problems: list[LocalServerError]
+) -> Apt | None:
     apt = Apt(part, sources, progress)
     try:
         apt.update()
     except space.NoSpace:
         raise
     except LocalServerError as problem:
-        problems.append(str(problem))
+        problems.append(problem)
         return None
     return apt
 
@@ -338,23 +356,27 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
 def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say: Report) -> Binary:
     packages = [each for each in apt.closure(package) if _WANTED.match(each.name)]
     if not packages:
-        raise LocalServerError(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
+        raise _Unfit(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
     fetched = sum(each.file_bytes for each in packages)
     installed = apt.installed_bytes(packages)
     say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
     space.require(folder, fetched + installed, f"unpacking {package}", _CACHE_REMEDY)
     apt.download(packages)
     root = part / "root"
+    shutil.rmtree(root, ignore_errors=True)
     apt.unpack(packages, root)
     for unneeded in ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian"):
         shutil.rmtree(root / unneeded, ignore_errors=True)
     command = _unpacked_command(root)
     if command is None:
-        raise LocalServerError(f"{package} was unpacked, but holds no server program or no dynamic loader")
-    binary = inspect(command)
+        raise _Unfit(f"{package} was unpacked, but holds no server program or no dynamic loader")
+    try:
+        binary = inspect(command)
+    except LocalServerError as problem:
+        raise _Unfit(str(problem)) from problem
     if not is_recent(binary):
         oldest = ".".join(map(str, MINIMUM[binary.flavour]))
-        raise LocalServerError(f"{package} is {binary.version}; {oldest} or later is needed; {_INSTALL_HINT}")
+        raise _Unfit(f"{package} is {binary.version}; {oldest} or later is needed; {_INSTALL_HINT}")
     target = folder / f"{flavour}-{binary.version}"
     manifest = {
         "flavour": binary.flavour,

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -110,7 +110,7 @@ def server_command(
     ]
 
 
-def make_data_folder(binary: Binary, data: Path) -> None:
+def make_data_folder(binary: Binary, data: Path, report: Callable[[str], None]) -> None:
     """Make ``data``: system tables, and root without a password over the socket.
 
     Copied from a template in the cache, which is made when it is missing; what must differ between servers (their
@@ -123,7 +123,7 @@ def make_data_folder(binary: Binary, data: Path) -> None:
     with space.full_disk_is_an_error(data.parent, "making a data folder", _SPACE_REMEDY):
         if data.exists():
             shutil.rmtree(data)
-        template = _template(binary)
+        template = _template(binary, report)
         if template is None:
             data.mkdir(mode=0o700)
             _initialise(binary, data)
@@ -132,7 +132,7 @@ def make_data_folder(binary: Binary, data: Path) -> None:
         data.chmod(0o700)
 
 
-def _template(binary: Binary) -> Path | None:
+def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
     folder = cache_folder() / "templates"
     target = folder / f"{binary.name}-{_TEMPLATE}"
     if target.is_dir():
@@ -148,6 +148,7 @@ def _template(binary: Binary) -> Path | None:
             return target
         for old in folder.glob(".part-*"):
             shutil.rmtree(old, ignore_errors=True)
+        report(f"initialising {binary.flavour} {binary.version}, once: a few seconds")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
         try:
             data = part / "data"

@@ -554,7 +554,7 @@ def _make_with(
             send(pid, path / "data", signal.SIGKILL)
             wait_gone(pid, path / "data", STOP_TIMEOUT_S)
         socket = socket_path(path)
-        make_data_folder(binary, path / "data")
+        make_data_folder(binary, path / "data", say)
         description = _Description(
             number,
             binary.flavour,
