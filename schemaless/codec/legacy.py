@@ -82,7 +82,7 @@ def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocumen
     r"""Return the document and its compact text if it is certain at C speed that nothing is lost; else None.
 
     All fast parsers drop duplicate keys in silence. Writing the document again and comparing shows whether one did.
-    Where spaces and escapes differ, counting quotes does: a text has two for each string, and one for each ``\"`` inside
+    Where spaces and escapes differ, counting quotes does: a text has two for each string, and one for each ``\"`` in
     a string. A dropped member takes at least its key's two away, and nothing can make up for them, unless ``text``
     spells a quote as ``\u0022``. So if both counts agree, none was dropped.
     """

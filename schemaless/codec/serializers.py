@@ -21,8 +21,11 @@ from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody
 
-TYPED_LEVELS: Final = 12
-"""Levels of lists and objects that the typed decoders read by themselves; deeper documents take the reference."""
+TYPED_LEVELS: Final = (8, 12)
+"""Levels that the typed decoders read by themselves; deeper documents take the reference.
+
+Making one takes 2 ms for 8 levels and doubles with each, so the second is made when a document first needs it.
+"""
 
 BIG_INTEGER: Final = "integer beyond 64 bits"
 LONE_SURROGATE: Final = "lone surrogate"
@@ -105,16 +108,45 @@ class Gate:
             return None
 
 
+class Typed:
+    """Decodes at C speed what is exactly in the JSON data model and not too deep, with ``msgspec``.
+
+    A decoder of the data model as a type refuses bin, ext, keys that are not str and what lies deeper by itself; one
+    without a type takes them, and is no faster.
+    """
+
+    def __init__(self, decoder: Callable[[Any], Any], msgspec: ModuleType) -> None:
+        self._make = decoder
+        self._first: Callable[[Payload], JSONDocument] = decoder(_levels(TYPED_LEVELS[0])).decode
+        self._second: Callable[[Payload], JSONDocument] | None = None
+        self._stranger: type[Exception] = msgspec.ValidationError
+        self._refusals: tuple[type[Exception], ...] = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+    def decode(self, payload: Payload, depth: int) -> JSONDocument:
+        """Return the document, or ``MISSED`` where only the reference can tell: too deep, wrong, or a deep caller."""
+        if depth < TYPED_LEVELS[-1]:
+            return MISSED
+        try:
+            return self._first(payload)
+        except self._stranger:
+            pass
+        except self._refusals:
+            return MISSED
+        if self._second is None:
+            self._second = self._make(_levels(TYPED_LEVELS[-1])).decode
+        try:
+            return self._second(payload)
+        except self._refusals:
+            return MISSED
+
+
 class MessagePack:
     """MessagePack, as small as it goes: no ext types, no bin, str keys, the shortest form of everything."""
 
     def __init__(self, *, fast: bool) -> None:
         ormsgpack, orjson, msgspec = (optional(name) if fast else None for name in ("ormsgpack", "orjson", "msgspec"))
         self.gate = Gate(ormsgpack, orjson) if ormsgpack and orjson else None
-        self._decode: Callable[[Payload], JSONDocument] | None = None
-        if msgspec:
-            self._decode = msgspec.msgpack.Decoder(_levels(TYPED_LEVELS)).decode
-            self._refusals: tuple[type[Exception], ...] = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+        self._typed = Typed(msgspec.msgpack.Decoder, msgspec) if msgspec else None
 
     def dumps(self, document: JSONDocument) -> bytes:
         """Return a document's payload.
@@ -155,11 +187,9 @@ class MessagePack:
             NestingTooDeep: more levels than ``depth``.
             MalformedPayload: anything else.
         """
-        if self._decode is not None and depth >= TYPED_LEVELS:
-            try:
-                return self._decode(payload)
-            except self._refusals:
-                pass  # deeper than the type, or wrong, or called from a deep stack: the reference tells which
+        document = MISSED if self._typed is None else self._typed.decode(payload, depth)
+        if document is not MISSED:
+            return document
         return unpack_reference(payload, depth)
 
 
@@ -169,10 +199,7 @@ class JSONText:
     def __init__(self, *, fast: bool) -> None:
         ormsgpack, orjson, msgspec = (optional(name) if fast else None for name in ("ormsgpack", "orjson", "msgspec"))
         self.gate = Gate(ormsgpack, orjson) if ormsgpack and orjson else None
-        self._decode: Callable[[Payload], JSONDocument] | None = None
-        if msgspec:
-            self._decode = msgspec.json.Decoder(_levels(TYPED_LEVELS)).decode
-            self._refusals: tuple[type[Exception], ...] = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+        self._typed = Typed(msgspec.json.Decoder, msgspec) if msgspec else None
 
     def dumps(self, document: JSONDocument) -> bytes:
         """Return a document's text.
@@ -226,12 +253,7 @@ class JSONText:
 
         What comes back was spelled without NaN, infinities and numbers beyond a double; keys may have come twice.
         """
-        if self._decode is not None and depth >= TYPED_LEVELS:
-            try:
-                return self._decode(text)
-            except self._refusals:
-                pass
-        return MISSED
+        return MISSED if self._typed is None else self._typed.decode(text, depth)
 
 
 def nesting_of(text: Payload) -> int:
@@ -324,10 +346,7 @@ def one_line(refusal: Exception) -> str:
 
 
 def _levels(levels: int) -> Any:
-    """Return the JSON data model as a type, ``levels`` deep, with scalars only at the bottom.
-
-    A decoder of this type refuses bin, ext, keys that are not str and what lies deeper; an untyped one takes them.
-    """
+    """Return the JSON data model as a type, ``levels`` deep, with scalars only at the bottom."""
     scalar = None | bool | int | float | str
     level: Any = scalar
     for _ in range(levels):

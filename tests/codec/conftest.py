@@ -8,12 +8,13 @@ import pytest
 
 from schemaless.codec.engine import REFERENCE, Engine
 
+FAST = Engine(fast=True)
 _SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
 @pytest.fixture(params=["reference", "fast"])
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return REFERENCE if request.param == "reference" else Engine(fast=True)
+    return REFERENCE if request.param == "reference" else FAST
 
 
 @pytest.fixture(scope="session")

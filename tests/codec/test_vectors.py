@@ -108,7 +108,7 @@ def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
 def test_decode_vector_with_bytes_behind_it_raises(name: str, engine: Engine) -> None:
     """No extension goes unnoticed: zeros, padding, random bytes, the body again."""
     body = body_of(name)
-    chance = random.Random(20130101)  # noqa: S311
+    chance = random.Random(20130101)
     tails = [bytes([byte]) * length for byte in (0x00, 0x20, 0xFF) for length in range(1, 9)]
     tails += [chance.randbytes(length) for length in range(1, 33)]
     tails += [body, body[-4:], body[2:]]

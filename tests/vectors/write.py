@@ -1,7 +1,7 @@
 """Write the golden bodies: ``python tests/vectors/write.py``.
 
-Each is written once, by the stock libraries, and never again: an existing vector is not overwritten. To add a format, add a
-line; a vector that is wrong is evidence of a bug and stays as it is. Tests read these files and never write them.
+Each is written once, by the stock libraries, and never again: an existing vector is not overwritten. To add a format,
+add a line; a vector that is wrong is evidence of a bug and stays as it is. Tests read these files and never write them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def vectors() -> dict[str, tuple[bytes, str]]:
             made[f"{serializer}-{compressor}"] = encode_body(TRIP, codec, engine=REFERENCE), SPACED
     made["msgpack-zlib-by-libdeflate"] = encode_body(TRIP, engine=Engine(fast=True)), SPACED
     made["msgpack-short"] = encode_body({"fare": {"total": 12.5}}, engine=REFERENCE), '{"fare": {"total": 12.5}}'
-    made["msgpack-not-finite"] = encode_body([float("nan"), float("-inf"), -0.0], engine=REFERENCE), "[NaN, -Infinity, -0.0]"
+    made["msgpack-not-finite"] = (
+        encode_body([float("nan"), float("-inf"), -0.0], engine=REFERENCE),
+        "[NaN, -Infinity, -0.0]",
+    )
     made["msgpack-scalar"] = encode_body(None, engine=REFERENCE), "null"
     for name, text in TEXTS.items():
         made[f"{name}-zlib"] = recode(text.encode(), codec_named("msgpack+zlib"), engine=REFERENCE).body, text

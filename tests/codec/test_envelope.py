@@ -1,0 +1,399 @@
+"""Bodies: written, read strictly, described, counted and checked."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import pickle
+import random
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from typing import Any
+
+import msgpack
+import pytest
+import zstandard
+
+from schemaless.cell import MAX_BODY_BYTES
+from schemaless.codec.engine import Engine
+from schemaless.codec.envelope import (
+    BodyFormat,
+    Limits,
+    check_canonical,
+    counts_as,
+    decode_body,
+    describe_body,
+    encode_body,
+    same_document,
+    same_put,
+)
+from schemaless.codec.registry import JSON, MSGPACK, NONE, ZLIB, Codec, codec_named, codec_names
+from schemaless.errors import (
+    BodyTooLarge,
+    ChecksumMismatch,
+    CorruptBody,
+    DecodedSizeExceeded,
+    InvalidBody,
+    MalformedPayload,
+    NestingTooDeep,
+    NotCanonical,
+    TrailingBytes,
+    TruncatedBody,
+    UnknownDictionary,
+    UnknownFormat,
+    UnreadableLegacy,
+)
+
+TRIP = {"fare": {"total": 12.5, "currency": "USD"}, "legs": [{"from": "JFK", "to": "BOS", "miles": 187}] * 4}
+
+
+def enveloped(format_byte: int, payload: bytes) -> bytes:
+    head = bytes((0xC1, format_byte)) + payload
+    return head + zlib.crc32(head).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"fare": {"amount": decimal.Decimal(1)}}, r"body\.fare\.amount: Decimal is not a JSON type; convert it first"),
+        ({"legs": [1, {"a b": b""}]}, r"body\.legs\[1\]\['a b'\]: bytes is not a JSON type; decode it to a str first"),
+        ({"pair": (1, 2)}, r"body\.pair: tuple is not a JSON type; make it a list"),
+        ({"a": {7: 1}}, r"body\.a: key 7 is int, not str; keys of JSON objects are str"),
+        (type("Name", (str,), {})("x"), r"body: Name is a subclass of str; convert it to str first"),
+        (["ok", "\ud83d\ude00"], None),
+    ],
+)
+def test_encode_stranger_names_its_path(document: Any, message: str | None, engine: Engine) -> None:
+    """The message says where in the document it stands, and what to do."""
+    with pytest.raises(InvalidBody, match=message and f"^{message}$"):
+        encode_body(document, engine=engine)
+
+
+def test_encode_payloads_stay_standard(engine: Engine) -> None:
+    """Any MessagePack, JSON, zlib and zstd library reads a payload."""
+    inflate = {"none": bytes, "zlib": zlib.decompress, "zstd": zstandard.ZstdDecompressor().decompress}
+    parse = {"msgpack": msgpack.unpackb, "json": json.loads}
+    for name in codec_names()[:-1]:
+        body = encode_body(TRIP, codec_named(name), engine=engine)
+        serializer, compressor = name.split("+")
+
+        assert describe_body(body).name == name
+        assert parse[serializer](inflate[compressor](body[2:-4])) == TRIP
+        assert int.from_bytes(body[-4:], "big") == zlib.crc32(body[:-4])
+
+
+def test_encode_legacy_is_bare_text(engine: Engine) -> None:
+    """``legacy`` is what readers older than the envelope understand."""
+    body = encode_body({"a": "é", "b": [1.0, None]}, codec_named("legacy"), engine=engine)
+
+    assert body == '{"a":"é","b":[1.0,null]}'.encode()
+    assert describe_body(body) == BodyFormat("legacy", None)
+
+
+@pytest.mark.parametrize(
+    "codec", [Codec(MSGPACK, ZLIB, 6), Codec(MSGPACK, ZLIB, 1), Codec(MSGPACK, ZLIB, 6, compress_min_bytes=0)]
+)
+def test_encode_what_compression_does_not_shorten_is_stored_plain(codec: Codec, engine: Engine) -> None:
+    """A body never grows by being compressed."""
+    document = [random.Random(number).getrandbits(64) for number in range(8)]
+
+    assert describe_body(encode_body("short", codec, engine=engine)).name == "msgpack+none"
+    assert describe_body(encode_body(document, codec, engine=engine)).name == "msgpack+none"
+
+
+def test_encode_below_the_threshold_is_stored_plain(engine: Engine) -> None:
+    """``compress_min_bytes`` is the shortest payload that is tried."""
+    for threshold, name in ((102, "msgpack+zlib"), (103, "msgpack+none")):
+        body = encode_body("x" * 100, Codec(MSGPACK, ZLIB, 6, compress_min_bytes=threshold), engine=engine)
+
+        assert describe_body(body).name == name
+
+
+def test_encode_too_large_raises(engine: Engine) -> None:
+    """A body that no table holds is refused when it is encoded; one byte less is not."""
+    fits = "x" * (MAX_BODY_BYTES - 6 - 5)
+
+    assert len(encode_body(fits, codec_named("msgpack+none"), engine=engine)) == MAX_BODY_BYTES
+    for name in ("msgpack+none", "json+none"):
+        with pytest.raises(BodyTooLarge, match="16777215"):
+            encode_body(fits + "x" * 4, codec_named(name), engine=engine)
+    with pytest.raises(BodyTooLarge, match="16777215"):
+        encode_body("x" * MAX_BODY_BYTES, codec_named("legacy"), engine=engine)
+
+
+def test_encode_payload_that_readers_would_refuse_raises(engine: Engine) -> None:
+    """What inflates to more than readers accept is not written, however short it is."""
+    with pytest.raises(BodyTooLarge, match="before compression"):
+        encode_body(["x" * (16 << 20)] * 4, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"\xc1", TruncatedBody),
+        (b"\xc1\x11\x00\x00\x00\x00", TruncatedBody),
+        (encode_body(TRIP)[:-1], ChecksumMismatch),
+        (encode_body(TRIP)[:1] + b"\x12" + encode_body(TRIP)[2:], ChecksumMismatch),
+        (enveloped(0x20, b"\xc0"), UnknownFormat),
+        (enveloped(0x13, b"\xc0"), UnknownFormat),
+        (enveloped(0xF0, b"\xc0"), UnknownFormat),
+        (enveloped(0x1F, b"\xc0"), UnknownFormat),
+        (enveloped(0x10, b"\x92\xc0"), TruncatedBody),
+        (enveloped(0x10, b"\xc0\xc0"), TrailingBytes),
+        (enveloped(0x10, b"\xc1"), MalformedPayload),
+        (enveloped(0x10, b"\xc4\x01a"), MalformedPayload),
+        (enveloped(0x10, b"\x91\xc4\x00"), MalformedPayload),
+        (enveloped(0x10, b"\x81\xc4\x00\xc0"), MalformedPayload),
+        (enveloped(0x10, b"\xd4\x01a"), MalformedPayload),
+        (enveloped(0x10, b"\xc7\x00\x01"), MalformedPayload),
+        (enveloped(0x10, b"\xd6\xff\x00\x00\x00\x00"), MalformedPayload),
+        (enveloped(0x10, b"\x81\x01\x01"), MalformedPayload),
+        (enveloped(0x10, b"\x81\x90\x01"), MalformedPayload),
+        (enveloped(0x10, b"\xa1\xff"), MalformedPayload),
+        (enveloped(0x10, b"\xa3\xed\xa0\x80"), MalformedPayload),
+        (enveloped(0x10, b"\x91" * 513 + b"\xc0"), NestingTooDeep),
+        (enveloped(0x10, b"\x91" * 5000 + b"\xc0"), NestingTooDeep),
+        (enveloped(0x10, b"\x81\xa1a" * 513 + b"\xc0"), NestingTooDeep),
+        (enveloped(0x00, b"{"), MalformedPayload),
+        (enveloped(0x00, b'"\xff"'), MalformedPayload),
+        (enveloped(0x00, b"1 1"), MalformedPayload),
+        (enveloped(0x00, b"\xef\xbb\xbf1"), MalformedPayload),
+        (enveloped(0x00, b"[" * 513 + b"]" * 513), NestingTooDeep),
+        (enveloped(0x00, b"[" * 100_000), NestingTooDeep),
+        (enveloped(0x11, zlib.compress(b"\xc0")[:-1]), TruncatedBody),
+        (enveloped(0x11, zlib.compress(b"\xc0") + b"\x00"), TrailingBytes),
+        (enveloped(0x11, zlib.compress(b"\xc0") * 2), TrailingBytes),
+        (enveloped(0x11, zlib.compress(b"\xc0")[:-1] + b"\xff"), MalformedPayload),
+        (enveloped(0x11, b"\xc0"), TruncatedBody),
+        (enveloped(0x11, b"\xc0\xc0"), MalformedPayload),
+        (enveloped(0x11, zlib.compress(b"")), TruncatedBody),
+        (enveloped(0x12, zstandard.compress(b"\xc0")[:-1]), TruncatedBody),
+        (enveloped(0x12, zstandard.compress(b"\xc0")[:5]), TruncatedBody),
+        (enveloped(0x12, zstandard.compress(b"\xc0") + b"\x00"), TrailingBytes),
+        (enveloped(0x12, zstandard.compress(b"\xc0") * 2), TrailingBytes),
+        (enveloped(0x12, zstandard.compress(b"\xc0") + b"\x50\x2a\x4d\x18\x00\x00\x00\x00"), TrailingBytes),
+        (enveloped(0x12, b"\x50\x2a\x4d\x18\x00\x00\x00\x00" + zstandard.compress(b"\xc0")), MalformedPayload),
+        (enveloped(0x12, b"\xc0"), MalformedPayload),
+        (enveloped(0x11, zlib.compress(b"\xc0" * (65 << 20))), DecodedSizeExceeded),
+        (enveloped(0x12, zstandard.compress(b"\xc0" * (65 << 20))), DecodedSizeExceeded),
+        (b"", UnreadableLegacy),
+        (b"{'a': 1}", UnreadableLegacy),
+        (pickle.dumps({"a": 1}), UnreadableLegacy),
+    ],
+)
+def test_decode_bad_body_raises_its_own_error(body: bytes, error: type[CorruptBody], engine: Engine) -> None:
+    """Each fault has its own error, also under a checksum that holds."""
+    with pytest.raises(CorruptBody) as raised:
+        decode_body(body, engine=engine)
+
+    assert type(raised.value) is error
+
+
+def test_decode_zstd_frame_that_names_a_dictionary_raises(engine: Engine) -> None:
+    """A dictionary that is not at hand is named, never guessed."""
+    samples = [json.dumps({"fare": n, "from": "JFK", "to": "BOS", "n": n * n}).encode() for n in range(500)]
+    dictionary = zstandard.train_dictionary(2048, samples)
+    payload = zstandard.ZstdCompressor(dict_data=dictionary).compress(samples[7])
+
+    with pytest.raises(UnknownDictionary, match=str(dictionary.dict_id())):
+        decode_body(enveloped(0x02, payload), engine=engine)
+
+
+def test_decode_zstd_frame_without_its_size_reads_but_is_not_canonical(engine: Engine) -> None:
+    """Standard frames are read; that this store would not write them is for ``check`` to say."""
+    payload = msgpack.packb(TRIP)
+    for frame in (
+        zstandard.ZstdCompressor(write_content_size=False).compress(payload),
+        zstandard.ZstdCompressor(write_checksum=True).compress(payload),
+    ):
+        assert decode_body(enveloped(0x12, frame), engine=engine) == TRIP
+        with pytest.raises(NotCanonical):
+            check_canonical(enveloped(0x12, frame))
+
+
+@pytest.mark.parametrize("compress", [zlib.compress, zstandard.compress])
+def test_decode_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: Engine) -> None:
+    """A body of a few KB cannot take more than the limit, whatever it claims."""
+    body = enveloped(0x11 if compress is zlib.compress else 0x12, compress(bytes(64 << 20)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DecodedSizeExceeded):
+            decode_body(body, Limits(decoded_bytes=1 << 20), engine=engine)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 12 << 20
+
+
+def test_decode_zstd_frame_that_lies_about_its_size_raises(engine: Engine) -> None:
+    """A header that claims 60 MiB for nine bytes is found out before they are taken."""
+    frame = bytes.fromhex("28b52ffd") + b"\xa0" + (60 << 20).to_bytes(4, "little") + b"\x01\x00\x00"
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBody):
+            decode_body(enveloped(0x12, frame), engine=engine)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 1 << 20
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_decode_from_a_deep_stack_is_not_corruption(name: str, engine: Engine) -> None:
+    """A caller without stack to spare gets the document or a RecursionError, never a story about damage."""
+    document: Any = {"a": [{"b": [[[[[[[[[[[[1]]]]]]]]]]]]}]}
+    for body in (encode_body(document, codec_named(name)), encode_body([document] * 9, codec_named(name))):
+        for spare in range(1, 60):
+            assert at_depth(sys.getrecursionlimit() - spare, lambda body=body: decode_body(body, engine=engine)) in {
+                "document",
+                "RecursionError",
+            }
+
+
+def at_depth(depth: int, call: Any) -> str:
+    frame: Any = sys._getframe()
+    used = 0
+    while frame:
+        used, frame = used + 1, frame.f_back
+
+    def descend(left: int) -> str:
+        if left > 0:
+            return descend(left - 1)
+        try:
+            call()
+        except RecursionError:
+            return "RecursionError"
+        except CorruptBody as error:
+            return type(error).__name__
+        return "document"
+
+    try:
+        return descend(depth - used)
+    except RecursionError:
+        return "RecursionError"
+
+
+def test_describe_body_needs_two_bytes_only() -> None:
+    """Nothing is checked or inflated to say how a body is stored."""
+    assert describe_body(b"\xc1\x11garbage") == BodyFormat("msgpack+zlib", 0x11)
+    assert describe_body(b"\xc1\x10garbage") == BodyFormat("msgpack+none", 0x10)
+    assert describe_body(b"garbage") == BodyFormat("legacy", None)
+    with pytest.raises(UnknownFormat, match="compressor 3"):
+        describe_body(b"\xc1\x13garbage")
+    with pytest.raises(UnknownFormat, match="serializer 15"):
+        describe_body(b"\xc1\xf0garbage")
+
+
+@pytest.mark.parametrize("name", codec_names())
+@pytest.mark.parametrize(
+    "document",
+    [TRIP, 1, {"n": 2**64}, {"n": 2**64, "t": "x" * 300}, {"s": "\ud800", "t": "x" * 300}, "x" * 63, [float("nan")]],
+)
+def test_counts_as_is_true_for_what_was_asked_for(document: Any, name: str, engine: Engine) -> None:
+    """Fallbacks included: a second migration finds nothing to do."""
+    codec = codec_named(name)
+
+    assert counts_as(encode_body(document, codec, engine=engine), codec, engine=engine)
+
+
+@pytest.mark.parametrize("name", codec_names())
+def test_counts_as_is_false_for_other_codecs(name: str, engine: Engine) -> None:
+    """A document that fell back from nothing counts as what it is, and as nothing else."""
+    body = encode_body(TRIP, codec_named(name), engine=engine)
+
+    assert [other for other in codec_names() if counts_as(body, codec_named(other), engine=engine)] == [name]
+
+
+def test_counts_as_for_kept_text_follows_the_compressor(engine: Engine) -> None:
+    """Kept as ``0x01`` counts under zlib, as ``0x02`` under zstd; text without a reason counts under JSON only."""
+    kept = {"n": 2**64, "t": "x" * 300}
+    for compressor, other in (("zlib", "zstd"), ("zstd", "zlib"), ("none", "zlib")):
+        body = encode_body(kept, codec_named(f"msgpack+{compressor}"), engine=engine)
+
+        assert describe_body(body).name == f"json+{compressor}"
+        assert counts_as(body, codec_named(f"json+{compressor}"), engine=engine)
+        assert not counts_as(body, codec_named(f"msgpack+{other}"), engine=engine)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        enveloped(0x10, b"\xcc\x01"),
+        enveloped(0x10, b"\xd9\x01a"),
+        enveloped(0x10, b"\xdc\x00\x01\xc0"),
+        enveloped(0x10, b"\xde\x00\x01\xa1a\xc0"),
+        enveloped(0x10, b"\xca\x3f\x80\x00\x00"),
+        enveloped(0x10, b"\x82\xa1a\x01\xa1a\x02"),
+        enveloped(0x11, zlib.compress(b"\xa1a")),
+        enveloped(0x11, zlib.compress(msgpack.packb("x" * 500), wbits=9)),
+    ],
+)
+def test_check_other_spelling_raises_not_canonical(body: bytes, engine: Engine) -> None:
+    """What reads, but was never written here, is found by ``check``."""
+    decode_body(body, engine=engine)
+
+    with pytest.raises(NotCanonical):
+        check_canonical(body)
+
+
+def test_check_damage_raises_what_reading_raises() -> None:
+    """``check`` says the same of damage as a reader."""
+    with pytest.raises(MalformedPayload):
+        check_canonical(enveloped(0x10, b"\xc4\x01a"))
+    with pytest.raises(UnreadableLegacy):
+        check_canonical(b"not JSON")
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same", "put"),
+    [
+        (1, 1.0, False, False),
+        (True, 1, False, False),
+        (0.0, -0.0, False, False),
+        (float("nan"), float("nan"), True, True),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, False, True),
+        ([{"a": 1, "b": 2}], [{"b": 2, "a": 1}], False, True),
+        ([1, 2], [2, 1], False, False),
+        ({"a": 1}, {"a": 1, "b": None}, False, False),
+        (2**70, 2**70, True, True),
+        (2**70, float(2**70), False, False),
+        ({"n": 2**70, "s": "\ud800"}, {"s": "\ud800", "n": 2**70}, False, True),
+        ([2**70], [2**70 + 1], False, False),
+        ("\u00e9", "e\u0301", False, False),
+    ],
+)
+def test_same_is_strict(left: Any, right: Any, same: bool, put: bool, engine: Engine) -> None:
+    """1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN; order counts, except for a put."""
+    assert same_document(left, right, engine=engine) is same
+    assert same_put(left, right, engine=engine) is put
+
+
+@pytest.mark.parametrize("limits", [{"depth": 0}, {"depth": 513}, {"decoded_bytes": 0}])
+def test_limits_out_of_range_raise(limits: dict[str, int]) -> None:
+    """Depth may be lowered, never raised: no writer goes deeper."""
+    with pytest.raises(ValueError, match="depth 1 to 512"):
+        Limits(**limits)
+
+
+def test_fast_extra_is_switched_off_by_the_environment() -> None:
+    """``SCHEMALESS_FAST=0`` leaves the stock libraries alone in the process."""
+    program = (
+        "import sys; from schemaless.codec.engine import ENGINE; from schemaless.codec.recode import recode; "
+        "recode(b'{\"a\": 1}'); "
+        "print(ENGINE.fast, sorted({'ormsgpack', 'orjson', 'msgspec', 'deflate'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"SCHEMALESS_FAST": "0"}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == "False []\n"
+
+
+def test_kinds_are_compared_by_identity() -> None:
+    """There is one of each serializer and compressor."""
+    assert codec_named("json+none").serializer is JSON
+    assert codec_named("json+none").compressor is NONE
