@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import configparser
+import contextlib
 import importlib
 import inspect
+import json
 import os
 import re
 import shutil
@@ -16,9 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pymysql
 import pytest
 
 from schemaless.cli.main import _NOUNS, cli
+from schemaless.local.servers import LocalServer
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("schemaless/**/*.py"), *ROOT.glob("migrations/**/*.py")])
@@ -216,3 +220,36 @@ def test_without_the_cli_extra_the_command_says_what_to_install(installed, tmp_p
         f"schemaless: the command line needs {' and '.join(missing)}; "
         "install the distribution schemaless-store with its extra [cli]\n"
     )
+
+
+@pytest.mark.mysql
+def test_a_schema_upgrade_runs_from_the_installed_wheel(installed, tmp_path, servers, flavour):
+    """The revisions ship in the wheel: a shard that lost its tables gets them back, and only that one."""
+    command = [installed / "schemaless"]
+    clusters = [part for server in servers for part in ("--cluster", server.url)]
+    created = run(*command, "create", f"wheel_{flavour}", "--shards", 2, *clusters, cwd=tmp_path)
+    assert created.returncode == 0, created.stderr
+    url = {"SCHEMALESS_URL": created.stdout.strip()}
+    tables = statements(servers, f"wheel_{flavour}_0001", "SHOW CREATE TABLE cell", "SHOW CREATE TABLE shard_identity")
+    statements(servers, f"wheel_{flavour}_0001", "DROP TABLE cell, shard_identity, alembic_version")
+    assert run(*command, "schema", "status", cwd=tmp_path, **url).returncode == 1
+
+    upgraded = run(*command, "schema", "upgrade", "--json", cwd=tmp_path, **url)
+
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert json.loads(upgraded.stdout) == {"upgraded": [f"wheel_{flavour}_0001"], "current": 2, "failed": {}}
+    assert run(*command, "schema", "status", cwd=tmp_path, **url).returncode == 0
+    assert tables == statements(
+        servers, f"wheel_{flavour}_0001", "SHOW CREATE TABLE cell", "SHOW CREATE TABLE shard_identity"
+    )
+
+
+def statements(servers: list[LocalServer], database: str, *sql: str) -> list[object]:
+    """Run statements in a database on whichever server has it, and return the rows of each."""
+    for server in servers:
+        connect = contextlib.closing(pymysql.connect(unix_socket=str(server.socket), user="root"))
+        with connect as connection, connection.cursor() as cursor:
+            if cursor.execute("SHOW DATABASES LIKE %s", (database.replace("_", r"\_"),)):
+                connection.select_db(database)
+                return [cursor.execute(statement) and cursor.fetchall() for statement in sql]
+    raise AssertionError(f"no server has {database}")
