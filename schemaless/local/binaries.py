@@ -90,6 +90,15 @@ class Binary:
         return arguments
 
 
+def environment() -> dict[str, str]:
+    """Return what server programs get of this process's environment: no secrets, and no LD_ variables.
+
+    A server outlives its starter by days, and an unpacked one has its own loader, which would obey LD_PRELOAD.
+    """
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TZ", "TMPDIR") if name in os.environ}
+    return {**kept, "LC_ALL": "C"}
+
+
 def cache_folder() -> Path:
     """Return ``$SCHEMALESS_CACHE``, else ``$XDG_CACHE_HOME/schemaless``, else ``~/.cache/schemaless``."""
     own = os.environ.get("SCHEMALESS_CACHE")
@@ -167,7 +176,12 @@ def inspect(command: tuple[str, ...], root: Path | None = None, name: str | None
     """
     try:
         result = subprocess.run(
-            [*command, "--no-defaults", "--version"], capture_output=True, text=True, errors="replace", timeout=60
+            [*command, "--no-defaults", "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            env=environment(),
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise LocalServerError(f"{command[-1]} does not run: {problem}") from problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,8 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 from schemaless.local import space
-from schemaless.local.binaries import Binary, cache_folder, cache_lock
+from schemaless.local.binaries import Binary, cache_folder, cache_lock, environment
+from schemaless.local.processes import processes_on, send
 
 INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
 """Room asked for before a data folder is made: the folder, its logs, and some to work with."""
@@ -94,12 +96,15 @@ def server_command(
     binary: Binary, number: int, data: Path, socket: Path, pid_file: Path, log: Path, options: Sequence[str]
 ) -> list[str]:
     """Return the command that runs a server; ``options`` come last, so they win."""
+    # Else it would be TMPDIR, which may be gone before the server is. A colon separates several folders.
+    temporary = [] if ":" in str(data) else [f"--tmpdir={data.parent / 'tmp'}"]
     return [
         *binary.command,
         "--no-defaults",  # first, or the machine's my.cnf is read
         f"--datadir={data}",
         *binary.path_arguments(),
         *_identity_arguments(),
+        *temporary,
         f"--socket={socket}",
         f"--pid-file={pid_file}",
         f"--log-error={log}",
@@ -147,6 +152,8 @@ def _template(binary: Binary, report: Callable[[str], None]) -> Path | None:
         if target.is_dir():
             return target
         for old in folder.glob(".part-*"):
+            for pid in processes_on(old / "data"):  # of a run that was killed
+                send(pid, old / "data", signal.SIGKILL)
             shutil.rmtree(old, ignore_errors=True)
         report(f"initialising {binary.flavour} {binary.version}, once: a few seconds")
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
@@ -182,9 +189,8 @@ def _initialise(binary: Binary, data: Path) -> None:
         command = [*common, "--bootstrap", "--log-warnings=0", "--enforce-storage-engine=", "--max-allowed-packet=8M"]
         command += ["--net-buffer-length=16K", "--innodb-log-file-size=32M"]
         script = _mariadb_script(binary.share)
-    environment = {**os.environ, "LC_ALL": "C"}
     try:
-        result = subprocess.run(command, input=script, capture_output=True, env=environment, timeout=600)
+        result = subprocess.run(command, input=script, capture_output=True, env=environment(), timeout=600)
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise LocalServerError(f"{binary.program} cannot make a data folder in {data}: {problem}") from problem
     said = (result.stderr + result.stdout).decode("utf-8", "replace")

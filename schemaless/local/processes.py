@@ -16,7 +16,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -107,7 +107,7 @@ def lock_holder(path: Path) -> int | None:
     return None if kind == fcntl.F_UNLCK else max(0, pid)
 
 
-def spawn(command: Sequence[str], log: Path) -> int:
+def spawn(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
     """Start ``command`` in a session of its own, so that it outlives this process; return its process id.
 
     Its output goes to the end of ``log``; its input is empty. ``subprocess`` is not used, since it would warn about
@@ -121,7 +121,7 @@ def spawn(command: Sequence[str], log: Path) -> int:
     return os.posix_spawn(
         command[0],
         list(command),
-        os.environ,
+        environment,
         file_actions=files,
         setsid=True,
         setsigmask=(),

@@ -29,7 +29,7 @@ import pymysql
 from schemaless.errors import LocalServerError
 from schemaless.local import space
 from schemaless.local.apt import Progress
-from schemaless.local.binaries import FLAVOURS, Binary, candidates, inspect
+from schemaless.local.binaries import FLAVOURS, Binary, candidates, environment, inspect
 from schemaless.local.options import error_lines, is_full_disk, make_data_folder, option_arguments, server_command
 from schemaless.local.processes import (
     Watcher,
@@ -426,7 +426,8 @@ def _begin(
         command = server_command(
             binary, description.number, data, description.socket, description.pid_file, log, description.options
         )
-        pid = spawn(command, log)
+        (description.folder / "tmp").mkdir(mode=0o700, exist_ok=True)
+        pid = spawn(command, log, environment())
     return description, pid, offset
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import shutil
@@ -214,20 +213,18 @@ def test_data_folder_in_use_is_refused(folder, monkeypatch):
     servers.up(folder, 1, "mariadb", options=RELAXED)
     servers.down(folder)
     monkeypatch.setattr(servers, "RELEASE_TIMEOUT_S", 0.1)
-    holder = os.fork()
-    if holder == 0:
-        with (folder / "server-1/data/ibdata1").open("rb+") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX)
-            (folder / "held").touch()
-            signal.pause()
-    try:
-        while not (folder / "held").exists():
-            assert os.waitpid(holder, os.WNOHANG) == (0, 0)
-        with pytest.raises(LocalServerError, match=f"in use by process {holder} "):
-            servers.up(folder, 1, "mariadb")
-    finally:
-        os.kill(holder, signal.SIGKILL)
-        os.waitpid(holder, 0)
+    code = (
+        "import fcntl, sys, time; f = open(sys.argv[1], 'rb+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True)\n"
+    )
+    command = [sys.executable, "-c", code + "time.sleep(60)", str(folder / "server-1/data/ibdata1")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"1\n"
+            with pytest.raises(LocalServerError, match=f"in use by process {holder.pid} "):
+                servers.up(folder, 1, "mariadb")
+        finally:
+            holder.kill()
 
 
 def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
