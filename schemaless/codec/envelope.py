@@ -152,7 +152,10 @@ def counts_as(body: bytes, codec: Codec, *, engine: Engine = ENGINE) -> bool:
     _, payload = unseal(body, DEFAULT_LIMITS, engine)
     if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
         return False
-    return serializer_id == codec.serializer.id or read_legacy(bytes(payload), engine=engine).keep_reason is not None
+    if serializer_id == codec.serializer.id:
+        return True
+    engine.json.loads(payload, DEFAULT_LIMITS.depth)  # so that bad text is a bad payload, not a bad legacy body
+    return read_legacy(bytes(payload), engine=engine).keep_reason is not None
 
 
 def check_canonical(body: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
+from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.envelope import (
     DEFAULT_LIMITS,
@@ -19,7 +20,7 @@ from schemaless.codec.envelope import (
 from schemaless.codec.legacy import parse_legacy, read_exactly, read_legacy, read_quickly
 from schemaless.codec.registry import DEFAULT, JSON, MSGPACK, Codec
 from schemaless.codec.serializers import Payload
-from schemaless.errors import DecodedSizeExceeded, SchemalessError
+from schemaless.errors import DecodedSizeExceeded, SchemalessError, UnreadableLegacy
 
 
 class Recoded(NamedTuple):
@@ -58,25 +59,33 @@ def recode(body: bytes, codec: Codec = DEFAULT, *, limits: Limits = DEFAULT_LIMI
         BodyTooLarge: the new body would be longer than 16 MiB - 1; leave it as it is.
         VerificationFailed: the new bytes do not decode to the same document; nothing may be written.
     """
-    if is_enveloped(body):
-        unchanged = counts_as(body, codec, engine=engine)
-        serializer_id, payload = unseal(body, limits, engine)
-        if serializer_id == MSGPACK.id:
-            document = engine.msgpack.loads(payload, limits.depth)
-            return Recoded(body, None, True) if unchanged else _from_msgpack(payload, document, codec, engine)
-        engine.json.loads(payload, limits.depth)
-        text = bytes(payload)
-    else:
+    if not is_enveloped(body):
         if len(body) > limits.decoded_bytes:
             raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
-        unchanged = codec.serializer is None
-        text = body
-    if unchanged:
-        kept = codec.serializer is MSGPACK
-        return Recoded(body, read_legacy(text, limits.depth, engine=engine).keep_reason if kept else None, True)
+        if codec.serializer is None:
+            parse_legacy(body, limits.depth, engine=engine)
+            return Recoded(body, None, True)
+        return _from_text(body, codec, limits.depth, engine)
+    unchanged = counts_as(body, codec, engine=engine)
+    serializer_id, payload = unseal(body, limits, engine)
+    if serializer_id == MSGPACK.id:
+        document = engine.msgpack.loads(payload, limits.depth)
+        return Recoded(body, None, True) if unchanged else _from_msgpack(payload, document, codec, engine)
+    text = bytes(payload)
+    try:
+        if not unchanged:
+            return _from_text(text, codec, limits.depth, engine)
+        document, keep_reason = read_legacy(text, limits.depth, engine=engine)
+    except UnreadableLegacy:
+        engine.json.loads(payload, limits.depth)  # raises, and says it of a payload
+        raise
+    return Recoded(body, keep_reason if codec.serializer is MSGPACK else None, True)
+
+
+def _from_text(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recoded:
     if codec.serializer is MSGPACK:
-        return _to_msgpack(text, codec, limits.depth, engine)
-    parse_legacy(text, limits.depth, engine=engine)
+        return _to_msgpack(text, codec, depth, engine)
+    parse_legacy(text, depth, engine=engine)
     if codec.serializer is None:
         return Recoded(check_length(text), None, False)
     return Recoded(_carried(JSON.id, text, codec, engine), None, False)
@@ -97,9 +106,9 @@ def _to_msgpack(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recode
     body = seal(MSGPACK.id, packed, codec, engine)
     _, payload = unseal(body, DEFAULT_LIMITS, engine)
     again = engine.msgpack.loads(payload)
-    # Compared by another library than the one that packed, where there is one: compact JSON text tells 1 from 1.0 and
-    # 0.0 from -0.0, keeps the order, and no NaN comes this way.
-    same = engine.msgpack.dumps_model(again) == packed if shown is None else _shown(again, engine) == shown
+    # Compared by other means than the packer's: compact JSON text tells 1 from 1.0 and 0.0 from -0.0, keeps the order,
+    # and no NaN comes this way.
+    same = identical(again, document) if shown is None else _shown(again, engine) == shown
     if not same or payload != packed:
         raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the document that went in")
     return Recoded(body, None, False)
