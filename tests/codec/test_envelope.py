@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from schemaless.cell import MAX_BODY_BYTES
-from schemaless.codec.engine import Engine
+from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import (
     BodyFormat,
     Limits,
@@ -337,6 +337,20 @@ def test_check_other_spelling_raises_not_canonical(body: bytes, engine: Engine) 
     decode_body(body, engine=engine)
 
     with pytest.raises(NotCanonical):
+        check_canonical(body)
+
+
+def test_check_stream_that_only_libdeflate_reads_is_found() -> None:
+    """The one known difference between engines: an undefined code under forged checksums. ``check`` goes by zlib."""
+    body = enveloped(
+        0x01,
+        bytes.fromhex(
+            "789c05ff0190244992244902000000000000000000000000000000003000000000000000000000000000000000000000000000000000000000030300030000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000002000000000000000000000000000000040f3ff190b410281"
+        ),
+    )
+    with pytest.raises(MalformedPayload, match="too many length or distance symbols"):
+        decode_body(body, engine=REFERENCE)
+    with pytest.raises(MalformedPayload, match="too many length or distance symbols"):
         check_canonical(body)
 
 
