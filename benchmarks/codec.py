@@ -3,8 +3,8 @@
     python benchmarks/codec.py [FILE.ndjson[.gz]] [--documents N] [--rounds N]
 
 Without a file it takes the demo's aircraft logbooks. Each round runs every contestant once over all documents, one
-after the other, so that whatever else the machine does falls on all of them alike; a figure is the median of the rounds,
-and a ratio is the median of the rounds' ratios. Documents are dropped as soon as they are made.
+after the other, so that whatever else the machine does falls on all of them alike. A figure is the median of the
+rounds, a ratio the median of the rounds' ratios. Documents are dropped as soon as they are made.
 """
 
 from __future__ import annotations

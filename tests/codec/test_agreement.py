@@ -125,7 +125,7 @@ STRANGERS: list[Any] = [
     *({1: 1}, {None: 1}, {b"a": 1}, {1.5: 1}, {True: 1}, {(1,): 1}, {Text("a"): 1}, {Word.A: 1}, {Level.LOW: 1}),
 ]
 for package, names in {"ormsgpack": ("Ext", "Fragment"), "orjson": ("Fragment",), "msgspec": ("Raw",)}.items():
-    for name in names if package in sys.modules else ():  # imported by now, where it is installed
+    for name in names if sys.modules.get(package) else ():  # imported by now, where it is installed
         wrapper = getattr(sys.modules[package], name)
         STRANGERS.append(wrapper(5, b"\x01") if name == "Ext" else wrapper(b"1"))
 
