@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Engine
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import (
@@ -198,6 +198,7 @@ class NodePool:
         self._credentials = credentials
         self._engine: Engine | None = None
         self._lock = threading.Lock()
+        self._lost_at_s = 0.0
         _all_pools.add(self)
 
     def __repr__(self) -> str:
@@ -212,6 +213,17 @@ class NodePool:
                     self._engine = self._make_engine()
         return self._engine
 
+    def _connect_args(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "charset": "utf8mb4",
+            # mysqlclient takes whole seconds only, and 0 would mean for ever.
+            "connect_timeout": max(1, round(options.connect_timeout_s)),
+            "read_timeout": max(1, round(options.read_timeout_s)),
+            "write_timeout": max(1, round(options.write_timeout_s)),
+            "init_command": SESSION,
+        }
+
     def _make_engine(self) -> Engine:
         options = self.options
         try:
@@ -223,13 +235,7 @@ class NodePool:
                 max_overflow=0,
                 pool_timeout=options.pool_timeout_s,
                 hide_parameters=True,
-                connect_args={
-                    "charset": "utf8mb4",
-                    "connect_timeout": max(1, round(options.connect_timeout_s)),
-                    "read_timeout": max(1, round(options.read_timeout_s)),
-                    "write_timeout": max(1, round(options.write_timeout_s)),
-                    "init_command": SESSION,
-                },
+                connect_args=self._connect_args(),
             )
         except ModuleNotFoundError as missing:
             raise InvalidInput(
@@ -251,8 +257,8 @@ class NodePool:
             yield Connection(fairy.driver_connection, str(self.node), shard, fairy.info)
         except ConnectionLost:
             fairy.invalidate()
-            # The server restarted, or a timeout closed idle connections: its neighbours are as dead.
-            self.engine.dispose()
+            # The server restarted, or closed what was idle: older connections are likely as dead.
+            self._lost_at_s = time.monotonic()
             raise
         except Exception:
             fairy.close()
@@ -266,7 +272,11 @@ class NodePool:
 
     def _check_out(self, shard: int | None) -> PoolProxiedConnection:
         try:
-            return self.engine.raw_connection()
+            fairy = self.engine.raw_connection()
+            while fairy.info["connected_at_s"] < self._lost_at_s:
+                fairy.invalidate()
+                fairy = self.engine.raw_connection()
+            return fairy
         except SchemalessError:
             raise
         except Exception as error:
@@ -315,23 +325,27 @@ class NodePool:
         raise last
 
     @contextmanager
-    def sqlalchemy_connection(self, database: str | None = None) -> Iterator[sqlalchemy.Connection]:
-        """Give a SQLAlchemy connection for the block, in one transaction; for schema and catalog work, not hot paths.
+    def sqlalchemy_connection(self, database: str) -> Iterator[sqlalchemy.Connection]:
+        """Give a SQLAlchemy connection of its own to one database, in one transaction; for schema and catalog work.
+
+        Not one of the pool's: those belong to no database, and Alembic looks for tables in the connection's own.
 
         Raises:
             ServerError: whatever the server or the driver raised.
         """
+        engine = sqlalchemy.create_engine(
+            _sqlalchemy_url(self.node, self._credentials, database),
+            poolclass=NullPool,
+            hide_parameters=True,
+            connect_args=self._connect_args(),
+        )
+        connecting = True
         try:
-            with self.engine.connect() as plain:
-                connection = plain.execution_options(isolation_level="REPEATABLE READ")
-                if database is not None:
-                    # It stays so on this pooled connection, which harms nobody: every hot statement names its database.
-                    connection.exec_driver_sql(f"USE `{database}`")
-                    connection.commit()
-                with connection.begin():
-                    yield connection
+            with engine.begin() as connection:
+                connecting = False
+                yield connection
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise translated(error, str(self.node), None, connecting=False) from error
+            raise translated(error, str(self.node), None, connecting=connecting) from error
 
     def close(self) -> None:
         """Close every idle connection. The pool can still be used; it then connects again."""
@@ -346,6 +360,7 @@ class NodePool:
 
 
 def _remember_facts(driver_connection: Any, record: Any) -> None:
+    record.info["connected_at_s"] = time.monotonic()
     cursor = driver_connection.cursor()
     cursor.execute("SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION()")
     packet, increment, version = cursor.fetchone()

@@ -1,0 +1,241 @@
+"""Connections: what URLs mean, what errors become, and what happens when a connection breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+import pymysql
+import pytest
+import sqlalchemy
+
+from schemaless import (
+    AccessDenied,
+    InvalidInput,
+    OutcomeUnknown,
+    ServerError,
+    ServerTimeout,
+    ServerUnavailable,
+    connect,
+)
+from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, DuplicateKey, translated
+from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "driver", "database"),
+    [
+        ("mysql://app@db-1/trips", "db-1:3306", "mysql+pymysql", "trips"),
+        ("mariadb://app@db-1:3307/trips", "db-1:3307", "mysql+pymysql", "trips"),
+        ("mysql+mysqldb://app@db-1", "db-1:3306", "mysql+mysqldb", None),
+        ("mysql://app@/trips?unix_socket=/run/my.sock", "/run/my.sock", "mysql+pymysql", "trips"),
+    ],
+)
+def test_parse_url_forms(text, node, driver, database):
+    """Bare schemes mean PyMySQL; a socket stands in the query."""
+    parsed = parse_url(text)
+
+    assert (str(parsed.node), parsed.credentials.drivername, parsed.database) == (node, driver, database)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "db-1",
+        "postgresql://x:secret@db/trips",
+        "mysql+asyncmy://x:secret@db",
+        "mysql:///trips",
+        "mysql://x:secret@db/trips?charset=latin1",
+        "mysql://x:secret@db:port/",
+    ],
+)
+def test_parse_url_unusable_is_refused_without_repeating_the_password(text):
+    """An error message ends up in logs."""
+    with pytest.raises(InvalidInput) as caught:
+        parse_url(text)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_parse_url_takes_the_password_from_the_environment(monkeypatch):
+    """A URL with a password in it shows in ps; the environment does not."""
+    monkeypatch.setenv("SCHEMALESS_PASSWORD", "from the environment")
+
+    assert parse_url("mysql://app@db/trips").credentials.password == "from the environment"
+    assert parse_url("mysql://app:own@db/trips").credentials.password == "own"
+    assert "own" not in repr(parse_url("mysql://app:own@db/trips")) + str(parse_url("mysql://app:own@db/trips"))
+
+
+@pytest.mark.parametrize(
+    ("driver_error", "connecting", "kind"),
+    [
+        (pymysql.err.OperationalError(2003, "Can't connect"), True, ServerUnavailable),
+        (pymysql.err.OperationalError(1040, "Too many connections"), True, ServerUnavailable),
+        (pymysql.err.OperationalError(2013, "Lost connection"), False, ConnectionLost),
+        (pymysql.err.OperationalError(2013, "Lost connection"), True, ServerUnavailable),
+        (pymysql.err.InterfaceError(0, ""), False, ConnectionLost),
+        (pymysql.err.InternalError("Packet sequence number wrong"), False, ConnectionLost),
+        (TimeoutError("timed out"), False, ConnectionLost),
+        (pymysql.err.OperationalError(1045, "Access denied"), True, AccessDenied),
+        (pymysql.err.OperationalError(1142, "UPDATE command denied"), False, AccessDenied),
+        (pymysql.err.OperationalError(1205, "Lock wait timeout"), False, ServerTimeout),
+        (pymysql.err.OperationalError(1213, "Deadlock"), False, Deadlock),
+        (pymysql.err.IntegrityError(1062, "Duplicate"), False, DuplicateKey),
+        (pymysql.err.ProgrammingError(1146, "No table"), False, DatabaseMissing),
+        (sqlalchemy.exc.TimeoutError("QueuePool"), True, ServerTimeout),
+        (sqlalchemy.exc.OperationalError("x", {}, pymysql.err.OperationalError(1213, "Deadlock")), False, Deadlock),
+    ],
+)
+def test_translated_every_kind_of_driver_error_has_one_of_ours(driver_error, connecting, kind):
+    """Nobody has to know PyMySQL's classes."""
+    error = translated(driver_error, "db-1:3306", 7, connecting=connecting)
+
+    assert type(error) is kind
+    assert (error.node, error.shard) == ("db-1:3306", 7)
+    assert "db-1:3306, shard 7" in str(error)
+
+
+def test_connect_to_nobody_says_where_and_what_to_do(tmp_path):
+    """A wrong address is a one-line error at once, not a driver's traceback."""
+    with pytest.raises(ServerUnavailable, match="is the server running") as caught:
+        connect(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
+    assert caught.value.retryable
+
+
+def test_connect_without_a_name_says_so():
+    """The datastore's name is the URL's path."""
+    with pytest.raises(InvalidInput, match="names no datastore"):
+        connect("mysql://root@localhost/")
+
+
+@pytest.fixture
+def pool(server_urls):
+    """A pool of two connections to the first server."""
+    parsed = parse_url(server_urls[0])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=2, pool_timeout_s=1))
+    yield pool
+    pool.close()
+
+
+def connection_id(connection) -> int:
+    """Return the server's number of a connection."""
+    return int(connection.rows(b"SELECT CONNECTION_ID()")[0][0])
+
+
+@pytest.mark.mysql
+def test_run_on_a_killed_idle_connection_connects_again(pool):
+    """Conformance 25: a server that closed idle connections costs nobody a call."""
+    first = pool.run(connection_id)
+    killer = NodePool(pool.node, pool._credentials, PoolOptions())
+    killer.run(lambda connection: connection.execute(b"KILL %d" % first))
+    killer.close()
+
+    assert pool.run(connection_id) != first
+
+
+@pytest.mark.mysql
+def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
+    """A write is never said to have failed when it may have happened."""
+
+    def lose(connection) -> None:
+        with contextlib.suppress(ServerTimeout):  # MySQL says "interrupted" of the KILL itself
+            connection.execute(b"KILL %d" % connection_id(connection))
+        connection.execute(b"DO 1")
+
+    with pytest.raises(OutcomeUnknown, match="write the same cells again"):
+        pool.run(lose, writes=True)
+    with pytest.raises(ServerUnavailable):
+        pool.run(lose)
+
+
+@pytest.mark.mysql
+def test_connection_after_an_interrupt_is_not_used_again(pool):
+    """Ctrl-C in the middle of a reply must not leave that reply to the next caller."""
+    seen = []
+
+    def interrupted() -> None:
+        with pool.connection() as connection:
+            seen.append(connection_id(connection))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+    assert pool.run(connection_id) not in seen
+
+
+@pytest.mark.mysql
+def test_connections_over_the_pools_size_wait_and_then_say_so(pool):
+    """A pool that is too small is named as such."""
+    with pool.connection(), pool.connection(), pytest.raises(ServerTimeout, match="pool_size"), pool.connection():
+        pytest.fail("a third connection of two")
+
+
+@pytest.mark.mysql
+def test_session_is_strict_whatever_the_server_says(pool):
+    """Statements need backslash escapes and errors rather than truncation."""
+    mode = pool.run(lambda connection: connection.rows(b"SELECT @@sql_mode"))[0][0]
+
+    assert "STRICT_ALL_TABLES" in mode
+    assert "NO_BACKSLASH_ESCAPES" not in mode
+
+
+@pytest.mark.mysql
+def test_transaction_is_rolled_back_where_the_block_raises(pool):
+    """And the connection is fit for use afterwards."""
+    pool.run(lambda connection: connection.execute(b"CREATE DATABASE IF NOT EXISTS pool_test"))
+    pool.run(lambda connection: connection.execute(b"CREATE OR REPLACE VIEW pool_test.v AS SELECT 1"))
+    pool.run(lambda connection: connection.execute(b"DROP TABLE IF EXISTS pool_test.t"))
+    pool.run(lambda connection: connection.execute(b"CREATE TABLE pool_test.t (n INT PRIMARY KEY) ENGINE=InnoDB"))
+
+    def half(connection) -> None:
+        with connection.transaction():
+            connection.execute(b"INSERT INTO pool_test.t VALUES (1)")
+            connection.execute(b"INSERT INTO pool_test.t VALUES (1)")
+
+    with pytest.raises(ServerError):
+        pool.run(half)
+
+    assert pool.run(lambda connection: connection.rows(b"SELECT * FROM pool_test.t")) == ()
+
+
+@pytest.mark.mysql
+def test_forked_child_does_not_use_its_parents_connections(pool):
+    """Two processes on one socket would read each other's replies."""
+    before = pool.run(connection_id)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, str(pool.run(connection_id)).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    childs = int(os.read(reader, 100))
+    os.close(reader)
+    os.close(writer)
+
+    assert childs != before
+    assert pool.run(connection_id) == before
+
+
+@pytest.mark.mysql
+def test_threads_share_a_pool(pool):
+    """Twenty threads on two connections, each gets its own answers."""
+    wrong = []
+
+    def ask(number: int) -> None:
+        for turn in range(20):
+            answer = pool.run(lambda connection: connection.rows(b"SELECT %d" % (number * 1000 + turn)))  # noqa: B023
+            if answer != ((number * 1000 + turn,),):
+                wrong.append(answer)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []

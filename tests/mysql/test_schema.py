@@ -1,0 +1,202 @@
+"""Tables: the metadata and the revisions lead to the same ones, and a database is what the catalog takes it for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import alembic.command
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.util import CommandError
+
+from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect
+from schemaless.jobs.schema import schema_status, upgrade_schema
+from schemaless.mysql import schema
+from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.tables import catalog_metadata, shard_metadata
+
+pytestmark = pytest.mark.mysql
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def pool(server_urls):
+    """A pool for the first server."""
+    parsed = parse_url(server_urls[0])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def empty_database(pool):
+    """Makes empty databases."""
+
+    def make() -> str:
+        name = f"schema_{next(_numbers)}x"
+        schema.create_database(pool, name)
+        return name
+
+    return make
+
+
+def tables(pool: NodePool, database: str) -> dict[str, str]:
+    """Return each table's definition as the server gives it."""
+    found = {}
+    for name in schema.tables_of(pool, database):
+        sql = f"SHOW CREATE TABLE `{database}`.`{name}`".encode()
+        text = str(pool.run(lambda connection, sql=sql: connection.rows(sql))[0][1])
+        found[name] = re.sub(r" AUTO_INCREMENT=\d+", "", text)
+    return found
+
+
+@pytest.mark.parametrize("branch", ["catalog", "shard"])
+def test_revisions_lead_to_the_tables_of_the_metadata(pool, empty_database, branch):
+    """A database that was upgraded all the way is the same, to the letter, as one that was created today."""
+    upgraded, created = empty_database(), empty_database()
+    assert schema.upgrade(pool, upgraded, branch)
+    schema.create_tables(pool, created, branch)
+
+    assert tables(pool, upgraded) == tables(pool, created)
+    assert schema.version_of(pool, upgraded) == schema.version_of(pool, created) == schema.head(branch)
+    assert not schema.upgrade(pool, upgraded, branch)
+
+
+@pytest.mark.parametrize("branch", ["catalog", "shard"])
+def test_metadata_has_nothing_that_revisions_lack(pool, empty_database, branch):
+    """Alembic's own comparison finds no difference either."""
+    database = empty_database()
+    schema.upgrade(pool, database, branch)
+    metadata = {"catalog": catalog_metadata, "shard": shard_metadata}[branch]
+    with pool.sqlalchemy_connection(database) as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+
+    assert differences == []
+
+
+def test_cell_table_is_the_documented_one(pool, empty_database):
+    """Column types, character set, default and row format, as stored bytes and placement rely on them."""
+    database = empty_database()
+    schema.create_tables(pool, database, "shard")
+    text = tables(pool, database)["cell"]
+
+    for expected in (
+        r"`added_id` bigint(\(20\))? unsigned NOT NULL AUTO_INCREMENT",
+        r"`row_key` binary\(16\) NOT NULL",
+        r"`column_name` varchar\(64\) CHARACTER SET ascii COLLATE ascii_bin NOT NULL",
+        r"`ref_key` bigint(\(20\))? NOT NULL",
+        r"`body` mediumblob NOT NULL",
+        r"`created_at` datetime\(6\) NOT NULL DEFAULT \(?utc_timestamp\(6\)\)?",
+        r"PRIMARY KEY \(`added_id`\)",
+        r"UNIQUE KEY `cell_key` \(`row_key`,`column_name`,`ref_key`\)",
+        r"ENGINE=InnoDB .*utf8mb4 COLLATE=utf8mb4_bin ROW_FORMAT=DYNAMIC",
+    ):
+        assert re.search(expected, text, re.IGNORECASE), f"{expected} is not in\n{text}"
+
+
+def test_create_tables_twice_keeps_what_is_there(pool, empty_database):
+    """An interrupted creation is repeated."""
+    database = empty_database()
+    schema.create_tables(pool, database, "shard")
+    insert = (
+        f"INSERT INTO `{database}`.cell (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, '1')"
+    )
+    pool.run(lambda connection: connection.execute(insert.encode()))
+    schema.create_tables(pool, database, "shard")
+
+    rows = pool.run(lambda connection: connection.rows(f"SELECT COUNT(*) FROM `{database}`.cell".encode()))
+    assert rows == ((1,),)
+
+
+def test_revisions_cannot_be_run_or_taken_back_by_hand(pool, empty_database):
+    """Alembic's own command line would miss the shards, and a downgrade would drop cells: both are refused."""
+    with pytest.raises(CommandError, match="schemaless schema upgrade"):
+        alembic.command.upgrade(schema._config(), "shard@head")
+
+    database = empty_database()
+    schema.upgrade(pool, database, "shard")
+    with pool.sqlalchemy_connection(database) as connection:
+        config = schema._config()
+        config.attributes.update(connection=connection, metadata=shard_metadata)
+        with pytest.raises(RuntimeError, match="drop every cell"):
+            alembic.command.downgrade(config, "shard@base")
+
+
+def test_status_and_upgrade_name_a_shard_that_lacks_its_revision(fresh_url, fresh_store):
+    """One shard without a revision is seen, and does not keep the others from being upgraded."""
+    url = parse_url(fresh_url)
+    database = fresh_store.shards.database(2)
+    fresh_store.shards.execute(2, f"DROP TABLE `{database}`.alembic_version".encode())
+    behind = [state.database for state in schema_status(url) if not state.current]
+    # Its tables are there, so the first revision fails on it: the case of a shard that needs a person.
+    outcome = upgrade_schema(url)
+
+    assert behind == [database]
+    assert list(outcome.failed) == [database]
+    assert "already exists" in outcome.failed[database]
+    assert outcome.current == 4
+    assert outcome.upgraded == []
+
+
+def test_upgrade_makes_what_is_missing(fresh_url, fresh_store):
+    """A shard whose tables are gone gets them from the revisions; its identity has to be restored by a person."""
+    database = fresh_store.shards.database(1)
+    for table in ("alembic_version", "cell", "shard_identity"):
+        fresh_store.shards.execute(1, f"DROP TABLE `{database}`.{table}".encode())
+    outcome = upgrade_schema(parse_url(fresh_url))
+
+    assert outcome.upgraded == [database]
+    with connect(fresh_url) as again, pytest.raises(ShardIdentityMismatch, match="does not say which shard it is"):
+        list(again.scan_shard(1))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("datastore = 'other'", "of 'other'"),
+        ("shard = 3", "shard 3 of 4"),
+        ("shard_count = 8", "of 8 of"),
+        ("placement = 'jump'", "placed by jump"),
+        ("format = 9", "format 9, this version knows up to 1"),
+    ],
+)
+def test_shard_of_another_datastore_is_refused_before_anything_is_read(
+    fresh_url, fresh_store, new_row, change, complaint
+):
+    """A shard opened under another count or in another datastore serves nothing."""
+    row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1)
+    shard = 1
+    database = fresh_store.shards.database(shard)
+    fresh_store.put_cell(row, "BASE", 1, {})
+    fresh_store.shards.execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
+
+    with connect(fresh_url) as again:
+        for call in (
+            lambda: again.get_cell(row, "BASE", 1),
+            lambda: again.put_cell(row, "BASE", 2, {}),
+            lambda: list(again.scan_shard(shard)),
+        ):
+            with pytest.raises(ShardIdentityMismatch, match=complaint):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "complaint"),
+    [
+        ("UPDATE `{}`.alembic_version SET version_num = 'catalog_9999'", SchemaMismatch, "does not know"),
+        ("UPDATE `{}`.datastore SET format = 2", SchemaMismatch, "format 2, this version knows up to 1"),
+        ("UPDATE `{}`.datastore SET ready = 0", DatastoreNotFound, "was interrupted"),
+        ("DELETE FROM `{}`.datastore", DatastoreNotFound, "interrupted; run the same"),
+        ("DROP TABLE `{}`.alembic_version", DatastoreNotFound, "no datastore"),
+        ("DROP DATABASE `{}`", DatastoreNotFound, "no datastore"),
+    ],
+)
+def test_connect_to_a_catalog_it_cannot_use_says_why(fresh_url, fresh_store, pool, statement, error, complaint):
+    """Nothing is guessed from a catalog that is not whole."""
+    pool.run(lambda connection: connection.execute(statement.format(fresh_store.name).encode()))
+
+    with pytest.raises(error, match=complaint):
+        connect(fresh_url)

@@ -1,0 +1,141 @@
+"""Creating: over several servers, repeatable after an interruption, and never over what is there."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import schemaless
+from schemaless import DatastoreExists, InvalidInput, ShardIdentityMismatch
+from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.schema import databases_like
+from schemaless.store import create as creation
+
+_names = (f"made{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def name():
+    """A name that no datastore has."""
+    return next(_names)
+
+
+def databases(url: str, name: str) -> list[str]:
+    """Return a server's databases of a datastore."""
+    parsed = parse_url(url)
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    try:
+        return databases_like(pool, name)
+    finally:
+        pool.close()
+
+
+@pytest.mark.mysql
+def test_create_spreads_shards_over_both_servers(server_urls, name):
+    """Half of the shards each, and the catalog on the first."""
+    seen = []
+    url = schemaless.create(name, 5, server_urls, on_shard=seen.append)
+
+    assert databases(server_urls[0], name) == [name, f"{name}_0000", f"{name}_0001"]
+    assert databases(server_urls[1], name) == [f"{name}_0002", f"{name}_0003", f"{name}_0004"]
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+    with schemaless.connect(url) as store:
+        assert store.shard_count == 5
+        assert store.name == name
+
+
+@pytest.mark.mysql
+def test_create_twice_is_refused_and_changes_nothing(server_urls, name, row):
+    """A second create, with the same or other numbers, touches no cell."""
+    url = schemaless.create(name, 4, server_urls)
+    with schemaless.connect(url) as store:
+        store.put_cell(row, "BASE", 1, "mine")
+        for shards in (4, 8):
+            with pytest.raises(DatastoreExists, match="nothing was changed"):
+                schemaless.create(name, shards, server_urls)
+
+        assert store.get_cell(row, "BASE", 1).body == "mine"
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_create_interrupted_goes_on_when_repeated(server_urls, name, monkeypatch, after):
+    """Whatever was made before is kept, the rest is made, and until then nobody can connect."""
+    made = 0
+    original = creation.create_shard
+
+    def breaks(*arguments: object) -> None:
+        nonlocal made
+        if made >= after:
+            raise KeyboardInterrupt
+        made += 1
+        original(*arguments)
+
+    monkeypatch.setattr(creation, "create_shard", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        schemaless.create(name, 4, server_urls)
+    monkeypatch.undo()
+    with pytest.raises(schemaless.DatastoreNotFound, match="interrupted"):
+        schemaless.connect(f"{server_urls[0].replace('/?', f'/{name}?')}")
+    with pytest.raises(DatastoreExists, match=r"interrupted creation .* with 4 shards"):
+        schemaless.create(name, 5, server_urls)
+    url = schemaless.create(name, 4, server_urls)
+
+    with schemaless.connect(url) as store:
+        assert [list(store.scan_shard(shard)) for shard in range(4)] == [[]] * 4
+
+
+@pytest.mark.mysql
+def test_create_over_somebodys_databases_is_refused(server_urls, name):
+    """A database that looks like a shard, but that no catalog knows, is not taken over."""
+    parsed = parse_url(server_urls[1])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    pool.run(lambda connection: connection.execute(f"CREATE DATABASE {name}_0002".encode()))
+    pool.close()
+
+    with pytest.raises(DatastoreExists, match=f"{name}_0002"):
+        schemaless.create(name, 4, server_urls)
+    assert databases(server_urls[0], name) == []
+
+
+@pytest.mark.mysql
+def test_create_beside_a_longer_name_is_fine(server_urls, name):
+    """'trips' and 'trips_eu' do not meet."""
+    schemaless.create(f"{name}_eu", 2, server_urls)
+    schemaless.create(name, 2, server_urls)
+
+    assert len(databases(server_urls[0], name)) == 2
+
+
+@pytest.mark.mysql
+def test_shards_swapped_between_servers_are_refused(server_urls, name, row):
+    """A catalog that points to the wrong server is found out before a read finds nothing."""
+    url = schemaless.create(name, 2, server_urls)
+    parsed = parse_url(server_urls[0])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    swap = f"UPDATE `{name}`.shard_range SET cluster = IF(cluster = 'cluster-1', 'cluster-2', 'cluster-1')"
+    pool.run(lambda connection: connection.execute(swap.encode()))
+    pool.close()
+
+    with schemaless.connect(url) as store, pytest.raises(ShardIdentityMismatch, match="has no database"):
+        store.get_cell(row, "BASE", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("Trips", 4, ["mysql://db-1/"]), "name is 1 to 48"),
+        (("trips", 0, ["mysql://db-1/"]), "shards must be"),
+        (("trips", 4, []), "at least one cluster"),
+        (("trips", 1, ["mysql://db-1/", "mysql://db-2/"]), "1 shards cannot be spread over 2"),
+        (("trips", 4, ["mysql://db-1/trips"]), "not a database"),
+        (("trips", 4, ["mysql://db-1/", "mysql://db-1:3306/"]), "named as two clusters"),
+        (("trips", 4, ["mysql://a@db-1/", "mysql://b@db-2/"]), "share one account"),
+        (("trips", 4, ["db-1"]), "not a server URL"),
+    ],
+)
+def test_create_with_unusable_arguments_is_refused_before_any_io(arguments, complaint):
+    """db-1 does not exist: nothing tried to reach it."""
+    with pytest.raises(InvalidInput, match=complaint):
+        schemaless.create(*arguments)
