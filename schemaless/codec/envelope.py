@@ -12,7 +12,7 @@ from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
 from schemaless.codec.legacy import parse_legacy, read_legacy
 from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, MSGPACK, NONE, SERIALIZERS, ZLIB, ZSTD, Codec
-from schemaless.codec.serializers import NotHeld, Payload, pack_reference
+from schemaless.codec.serializers import NotHeld, Payload
 from schemaless.errors import (
     BodyTooLarge,
     ChecksumMismatch,
@@ -84,7 +84,7 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
         InvalidBody: something in it is outside the JSON data model; the message names its path.
         BodyTooLarge: the body would be longer than 16 MiB - 1, or its payload than readers accept.
     """
-    if codec.serializer is MSGPACK:
+    if codec.serializer == MSGPACK:
         try:
             return seal(MSGPACK.id, engine.msgpack.dumps(document), codec, engine)
         except NotHeld:
@@ -147,7 +147,7 @@ def counts_as(body: bytes, codec: Codec, *, engine: Engine = ENGINE) -> bool:
     serializer_id, compressor_id = body[1] >> 4, body[1] & 15
     if compressor_id not in (codec.compressor.id, NONE.id):
         return False
-    if serializer_id != codec.serializer.id and not (serializer_id == JSON.id and codec.serializer is MSGPACK):
+    if serializer_id != codec.serializer.id and not (serializer_id == JSON.id and codec.serializer == MSGPACK):
         return False
     _, payload = unseal(body, DEFAULT_LIMITS, engine)
     if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
@@ -159,7 +159,7 @@ def counts_as(body: bytes, codec: Codec, *, engine: Engine = ENGINE) -> bool:
 
 
 def check_canonical(body: bytes) -> None:
-    """Raise unless a body is one that this store writes; slower and stricter than reading, and always by the reference.
+    """Raise unless a body is one that this store writes: stricter than reading, and zlib streams always by ``zlib``.
 
     Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
     key twice in an object, the shortest form of everything), a compressed payload that is shorter than the plain one, a
@@ -169,11 +169,12 @@ def check_canonical(body: bytes) -> None:
         NotCanonical: it decodes, but no writer of this store would have written it.
         CorruptBody: another of its family: it does not decode.
     """
-    document = decode_body(body, engine=REFERENCE)
     if not is_enveloped(body):
+        decode_body(body)
         return
-    compressor_id = body[1] & 15
     serializer_id, payload = unseal(body, DEFAULT_LIMITS, REFERENCE)
+    document = ENGINE.serializers[serializer_id].loads(payload, DEFAULT_LIMITS.depth)
+    compressor_id = body[1] & 15
     compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
     if compressor_id != NONE.id and len(compressed) >= len(payload):
         raise NotCanonical(
@@ -183,7 +184,7 @@ def check_canonical(body: bytes) -> None:
         raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
     if compressor_id == ZSTD.id and (frame_size(compressed) is None or compressed[4] & 0x0F):
         raise NotCanonical("the zstd frame does not state its size alone")
-    if serializer_id == MSGPACK.id and pack_reference(document) != payload:
+    if serializer_id == MSGPACK.id and ENGINE.msgpack.dumps_model(document) != payload:
         raise NotCanonical("MessagePack in another spelling: a key twice, or a form that is not the shortest")
 
 
@@ -256,7 +257,7 @@ def check_length(body: bytes) -> bytes:
 
 def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None:
     """Return the compressed payload, or None where it is to be stored uncompressed."""
-    if codec.compressor is NONE or len(payload) < codec.compress_min_bytes:
+    if codec.compressor == NONE or len(payload) < codec.compress_min_bytes:
         return None
     compressed = engine.compressors[codec.compressor.id].compress(payload, codec.level)
     return compressed if len(compressed) < len(payload) else None

@@ -79,11 +79,11 @@ def recode(body: bytes, codec: Codec = DEFAULT, *, limits: Limits = DEFAULT_LIMI
     except UnreadableLegacy:
         engine.json.loads(payload, limits.depth)  # raises, and says it of a payload
         raise
-    return Recoded(body, keep_reason if codec.serializer is MSGPACK else None, True)
+    return Recoded(body, keep_reason if codec.serializer == MSGPACK else None, True)
 
 
 def _from_text(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recoded:
-    if codec.serializer is MSGPACK:
+    if codec.serializer == MSGPACK:
         return _to_msgpack(text, codec, depth, engine)
     parse_legacy(text, depth, engine=engine)
     if codec.serializer is None:
@@ -115,7 +115,7 @@ def _to_msgpack(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recode
 
 
 def _from_msgpack(payload: Payload, document: JSONDocument, codec: Codec, engine: Engine) -> Recoded:
-    if codec.serializer is MSGPACK:
+    if codec.serializer == MSGPACK:
         return Recoded(_carried(MSGPACK.id, bytes(payload), codec, engine), None, False)
     text = engine.json.dumps_model(document)
     if not same_document(engine.json.parse(text), document, engine=engine):
