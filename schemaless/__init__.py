@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         NestingTooDeep,
         NotCanonical,
         OutcomeUnknown,
-        SchemaMismatch,
         SchemalessError,
+        SchemaMismatch,
         ServerError,
         ServerRefused,
         ServerTimeout,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         UnknownDictionary,
         UnknownFormat,
         UnreadableLegacy,
+        VerificationFailed,
     )
     from schemaless.store.create import create
     from schemaless.store.datastore import Datastore, connect
@@ -87,6 +88,7 @@ __all__ = [
     "UnknownDictionary",
     "UnknownFormat",
     "UnreadableLegacy",
+    "VerificationFailed",
     "connect",
     "create",
 ]

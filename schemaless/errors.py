@@ -18,6 +18,7 @@
     |   |-- NotCanonical            decodes, but to something no writer of this store would write (``check`` only)
     |   `-- UnreadableLegacy        no envelope, and not JSON text either
     |-- UnknownCodec                a codec name that does not exist, or may not be used for writing
+    |-- VerificationFailed          re-encoded bytes did not decode to the same document; nothing was written
     |-- TopologyError               the datastore's description is missing or contradicts itself
     |   |-- DatastoreNotFound       no catalog under that name
     |   |-- DatastoreExists         ``create`` met a datastore of that name
@@ -183,6 +184,10 @@ class UnreadableLegacy(CorruptBody):
 
 class UnknownCodec(SchemalessError):
     """A codec name that does not exist, or may not be used here."""
+
+
+class VerificationFailed(SchemalessError):
+    """Re-encoded bytes do not decode to the same document: a fault of this library, or of one that it uses."""
 
 
 class TopologyError(SchemalessError):

@@ -20,7 +20,7 @@ from schemaless.codec.envelope import (
 from schemaless.codec.legacy import parse_legacy, read_exactly, read_legacy, read_quickly
 from schemaless.codec.registry import DEFAULT, JSON, MSGPACK, Codec
 from schemaless.codec.serializers import Payload
-from schemaless.errors import DecodedSizeExceeded, SchemalessError, UnreadableLegacy
+from schemaless.errors import DecodedSizeExceeded, UnreadableLegacy, VerificationFailed
 
 
 class Recoded(NamedTuple):
@@ -35,10 +35,6 @@ class Recoded(NamedTuple):
     body: bytes
     keep_reason: str | None
     unchanged: bool
-
-
-class VerificationFailed(SchemalessError):
-    """The new bytes do not decode to the same document: a fault of this library, or of one that it uses."""
 
 
 def recode(body: bytes, codec: Codec = DEFAULT, *, limits: Limits = DEFAULT_LIMITS, engine: Engine = ENGINE) -> Recoded:

@@ -13,13 +13,16 @@ from typing import Any, Final
 
 from schemaless.cell import CellKey, StoredCell
 from schemaless.cluster.topology import check_shard
-from schemaless.codec.envelope import counts_as, describe_body
+from schemaless.codec.envelope import describe_body, is_enveloped
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec
-from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput
+from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 from schemaless.mysql import statements
 from schemaless.mysql.pool import Connection
 from schemaless.store.datastore import Datastore
+
+_LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
+"""What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
 
 _BLOCK_ROWS: Final = 2_000
 """Rows that one statement looks at, so that none runs long on a shard where little is left to do."""
@@ -154,7 +157,7 @@ def _replace(store: Datastore, shard: int, codec: Codec, cells: list[StoredCell]
         for cell in pending:
             try:
                 recoded = recode(cell.body, codec)
-            except (CorruptBody, BodyTooLarge) as error:
+            except _LEAVES as error:
                 _leave(report, cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
                 changes.append((cell, recoded.body, recoded.keep_reason))
@@ -173,7 +176,7 @@ def _replace(store: Datastore, shard: int, codec: Codec, cells: list[StoredCell]
                         tally.kept_as_text[keep_reason] += 1
                 elif found is None:
                     report.tally(shard, cell.column_name).left["erased meanwhile"] += 1
-                elif counts_as(found.body, codec):
+                elif is_enveloped(found.body):
                     # Another run was there first.
                     continue
                 else:
@@ -313,7 +316,7 @@ def _estimate(store: Datastore, shard: int, codec: Codec, blocks: list[tuple[int
             sample.bytes_before += len(cell.body)
             try:
                 recoded = recode(cell.body, codec)
-            except (CorruptBody, BodyTooLarge) as error:
+            except _LEAVES as error:
                 sample.bytes_after += len(cell.body)
                 _leave(result.report, cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
