@@ -1,0 +1,180 @@
+"""Kill -9 in the middle, of the command or of a server under it: afterwards the command is run again, and all is well."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import schemaless
+from schemaless.codec.recode import recode
+from schemaless.jobs.check import check
+from schemaless.local import servers as local_servers
+from schemaless.local.servers import LocalServer
+from schemaless.mysql import statements
+from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from tests.servers import private_servers
+
+pytestmark = pytest.mark.mysql
+
+DOCUMENTS = 4000
+_names = iter(f"killed{number}" for number in range(1, 1000))
+
+
+@pytest.fixture(scope="module")
+def own_servers(flavour: str) -> Iterator[list[LocalServer]]:
+    """Two servers that these tests may kill."""
+    with private_servers(flavour, 2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4,000 documents of about 3 KB, as NDJSON."""
+    path = tmp_path_factory.mktemp("killed") / "documents.ndjson"
+    with path.open("w") as lines:
+        for number in range(DOCUMENTS):
+            document = {
+                "id": str(uuid.UUID(int=number)),
+                "n": number,
+                "list": [number + 0.25] * 50,
+                "text": "word " * 500,
+            }
+            lines.write(json.dumps(document) + "\n")
+    return path
+
+
+@pytest.fixture
+def url(own_servers: list[LocalServer]) -> str:
+    """A new datastore of four shards on the servers that may be killed."""
+    return schemaless.create(next(_names), 4, [server.url for server in own_servers])
+
+
+def start(url: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a command on a datastore."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "schemaless.cli.entry", *arguments],
+        env={**os.environ, "SCHEMALESS_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(url: str, *arguments: str) -> str:
+    """Run a command to its end and return what it printed."""
+    process = start(url, *arguments)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def load_arguments(source: Path) -> tuple[str, ...]:
+    return ("load", str(source), "--column", "BASE", "--row-key", "id", "--ref-key", "n", "--as", "legacy")
+
+
+MIGRATE = ("migrate", "run", "--execute")
+
+
+def wait_until(done: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Poll until the command has got somewhere; it must not have ended by then."""
+    deadline = time.monotonic() + 60
+    while not done():
+        assert process.poll() is None, "the command ended before it could be killed in the middle"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def counter(url: str, server: LocalServer, condition: bytes) -> Callable[[], int]:
+    """Return a function that counts the cells of the datastore's first shard on a server."""
+    name = parse_url(url).database
+    parsed = parse_url(server.url)
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=1))
+    sql = statements.count_cells(f"{name}_{0 if server.number == 1 else 2:04d}") + b" WHERE " + condition
+    return lambda: int(pool.run(lambda connection: connection.rows(sql))[0][0])
+
+
+def everything(url: str) -> dict[object, tuple[bytes, int, object]]:
+    """Return each cell's bytes, id and time by its key; every key once."""
+    found: dict[object, tuple[bytes, int, object]] = {}
+    with schemaless.connect(url) as store:
+        for shard in range(store.shard_count):
+            for cell in store.scan_shard(shard):
+                assert cell.key not in found
+                found[cell.key] = (cell.body, cell.added_id, cell.created_at)
+        assert check(store).faults == {}
+    return found
+
+
+def expected_cells(source: Path) -> dict[object, bytes]:
+    """Return what an undisturbed load stores."""
+    lines = source.read_bytes().splitlines()
+    return {(uuid.UUID(int=number), "BASE", number): line for number, line in enumerate(lines)}
+
+
+def undisturbed(before: dict[object, tuple[bytes, int, object]]) -> dict[object, tuple[bytes, int, object]]:
+    """Return what an undisturbed migration makes of these cells."""
+    return {key: (recode(body).body, added_id, created_at) for key, (body, added_id, created_at) in before.items()}
+
+
+def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, source):
+    """Kill -9 of a load: no cell is lost, doubled or changed."""
+    count = counter(url, own_servers[0], b"1")
+    process = start(url, *load_arguments(source))
+    wait_until(lambda: count() >= 100, process)
+    process.kill()
+    process.communicate()
+    partly = len(everything(url))
+    finish(url, *load_arguments(source))
+
+    assert 0 < partly < DOCUMENTS
+    assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
+
+
+def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, source):
+    """Kill -9 of a migration: bodies, added_id and created_at are those of a run that nobody disturbed."""
+    finish(url, *load_arguments(source))
+    before = everything(url)
+    count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)=x'C1'")
+    process = start(url, *MIGRATE)
+    wait_until(lambda: count() >= 100, process)
+    process.kill()
+    process.communicate()
+    partly = sum(body[:1] == b"\xc1" for body, _, _ in everything(url).values())
+    finish(url, *MIGRATE)
+
+    assert 0 < partly < DOCUMENTS
+    assert everything(url) == undisturbed(before)
+    assert "nothing to do" in finish(url, *MIGRATE)
+
+
+@pytest.mark.parametrize("job", ["load", "migrate"])
+def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url, source, job):
+    """Kill -9 of a MySQL server: the command says which server failed, and completes when run again."""
+    if job == "migrate":
+        finish(url, *load_arguments(source))
+        before = everything(url)
+    arguments = MIGRATE if job == "migrate" else load_arguments(source)
+    # The first server for a load, whose batches go to all shards; the second for a migration, so that one is half done.
+    server = own_servers[0 if job == "load" else 1]
+    count = counter(url, server, b"SUBSTRING(body,1,1)=x'C1'" if job == "migrate" else b"1")
+    process = start(url, *arguments)
+    wait_until(lambda: count() >= 100, process)
+    local_servers.kill(server)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert str(server.socket) in err
+    local_servers.start(server)
+    finish(url, *arguments)
+
+    if job == "migrate":
+        assert everything(url) == undisturbed(before)
+    else:
+        assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
