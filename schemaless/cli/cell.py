@@ -35,7 +35,7 @@ def cell() -> None:
 @codec_option("--as", legacy=True, help_text="What to store the body in.")
 @json_option
 def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str, as_json: bool) -> None:
-    r"""Write one cell. BODY is JSON text, or - for standard input.
+    """Write one cell. BODY is JSON text, or - for standard input.
 
     The same cell with the same body again changes nothing; with another body it is refused.
 
@@ -81,7 +81,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
 @url_option
 @json_option
 def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
-    r"""Print a cell's document: the version REF_KEY, or the latest.
+    """Print a cell's document: the version REF_KEY, or the latest.
 
     --json prints the cell around it as well. Exit status: 1 when there is no such cell.
 
@@ -113,7 +113,7 @@ def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool)
 @url_option
 @json_option
 def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:
-    r"""List the versions of a row, newest first: all of its columns, or one.
+    """List the versions of a row, newest first: all of its columns, or one.
 
     Exit status: 1 when there is no such row.
 

@@ -17,7 +17,7 @@ from schemaless.jobs.check import check as check_cells
 @shards_option
 @json_option
 def check(url: str, shards_text: str | None, as_json: bool) -> int:
-    r"""Decode every cell and verify its place.
+    """Decode every cell and verify its place.
 
     Looks at every cell: does its body decode, is it what a writer of this store would write, is its row in the right
     shard, is each shard the one that the catalog takes it for? Changes nothing. Each fault is one line that names the

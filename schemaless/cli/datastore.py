@@ -30,7 +30,7 @@ from schemaless.store.datastore import Datastore
 )
 @json_option
 def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> None:
-    r"""Create a datastore.
+    """Create a datastore.
 
     Makes a catalog on the first cluster, spreads empty shards evenly over all of them, and prints the datastore's URL.
     Interrupted, the same command goes on where it stopped.
@@ -54,7 +54,7 @@ def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> 
 @click.option("--count", is_flag=True, help="Count cells exactly; else InnoDB's estimate, which may be far off.")
 @json_option
 def info(url: str, count: bool, as_json: bool) -> None:
-    r"""Show a datastore's topology and cell counts.
+    """Show a datastore's topology and cell counts.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def load(
     keep_going: bool,
     as_json: bool,
 ) -> int:
-    r"""Load documents from an NDJSON file.
+    """Load documents from an NDJSON file.
 
     One JSON document a line; FILE may be gzipped, or - for standard input. Cells that are there already with the same
     document are left alone, so after a crash the same command is simply run again.
@@ -154,7 +154,7 @@ def _open(name: str, stack: ExitStack) -> tuple[IO[bytes], int | None, Callable[
     "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of standard output."
 )
 def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
-    r"""Write cells as NDJSON.
+    """Write cells as NDJSON.
 
     One cell a line: row_key, column_name, ref_key, added_id, created_at and its body, in added_id order within each
     shard. 'schemaless load --from-dump' reads it. A body that does not decode ends the dump with an error that names

@@ -21,7 +21,7 @@ _ROWS_SHOWN = 40
 
 @click.group()
 def migrate() -> None:
-    r"""Re-encode bodies in place.
+    """Re-encode bodies in place.
 
     Legacy bodies (bare JSON text) become MessagePack + zlib, or another codec, while readers and writers go on. Keys,
     added_id and created_at stay. Each new body is decoded again and compared before it replaces the old one, and only
@@ -41,7 +41,7 @@ def migrate() -> None:
 @shards_option
 @json_option
 def plan(url: str, codec: str, shards_text: str | None, as_json: bool) -> None:
-    r"""Count what is stored, and estimate what a run would reclaim. Changes nothing.
+    """Count what is stored, and estimate what a run would reclaim. Changes nothing.
 
     Cells and bytes are counted exactly; the bytes after are estimated from a sample that is re-encoded here.
 
@@ -64,7 +64,7 @@ def plan(url: str, codec: str, shards_text: str | None, as_json: bool) -> None:
 @click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, this is 'migrate plan'.")
 @json_option
 def run(url: str, codec: str, shards_text: str | None, execute: bool, as_json: bool) -> int:
-    r"""Re-encode every legacy body.
+    """Re-encode every legacy body.
 
     Bodies that cannot be read are left as they are, and named. The report counts this run; what an interrupted run did
     before is in 'migrate plan' and 'check' as stored in the new codec.

@@ -1,4 +1,4 @@
-"""Kill -9 in the middle, of the command or of a server under it: afterwards the command is run again, and all is well."""
+"""Kill -9 in the middle, of the command or of a server under it: run again, it completes and nothing is lost."""
 
 from __future__ import annotations
 
