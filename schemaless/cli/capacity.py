@@ -154,7 +154,7 @@ def model_command(
 
     and with --bytes-per-document-after 2822, what a trip took after re-encoding, it is 217 days. The article says 347,
     but that leaves the overhead out: it compares with the 51.
-    """  # noqa: D301 (click's \\b has to be the character)
+    """
     plan = model.Plan(
         documents_per_day=documents_per_day,
         bytes_per_document=bytes_per_document,

@@ -39,7 +39,7 @@ def local() -> None:
       schemaless local status
       schemaless local down                      stop them; their data stays
       schemaless local down --delete             stop them and remove their data
-    """  # noqa: D301
+    """
 
 
 @local.command()
@@ -64,7 +64,7 @@ def up(servers: int, flavour: str, options: tuple[str, ...], folder: Path, as_js
     Examples:
       schemaless local up --servers 3
       schemaless local up --option innodb-buffer-pool-size=1G
-    """  # noqa: D301
+    """
     running = local_servers.up(folder, servers, flavour, options=options, report=note, progress=progress)
     if as_json:
         print_json({"folder": str(folder.resolve()), "servers": [_server_data(server) for server in running]})
@@ -88,7 +88,7 @@ def status(folder: Path, as_json: bool) -> int:
     Examples:
       schemaless local status
       schemaless local status --json
-    """  # noqa: D301
+    """
     states = local_servers.status(folder)
     if as_json:
         print_json({"folder": str(folder.resolve()), "servers": [_status_data(state) for state in states]})
@@ -126,7 +126,7 @@ def down(delete: bool, folder: Path, as_json: bool) -> None:
     Examples:
       schemaless local down
       schemaless local down --delete
-    """  # noqa: D301
+    """
     before = local_servers.down(folder, delete=delete, report=note)
     if as_json:
         servers = [_status_data(state) for state in before]
