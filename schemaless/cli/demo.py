@@ -205,11 +205,11 @@ def _show_gain(report: MigrateReport, before: TableSize, after: TableSize) -> No
             ],
         ],
     )
+    out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
     out().print(
-        f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/] The files did not "
-        "shrink: a tablespace never does by itself.\nIt grows while it is rewritten: new bodies need pages before the "
-        "old ones are free, and InnoDB extends small\nfiles like these in steps of some MB. The pages that are free "
-        "now take the next cells; only a rebuild of the\ntable gives them back to the disk."
+        "The files did not shrink: a tablespace never does by itself. It grows while it is rewritten: new bodies need\n"
+        "pages before the old ones are free, and InnoDB extends small files like these in steps of some MB. The pages\n"
+        "that are free now take the next cells; only a rebuild of the table gives them back to the disk."
     )
     for reason, count in total.kept_as_text.most_common():
         out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")
