@@ -69,3 +69,17 @@ def test_links_lead_to_files_that_exist(page):
 def test_no_page_sends_people_to_the_other_distribution(page):
     """The name schemaless is taken on the public index: this one is schemaless-store."""
     assert not re.search(r"pip3? install (?:-U |--upgrade )?schemaless(?![\w-])", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.mysql
+def test_readme_example_prints_what_it_says(datastore_url, capsys):
+    """The library example of the README runs as it stands, on a real datastore."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", example, re.MULTILINE)
+    assert "mysql://app@db-1:3306/mezzanine" in example
+
+    exec(compile(example.replace("mysql://app@db-1:3306/mezzanine", datastore_url), "README.md", "exec"), {})
+
+    assert capsys.readouterr().out.splitlines() == expected
+    assert expected
