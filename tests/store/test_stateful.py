@@ -1,0 +1,161 @@
+"""A state machine drives a real datastore against a plain dict: whatever the order of calls, they agree."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from schemaless import BatchError, CellConflict, Datastore, NewCell, NewStoredCell
+from schemaless.codec.envelope import describe_body, same_put
+from schemaless.codec.registry import codec_named, codec_names
+from schemaless.jobs import migrate
+from schemaless.jobs.check import check
+
+pytestmark = pytest.mark.mysql
+
+ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"state {number}") for number in range(6)]
+rows = st.sampled_from(ROWS)
+columns = st.sampled_from(["A", "a", "B.2:x-y_z"])
+ref_keys = st.one_of(st.integers(0, 4), st.just(2**63 - 1))
+bodies = st.one_of(
+    st.sampled_from([0, 0.0, -0.0, False, None, "", [], {}, 1, 1.0, True, {"a": 1, "b": 2}, {"b": 2, "a": 1}]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.builds(lambda text, times: {"text": text * times}, st.text(min_size=1, max_size=4), st.integers(50, 400)),
+)
+codecs = st.sampled_from(codec_names())
+keys = st.tuples(rows, columns, ref_keys)
+
+
+class Store(RuleBasedStateMachine):
+    """The datastore against ``model``, which is what it should hold."""
+
+    store: Datastore
+
+    @initialize()
+    def begin(self) -> None:
+        self.model: dict[tuple[uuid.UUID, str, int], object] = {}
+        self.added: dict[tuple[uuid.UUID, str, int], tuple[int, object]] = {}
+        for shard in range(self.store.shard_count):
+            self.store.shards.execute(shard, f"DELETE FROM `{self.store.shards.database(shard)}`.cell".encode())
+
+    def expect(self, key: tuple[uuid.UUID, str, int], body: object) -> str:
+        if key not in self.model:
+            return "created"
+        return "there" if same_put(self.model[key], body) else "conflict"
+
+    @rule(key=keys, body=bodies, codec=codecs)
+    def put_cell(self, key, body, codec) -> None:
+        verdict = self.expect(key, body)
+        if verdict == "conflict":
+            with pytest.raises(CellConflict) as caught:
+                self.store.put_cell(*key, body, codec=codec)
+            assert same_put(caught.value.stored.body, self.model[key])
+        else:
+            put = self.store.put_cell(*key, body, codec=codec)
+            assert put.created == (verdict == "created")
+            self.model.setdefault(key, body)
+            self.added.setdefault(key, (put.added_id, None))
+            assert self.added[key][0] == put.added_id
+
+    @rule(batch=st.dictionaries(keys, bodies, max_size=8), codec=codecs, look_first=st.booleans())
+    def put_cells(self, batch, codec, look_first) -> None:
+        verdicts = {key: self.expect(key, body) for key, body in batch.items()}
+        refused = {self.store.shard_of(key[0]) for key, verdict in verdicts.items() if verdict == "conflict"}
+        cells = [NewCell(*key, body) for key, body in batch.items()]
+        if refused:
+            with pytest.raises(BatchError) as caught:
+                self.store.put_cells(cells, codec=codec, look_first=look_first)
+            puts = caught.value.written
+            assert set(caught.value.causes) == refused
+            assert {tuple(key) for key in caught.value.not_written} == {
+                key for key in batch if self.store.shard_of(key[0]) in refused
+            }
+        else:
+            puts = self.store.put_cells(cells, codec=codec, look_first=look_first)
+            assert [tuple(put.key) for put in puts] == list(batch)
+        for put in puts:
+            assert put.created == (verdicts[tuple(put.key)] == "created")
+            self.model.setdefault(tuple(put.key), batch[tuple(put.key)])
+            self.added.setdefault(tuple(put.key), (put.added_id, None))
+
+    @rule(key=keys, body=bodies, indent=st.sampled_from([None, 0, 3]))
+    def put_legacy_text(self, key, body, indent) -> None:
+        text = json.dumps(body, indent=indent).encode()
+        verdict = self.expect(key, json.loads(text))
+        if verdict == "created":
+            (put,) = self.store.put_stored_cells([NewStoredCell(*key, text)])
+            self.model[key] = json.loads(text)
+            self.added[key] = (put.added_id, None)
+        elif verdict == "there":
+            assert not self.store.put_stored_cells([NewStoredCell(*key, text)])[0].created
+        else:
+            with pytest.raises(BatchError):
+                self.store.put_stored_cells([NewStoredCell(*key, text)])
+
+    @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]))
+    def migrate(self, codec) -> None:
+        report = migrate.run(self.store, codec_named(codec))
+        assert report.total().left == {}
+        assert all(
+            describe_body(cell.body).name != "legacy"
+            for shard in range(self.store.shard_count)
+            for cell in self.store.scan_shard(shard)
+        )
+
+    @rule(row=rows, column=columns, low=ref_keys, high=ref_keys, descending=st.booleans(), limit=st.integers(0, 5))
+    def get_versions(self, row, column, low, high, descending, limit) -> None:
+        found = list(self.store.get_versions(row, column, after=low, before=high, descending=descending, limit=limit))
+        expected = sorted(
+            (key[2] for key in self.model if key[:2] == (row, column) and low < key[2] < high), reverse=descending
+        )
+        assert [cell.ref_key for cell in found] == expected[:limit]
+
+    @invariant()
+    def reads_agree(self) -> None:
+        latest = {}
+        for key, body in self.model.items():
+            cell = self.store.get_cell(*key)
+            assert cell is not None
+            assert same_put(cell.body, body)
+            assert cell.added_id == self.added[key][0]
+            if key[2] >= latest.get(key[:2], key)[2]:
+                latest[key[:2]] = key
+        found = self.store.get_cells_latest([(row, column) for row in ROWS for column in ("A", "a", "B.2:x-y_z")])
+        assert {pair: tuple(cell.key) for pair, cell in found.items()} == latest
+        for row in ROWS:
+            assert {name: tuple(cell.key) for name, cell in self.store.get_row(row).items()} == {
+                column: key for (owner, column), key in latest.items() if owner == row
+            }
+
+    def teardown(self) -> None:
+        if hasattr(self, "model"):
+            report = check(self.store)
+            assert report.faults == {}
+            assert report.cells == len(self.model)
+
+
+def test_datastore_agrees_with_a_plain_dict_whatever_is_called(fresh_store):
+    """Puts, batches, conflicts, legacy text, migrations and every read, in any order Hypothesis thinks of."""
+
+    class Bound(Store):
+        store = fresh_store
+
+    run_state_machine_as_test(
+        Bound,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=20,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
