@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 from schemaless.cell import Cell, NewStoredCell
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
 from schemaless.cli.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
-from schemaless.codec.envelope import describe_body
+from schemaless.codec.envelope import check_length, describe_body
 from schemaless.codec.legacy import read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
@@ -49,7 +48,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
         read_legacy(text)
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
-    stored = text if codec == LEGACY.name else recode(text, codec_named(codec)).body
+    stored = check_length(text) if codec == LEGACY.name else recode(text, codec_named(codec)).body
     with open_store(url) as store:
         try:
             done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[
@@ -100,9 +99,7 @@ def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool)
     if as_json:
         print_json({**_facts(found), "body": found.body})
     else:
-        # Escaped where text could not carry it (lone surrogates), plain otherwise.
-        text = json.dumps(found.body, indent=2, ensure_ascii=False)
-        sys.stdout.write((text if text.isprintable() or _encodable(text) else json.dumps(found.body, indent=2)) + "\n")
+        print_json(found.body)
     return 0
 
 
@@ -170,11 +167,3 @@ def _codec(body: bytes) -> str:
         return describe_body(body).name
     except CorruptBody as refusal:
         return f"unreadable: {refusal.message}"
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import click
 
@@ -158,10 +158,9 @@ def _load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> Load
         return CellKey(row_key_in(document, row_key, line), "DOC", ref_key_in(document, ref_key, number))
 
     with path.open("rb") as raw, progress("   loading", None, "documents") as advance:
-        stream: IO[bytes] = open_lines(raw)
         return load(
             store,
-            stream,
+            open_lines(raw, str(path)),
             document_reader(key_of, LEGACY),
             source=str(path),
             keep_going=True,
@@ -253,5 +252,5 @@ def _next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         first,
         f"{command} migrate plan",
         f"{command} capacity model --help",
-        f"{command} local down --delete --folder {folder}        # when you have seen enough",
+        f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
     ]

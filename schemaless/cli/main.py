@@ -5,6 +5,8 @@ Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 import traceback
@@ -14,8 +16,8 @@ from typing import Any, NoReturn
 
 import click
 
-from schemaless.cli.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error
-from schemaless.errors import InvalidInput, SchemalessError, UnknownCodec
+from schemaless.cli.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
+from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
 
 _NOUNS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line for the overview; held against the command's own help by a test)
@@ -51,6 +53,19 @@ class _Nouns(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in _NOUNS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            outcome = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Click would make it exit status 1.
+            raise _ReaderGone from None
+        return outcome
+
+
+class _ReaderGone(Exception):
+    """The reader of standard output (head, less) has gone."""
+
 
 @click.group(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="schemaless-store", prog_name="schemaless")
@@ -85,18 +100,20 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.ClickException as usage_error:
-        usage_error.show(file=sys.stderr)
+        shown = io.StringIO()
+        usage_error.show(file=shown)
+        sys.stderr.write(redacted(shown.getvalue()))
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         if show_traceback:
             traceback.print_exc()
         error("stopped; what was done is kept, and the same command goes on from there")
         return EXIT_STOPPED
-    except BrokenPipeError:
-        # The reader of standard output has gone (head, less): not a fault. Keep Python from flushing into it again.
-        sys.stdout = None
+    except _ReaderGone:
+        # Not a fault. What is still buffered goes nowhere, so that Python's own flush at the end does not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (InvalidInput, UnknownCodec) as problem:
+    except (InvalidInput, InvalidCell, UnknownCodec) as problem:
         if show_traceback:
             traceback.print_exc()
         error(str(problem))

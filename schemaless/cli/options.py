@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from schemaless.cell import row_key_for
-from schemaless.codec.registry import Codec, codec_named, codec_names
+from schemaless.codec.registry import DEFAULT, Codec, codec_named, codec_names
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore, connect
 
@@ -36,11 +36,13 @@ def open_store(url: str) -> Datastore:
     return connect(url)
 
 
-def codec_option(flag: str, *, legacy: bool, help_text: str) -> Callable[[Any], Any]:
+def codec_option(
+    flag: str, *, legacy: bool, help_text: str, default: str | None = DEFAULT.name
+) -> Callable[[Any], Any]:
     """Return an option that takes a codec's name."""
     names = [name for name in codec_names() if legacy or name != "legacy"]
     return click.option(
-        flag, "codec", type=click.Choice(names), default="msgpack+zlib", show_default=True, help=help_text
+        flag, "codec", type=click.Choice(names), default=default, show_default=default is not None, help=help_text
     )
 
 
@@ -76,7 +78,7 @@ def row_key_of(text: str) -> uuid.UUID:
         InvalidInput: it is neither.
     """
     if text.startswith("uuid5:"):
-        return row_key_for(text.removeprefix("uuid5:"))
+        return _hashed(text.removeprefix("uuid5:"))
     try:
         return uuid.UUID(text)
     except ValueError:
@@ -118,7 +120,7 @@ def row_key_in(document: Any, expression: str, line: bytes) -> uuid.UUID:
         value = field_at(document, expression.removeprefix("uuid5:"))
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise InvalidInput(f"--row-key {expression}: expected a string or an integer to hash, got {_short(value)}")
-        return row_key_for(str(value))
+        return _hashed(str(value))
     value = field_at(document, expression)
     try:
         return uuid.UUID(value)
@@ -145,6 +147,19 @@ def ref_key_in(document: Any, expression: str, number: int) -> int:
     if type(value) is not int:
         raise InvalidInput(f"--ref-key {expression}: expected an integer, got {_short(value)}")
     return value
+
+
+def check_ref_key_expression(expression: str) -> None:
+    """Raise InvalidInput for a ``--ref-key`` that no document could fulfil."""
+    if expression.startswith("="):
+        ref_key_in(None, expression, 1)
+
+
+def _hashed(name: str) -> uuid.UUID:
+    try:
+        return row_key_for(name)
+    except UnicodeEncodeError:
+        raise InvalidInput(f"a name to hash has to be text that UTF-8 can hold, got {name!r}") from None
 
 
 def _names(fields: dict[str, Any]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import click
 from rich.console import Console
@@ -22,22 +23,37 @@ EXIT_STOPPED: Final = 3
 
 _PLAIN_LINE_EVERY_S = 5.0
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+class _Console(Console):
+    """Rich's, without pictures for names such as ``:car:``; a reader that has gone is left to ``main``."""
+
+    def __init__(self, file: TextIO, **options: Any) -> None:
+        super().__init__(file=file, highlight=False, emoji=False, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise
 
 
 def out() -> Console:
     """Return the console for data. Where standard output is no terminal, lines are not wrapped."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty())
 
 
 def err() -> Console:
     """Return the console for progress, notes and errors."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return _Console(sys.stderr, soft_wrap=True)
 
 
 def error(message: str) -> None:
     """Print one error line."""
-    err().print(f"[bold red]schemaless:[/] {escape(message)}")
+    err().print(f"[bold red]schemaless:[/] {escape(redacted(message))}")
+
+
+def redacted(text: str) -> str:
+    """Return ``text`` with the passwords in its URLs hidden: what was typed in the wrong place is shown as well."""
+    return re.sub(r"(://[^\s:/@]*:)[^\s/]+@", r"\1***@", text)
 
 
 def note(message: str) -> None:
@@ -47,7 +63,17 @@ def note(message: str) -> None:
 
 def print_json(data: Any) -> None:
     """Print ``data`` as one JSON object on standard output."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json_text(data) + "\n")
+
+
+def json_text(data: Any) -> str:
+    """Return JSON text for standard output, escaped where that could not carry it (lone surrogates, an old locale)."""
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, indent=2, default=str)
+    return text
 
 
 def print_table(title: str | None, columns: list[str], rows: list[list[str]], *, text_columns: int = 1) -> None:
@@ -57,8 +83,7 @@ def print_table(title: str | None, columns: list[str], rows: list[list[str]], *,
         table.add_column(column, justify="left" if position < text_columns else "right", overflow="fold")
     for row in rows:
         table.add_row(*(escape(value) for value in row))
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+    _Console(sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def bytes_text(count: float) -> str:

@@ -11,15 +11,17 @@ import gzip
 import io
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
 from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key
-from schemaless.codec.envelope import decode_body
+from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.envelope import check_length, decode_body
 from schemaless.codec.legacy import read_legacy
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import LEGACY, Codec
+from schemaless.codec.registry import DEFAULT, LEGACY, Codec
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
@@ -47,7 +49,7 @@ class LoadReport:
     Attributes:
         created: cells written.
         there: cells that were there already, with the same document.
-        body_bytes: what the bodies of both take, as this run would store them.
+        body_bytes: what the bodies of the cells written take.
         failures: ``(line number, message)`` of lines that were passed over.
     """
 
@@ -55,6 +57,20 @@ class LoadReport:
     there: int = 0
     body_bytes: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
+
+
+class LineConflict(CellConflict):
+    """A line's cell is there with another document; says which line."""
+
+    def __init__(self, conflict: CellConflict, where: str) -> None:
+        super().__init__(conflict.stored, conflict.shard)
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {super().__str__()}, or pass such lines over with --keep-going"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (CellConflict(self.stored, self.shard), self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +114,7 @@ def load(
     def fail(number: int, error: SchemalessError) -> None:
         if not keep_going:
             if isinstance(error, CellConflict):
-                raise error
+                raise LineConflict(error, f"{source}, line {number}") from error
             raise InvalidInput(
                 f"{source}, line {number}: {error}. The lines before it are loaded; mend it and run the same command "
                 "again, or pass such lines over with --keep-going"
@@ -136,24 +152,37 @@ def _write(
     report: LoadReport,
     fail: Callable[[int, SchemalessError], None],
 ) -> None:
-    pending = dict(batch)
-    while pending:
-        conflicts: list[CellConflict] = []
+    parts = [list(batch.values())]
+    while parts:
+        part = parts.pop()
+        causes: dict[int, SchemalessError] = {}
         try:
-            puts = store.put_stored_cells((line.cell for line in pending.values()), look_first=True, trusted=True)
+            puts = store.put_stored_cells((line.cell for line in part), look_first=True, trusted=True)
         except BatchError as error:
-            puts = error.written
-            for cause in error.causes.values():
-                if not isinstance(cause, CellConflict):
+            puts, causes = error.written, error.causes
+            for cause in causes.values():
+                if not isinstance(cause, CellConflict | BodyTooLarge):
                     raise cause from error
-                conflicts.append(cause)
+        pending = {line.key: line for line in part}
         for put in puts:
-            report.created += put.created
-            report.there += not put.created
-            report.body_bytes += len(pending.pop(put.key).cell.body)
-        # A shard that met a conflict wrote nothing: leave the one cell out, and try the others again.
-        for conflict in conflicts:
-            fail(pending.pop(conflict.stored.key).number, conflict)
+            line = pending.pop(put.key)
+            if put.created:
+                report.created += 1
+                report.body_bytes += len(line.cell.body)
+            else:
+                report.there += 1
+        # A shard that refuses one cell has written none: leave that one out, and try the others again, by halves.
+        refused: list[tuple[int, SchemalessError]] = []
+        for shard, cause in causes.items():
+            left = [line for line in pending.values() if store.shard_of(line.key.row_key) == shard]
+            culprit = cause.stored.key if isinstance(cause, CellConflict) else left[0].key if len(left) == 1 else None
+            if culprit is not None:
+                refused.append((pending[culprit].number, cause))
+            left = [line for line in left if line.key != culprit]
+            middle = len(left) // 2
+            parts += [half for half in (left[:middle], left[middle:]) if half]
+        for number, cause in sorted(refused, key=lambda pair: pair[0]):
+            fail(number, cause)
 
 
 def document_reader(key_of: KeyOf, codec: Codec) -> Callable[[bytes, int], NewStoredCell]:
@@ -167,7 +196,7 @@ def document_reader(key_of: KeyOf, codec: Codec) -> Callable[[bytes, int], NewSt
     def to_cell(line: bytes, number: int) -> NewStoredCell:
         document = read_legacy(line).value
         key = key_of(document, line, number)
-        body = line if codec is LEGACY else recode(line, codec).body
+        body = check_length(line) if codec is LEGACY else recode(line, codec).body
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, body)
 
     return to_cell
@@ -177,24 +206,34 @@ def dump_reader(codec: Codec | None) -> Callable[[bytes, int], NewStoredCell]:
     """Return a ``to_cell`` for the lines that ``dump_line`` writes.
 
     Args:
-        codec: what bodies are stored in; None keeps stored bytes as they are, and is refused for plain documents.
+        codec: what bodies are stored in; None keeps stored bytes as they are, and documents go to ``DEFAULT``.
     """
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
-        fields = read_legacy(line).value
+        # The line adds a level to its body.
+        fields = read_legacy(line, MAX_DEPTH + 1).value
         names = {"row_key", "column_name", "ref_key"}
         if not isinstance(fields, dict) or not names < fields.keys() or not {"body", "stored"} & fields.keys():
             raise InvalidInput(
                 "not a line of 'schemaless dump': it lacks row_key, column_name, ref_key, or body or stored"
             )
         if "stored" in fields:
-            body = base64.b64decode(fields["stored"], validate=True)
-            decode_body(body)
-            body = body if codec is None else recode(body, codec).body
+            try:
+                body = base64.b64decode(fields["stored"], validate=True)
+            except (ValueError, TypeError):
+                raise InvalidInput("stored is no base64") from None
+            if codec is None:
+                decode_body(body)
+            else:
+                body = recode(body, codec).body
+            check_length(body)
         else:
             # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
-            text = line[line.index(_BODY_FIELD) + len(_BODY_FIELD) : line.rindex(b"}")].strip()
-            body = recode(text, LEGACY if codec is None else codec).body
+            _, found, rest = line.partition(_BODY_FIELD)
+            if not found:
+                raise InvalidInput('"body": has to be written like this, and to be the last field, as dump writes it')
+            text = rest[: rest.rindex(b"}")].strip()
+            body = check_length(recode(text, DEFAULT if codec is None else codec).body)
         try:
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):
@@ -238,12 +277,22 @@ def dump_line(cell: StoredCell, *, stored: bool) -> bytes:
     return head + b", " + _BODY_FIELD + b" " + text + b"}"
 
 
-def open_lines(stream: IO[bytes]) -> IO[bytes]:
-    """Return a binary stream's lines, unpacked where it begins like gzip."""
+def open_lines(stream: IO[bytes], source: str) -> Iterator[bytes]:
+    """Yield a binary stream's lines, unpacked where it begins like gzip.
+
+    Raises:
+        InvalidInput: it cannot be read, or not be unpacked to its end.
+    """
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
-    if buffered.peek(2)[:2] == _GZIP:
-        return gzip.GzipFile(fileobj=buffered)  # type: ignore[return-value]
-    return buffered
+    number = 0
+    try:
+        lines: Iterable[bytes] = buffered
+        if buffered.peek(2)[:2] == _GZIP:
+            lines = gzip.GzipFile(fileobj=buffered)
+        for number, line in enumerate(lines, start=1):  # noqa: B007 - the number is for the error
+            yield line
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(f"cannot read {source} after line {number}: {error}") from None
 
 
 def iter_dump(store: Datastore, shards: Iterable[int], column_name: str | None) -> Iterator[StoredCell]:
