@@ -1,0 +1,97 @@
+"""The command line for tests: in this process, or in one of its own where signals and streams matter."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from schemaless.cli.main import run
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output, which must be JSON and nothing else."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def invoke(capsys, monkeypatch) -> Callable[..., Result]:
+    """Run a command in this process; ``url`` goes to SCHEMALESS_URL, ``stdin`` to standard input."""
+
+    def call(*arguments: object, url: str | None = None, stdin: bytes = b"") -> Result:
+        monkeypatch.delenv("SCHEMALESS_URL", raising=False)
+        if url is not None:
+            monkeypatch.setenv("SCHEMALESS_URL", url)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        capsys.readouterr()
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+def _default_signals() -> None:
+    # Started from a shell's background job, a process would inherit that SIGINT is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a command as a process of its own, with pipes on all three streams."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def call(*arguments: object, url: str | None = None, **environment: str) -> subprocess.Popen[bytes]:
+        variables = {name: value for name, value in os.environ.items() if name != "SCHEMALESS_URL"} | environment
+        if url is not None:
+            variables["SCHEMALESS_URL"] = url
+        process = subprocess.Popen(
+            [sys.executable, "-m", "schemaless.cli.entry", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=variables,
+            preexec_fn=_default_signals,
+        )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        process.kill()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        process.wait()
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Poll until a condition holds, or fail."""
+
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"after {timeout_s} s, not yet: {what}")
+            time.sleep(0.01)
+
+    return wait

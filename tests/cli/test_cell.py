@@ -1,0 +1,167 @@
+"""``schemaless cell``: single cells, written and read by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from schemaless import NewStoredCell
+from schemaless.cell import row_key_for
+
+pytestmark = pytest.mark.mysql
+
+
+def test_put_then_get_prints_the_document_on_stdout(invoke, datastore_url, row):
+    """What was put comes back as JSON; what went on is told on standard error only."""
+    body = '{"fare": {"total": 12.50}, "to": "Zürich", "n": [1, 1.0, null]}'
+    put = invoke("cell", "put", row, "BASE", 3, body, url=datastore_url)
+    got = invoke("cell", "get", row, "BASE", url=datastore_url)
+
+    assert (put.code, put.out) == (0, "")
+    assert put.err.startswith(f"created: cell ({row}, BASE, 3) in shard ")
+    assert (got.code, got.err) == (0, "")
+    assert got.json == json.loads(body)
+    assert "Zürich" in got.out
+
+
+def test_put_as_json_says_where_it_went(invoke, store, datastore_url, row):
+    """--json: the key, shard, added_id and whether it was created; the second time it was there already."""
+    arguments = ("cell", "put", row, "BASE", 1, "{}", "--json", "--url", datastore_url)
+    first, second = invoke(*arguments), invoke(*arguments)
+
+    added_id = store.get_cell(row, "BASE", 1).added_id
+    expected = {
+        "row_key": str(row),
+        "column_name": "BASE",
+        "ref_key": 1,
+        "shard": store.shard_of(row),
+        "added_id": added_id,
+        "created": True,
+    }
+    assert first.json == expected
+    assert second.json == expected | {"created": False}
+    assert first.code == second.code == 0
+
+
+def test_put_reads_standard_input(invoke, store, datastore_url, row):
+    """BODY - or no BODY at all; white space around it is no part of it."""
+    invoke("cell", "put", row, "BASE", 1, "-", "--as", "legacy", url=datastore_url, stdin=b' \n{ "a":1}\r\n')
+    invoke("cell", "put", row, "BASE", 2, url=datastore_url, stdin=b"[2]")
+
+    assert next(store.get_stored_versions(row, "BASE", before=2)).body == b'{ "a":1}'
+    assert store.get_cell(row, "BASE", 2).body == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"), [("legacy", "legacy"), ("json+zlib", "json+zlib"), ("msgpack+zstd", "msgpack+zstd")]
+)
+def test_put_in_a_codec_and_history_shows_it(invoke, datastore_url, row, name, stored):
+    """--as names the codec; history lists versions, newest first, with the codec of each."""
+    body = json.dumps({"text": "long enough to be compressed " * 5})
+    for ref_key in (1, 2):
+        assert invoke("cell", "put", row, "BASE", ref_key, body, "--as", name, url=datastore_url).code == 0
+    assert invoke("cell", "put", row, "A:car:B", 1, "1", url=datastore_url).code == 0
+    listed = invoke("cell", "history", row, "BASE", "--json", url=datastore_url)
+    every = invoke("cell", "history", row, url=datastore_url)
+    newest = invoke("cell", "history", row, "--limit", 1, "--json", url=datastore_url)
+
+    assert [(cell["ref_key"], cell["codec"], cell["row_key"]) for cell in listed.json] == [
+        (2, stored, str(row)),
+        (1, stored, str(row)),
+    ]
+    assert all(cell["body_bytes"] > 10 and cell["created_at"].endswith("+00:00") for cell in listed.json)
+    assert [(cell["column_name"], cell["ref_key"]) for cell in newest.json] == [("A:car:B", 1), ("BASE", 2)]
+    assert [line.split()[0] for line in every.out.splitlines()] == ["row", "column", "A:car:B", "BASE", "BASE"]
+
+
+def test_row_keys_are_uuids_or_hashed_names(invoke, store, datastore_url, row):
+    """uuid5:NAME is the row that load --row-key uuid5:FIELD makes of that name."""
+    name = f"aircraft {row}"
+    invoke("cell", "put", f"uuid5:{name}", "LOG", 1, "[1]", url=datastore_url)
+    got = invoke("cell", "get", f"uuid5:{name}", "LOG", 1, "--json", url=datastore_url)
+
+    assert store.get_cell(row_key_for(name), "LOG", 1).body == [1]
+    assert got.json["row_key"] == str(row_key_for(name))
+    assert list(got.json) == ["row_key", "column_name", "ref_key", "added_id", "created_at", "body"]
+
+
+@pytest.mark.parametrize("verb", [("get",), ("get", "--json"), ("history",)])
+def test_absent_cell_is_exit_1_with_nothing_on_stdout(invoke, datastore_url, row, verb):
+    """No such cell is an answer, not a crash: one line, on standard error."""
+    result = invoke("cell", *verb, row, "BASE", url=datastore_url)
+
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("schemaless: no cell")
+    assert result.err.count("\n") == 1
+
+
+def test_conflict_is_exit_1_with_the_advice(invoke, store, datastore_url, row):
+    """A cell is written once: the refusal says so, and the stored document stays."""
+    invoke("cell", "put", row, "BASE", 1, '{"fare": 10}', url=datastore_url)
+    result = invoke("cell", "put", row, "BASE", 1, '{"fare": 99}', url=datastore_url)
+
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (f"schemaless: cell ({row}, BASE, 1) exists with a different body; write a higher ref_key\n")
+    assert store.get_cell(row, "BASE", 1).body == {"fare": 10}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("put", "short", "BASE", 1, "{}"), "a row_key is a UUID, or uuid5:NAME"),
+        (("put", "uuid5:\udcff", "BASE", 1, "{}"), "text that UTF-8 can hold"),
+        (("put", "uuid5:x", "a b", 1, "{}"), "column_name must be 1 to 64"),
+        (("put", "uuid5:x", "BASE", "1.5", "{}"), "'1.5' is not a valid integer"),
+        (("put", "uuid5:x", "BASE", 2**63, "{}"), "ref_key must be an int"),
+        (("put", "uuid5:x", "BASE", 1, "{fare: 1}"), "BODY: no envelope, and not JSON text"),
+        (("put", "uuid5:x", "BASE", 1, ""), "BODY: .*it is empty"),
+        (("put", "uuid5:x", "BASE", 1, "\udcff"), "BODY: .*not UTF-8"),
+        (("put", "uuid5:x", "BASE", 1, "{}", "--as", "pickle"), "'pickle' is not one of"),
+        (("get", "uuid5:x", "a b"), "column_name must be 1 to 64"),
+        (("history", "uuid5:x", "--limit", 0), "--limit"),
+    ],
+)
+def test_what_cannot_be_meant_is_exit_2(invoke, datastore_url, arguments, complaint):
+    """A wrong key, body or codec is a usage error that says what is expected."""
+    result = invoke("cell", *arguments, url=datastore_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert re.search(complaint, result.err)
+
+
+def test_put_a_body_larger_than_a_cell_says_so(invoke, datastore_url, row):
+    """Also as legacy, where no codec has looked at it."""
+    text = b'"' + b"x" * (16 << 20) + b'"'
+    result = invoke("cell", "put", row, "BASE", 1, "--as", "legacy", url=datastore_url, stdin=text)
+
+    assert result.code == 2
+    assert "split the document" in result.err
+
+
+@pytest.mark.parametrize("text", ['{"s": "\\ud800", "n": 123456789012345678901234567890}', "[NaN, -Infinity, -0.0]"])
+def test_get_prints_what_text_cannot_carry_escaped(invoke, datastore_url, row, text):
+    """Lone surrogates and other corners of the model are printed, not tripped over."""
+    invoke("cell", "put", row, "BASE", 1, text, url=datastore_url)
+    plain = invoke("cell", "get", row, "BASE", url=datastore_url)
+    around = invoke("cell", "get", row, "BASE", "--json", url=datastore_url)
+
+    assert repr(plain.json) == repr(around.json["body"]) == repr(json.loads(text))
+
+
+def test_get_of_a_corrupt_body_names_the_cell(invoke, store, datastore_url, row):
+    """Exit 1, and history still lists it."""
+    store.put_stored_cells([NewStoredCell(row, "BASE", 1, b"{}")])
+    shard = store.shard_of(row)
+    database = store.shards.database(shard).encode()
+    store.shards.execute(
+        shard, b"UPDATE `%b`.cell SET body = x'C1FF' WHERE row_key = x'%b'" % (database, row.hex.encode())
+    )
+    got = invoke("cell", "get", row, "BASE", url=datastore_url)
+    listed = invoke("cell", "history", row, "--json", url=datastore_url)
+
+    assert (got.code, got.out) == (1, "")
+    assert f"cell ({row}, BASE, 1) in shard {shard}: " in got.err
+    assert listed.json[0]["codec"].startswith("unreadable: ")
+    store.shards.execute(shard, b"DELETE FROM `%b`.cell WHERE row_key = x'%b'" % (database, row.hex.encode()))
