@@ -6,7 +6,7 @@ import json
 import uuid
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -18,12 +18,16 @@ from schemaless.jobs.check import check
 
 pytestmark = pytest.mark.mysql
 
-ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"state {number}") for number in range(6)]
+ROWS = [uuid.uuid5(uuid.NAMESPACE_OID, f"state {number}") for number in range(3)]
 rows = st.sampled_from(ROWS)
-columns = st.sampled_from(["A", "a", "B.2:x-y_z"])
-ref_keys = st.one_of(st.integers(0, 4), st.just(2**63 - 1))
+COLUMNS = ["A", "a"]
+columns = st.sampled_from(COLUMNS)
+ref_keys = st.sampled_from([0, 1, 2**63 - 1])
+# Few keys, and bodies that differ in little, so that the same key is met again with nearly the same body.
+NEARLY = [0, 0.0, -0.0, False, None, "", [], {}, 1, 1.0, True, {"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": 1.0}]
 bodies = st.one_of(
-    st.sampled_from([0, 0.0, -0.0, False, None, "", [], {}, 1, 1.0, True, {"a": 1, "b": 2}, {"b": 2, "a": 1}]),
+    st.sampled_from(NEARLY),
+    st.sampled_from([1, 1.0, True]),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -129,7 +133,7 @@ class Store(RuleBasedStateMachine):
             assert cell.added_id == self.added[key][0]
             if key[2] >= latest.get(key[:2], key)[2]:
                 latest[key[:2]] = key
-        found = self.store.get_cells_latest([(row, column) for row in ROWS for column in ("A", "a", "B.2:x-y_z")])
+        found = self.store.get_cells_latest([(row, column) for row in ROWS for column in COLUMNS])
         assert {pair: tuple(cell.key) for pair, cell in found.items()} == latest
         for row in ROWS:
             assert {name: tuple(cell.key) for name, cell in self.store.get_row(row).items()} == {
@@ -152,10 +156,12 @@ def test_datastore_agrees_with_a_plain_dict_whatever_is_called(fresh_store):
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=25,
+            max_examples=30,
             stateful_step_count=20,
             deadline=None,
             derandomize=True,
+            # A failing run has 20 steps at most; shrinking it against a server would take minutes.
+            phases=[Phase.explicit, Phase.generate],
             suppress_health_check=list(HealthCheck),
         ),
     )
