@@ -182,12 +182,10 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
         shards = shards_of(shards_text, store.shard_count)
         try:
             sink: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(output.open("wb"))
-            advance = stack.enter_context(progress("dumping", None, "cells"))
-            for cell in loading.iter_dump(store, shards, column):
-                sink.write(loading.dump_line(cell, stored=stored) + b"\n")
-                advance(1)
-            sink.flush()
-        except BrokenPipeError:
-            raise
         except OSError as error:
-            raise InvalidInput(f"cannot write {output or 'standard output'}: {error.strerror}") from None
+            raise InvalidInput(f"cannot write {output}: {error.strerror}") from None
+        advance = stack.enter_context(progress("dumping", None, "cells"))
+        for cell in loading.iter_dump(store, shards, column):
+            sink.write(loading.dump_line(cell, stored=stored) + b"\n")
+            advance(1)
+        sink.flush()

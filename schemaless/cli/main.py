@@ -110,8 +110,8 @@ def run(arguments: list[str]) -> int:
         error("stopped; what was done is kept, and the same command goes on from there")
         return EXIT_STOPPED
     except _ReaderGone:
-        # Not a fault. What is still buffered goes nowhere, so that Python's own flush at the end does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Not a fault.
+        _drop_output()
         return 0
     except (InvalidInput, InvalidCell, UnknownCodec) as problem:
         if show_traceback:
@@ -123,3 +123,17 @@ def run(arguments: list[str]) -> int:
             traceback.print_exc()
         error(str(problem))
         return EXIT_FAILED
+    except OSError as problem:
+        if show_traceback:
+            traceback.print_exc()
+        error(f"{problem.filename or 'reading or writing'}: {problem.strerror or problem}")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+        return EXIT_FAILED
+
+
+def _drop_output() -> None:
+    """Let what is still buffered go nowhere, so that Python's own flush at the end does not complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -168,5 +168,5 @@ def _names(fields: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    text = json.dumps(value, ensure_ascii=False, default=repr).encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= 60 else text[:57] + "..."

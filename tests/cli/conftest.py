@@ -56,21 +56,24 @@ def _default_signals() -> None:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start a command as a process of its own, with pipes on all three streams."""
+    """Start a command as a process of its own, with pipes on all three streams unless ``stdout`` names a file."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def call(*arguments: object, url: str | None = None, **environment: str) -> subprocess.Popen[bytes]:
-        variables = {name: value for name, value in os.environ.items() if name != "SCHEMALESS_URL"} | environment
+    def call(*arguments: object, url: str | None = None, stdout: str | None = None) -> subprocess.Popen[bytes]:
+        variables = {name: value for name, value in os.environ.items() if name != "SCHEMALESS_URL"}
         if url is not None:
             variables["SCHEMALESS_URL"] = url
+        sink = subprocess.PIPE if stdout is None else os.open(stdout, os.O_WRONLY)
         process = subprocess.Popen(
             [sys.executable, "-m", "schemaless.cli.entry", *map(str, arguments)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=sink,
             stderr=subprocess.PIPE,
             env=variables,
             preexec_fn=_default_signals,
         )
+        if stdout is not None:
+            os.close(sink)
         started.append(process)
         return process
 

@@ -1,0 +1,179 @@
+"""``schemaless check`` and ``migrate``: exit statuses, shapes of the output, and nothing changed unless told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schemaless import NewStoredCell
+from schemaless.codec.envelope import describe_body
+
+pytestmark = pytest.mark.mysql
+
+CELLS = 80
+
+
+@pytest.fixture
+def legacy(fresh_store, new_row):
+    """A datastore of 80 legacy cells in two columns, one of them with a key twice; gives their keys."""
+    cells = [
+        NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
+        for number in range(CELLS - 1)
+    ]
+    cells.append(NewStoredCell(new_row(), "B", CELLS, b'{"twice": 1, "twice": 2, "text": "%b"}' % (b"text " * 40)))
+    fresh_store.put_stored_cells(cells)
+    return [(cell.row_key, cell.column_name, cell.ref_key) for cell in cells]
+
+
+@pytest.fixture
+def damage(fresh_store):
+    """Overwrites a cell's body."""
+
+    def overwrite(key, body: bytes) -> int:
+        shard = fresh_store.shard_of(key[0])
+        fresh_store.shards.execute(
+            shard,
+            b"UPDATE `%b`.cell SET body = x'%b' WHERE row_key = x'%b'"
+            % (fresh_store.shards.database(shard).encode(), body.hex().encode(), key[0].hex.encode()),
+        )
+        return shard
+
+    return overwrite
+
+
+def everything(store) -> dict:
+    return {
+        (shard, cell.added_id): (cell.key, cell.body, cell.created_at)
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+def test_check_of_a_sound_datastore_is_clean(invoke, fresh_url, legacy):
+    """One line on standard output, exit 0; --json has the counts."""
+    plain = invoke("check", url=fresh_url)
+    data = invoke("check", "--json", "--shards", "0-3", url=fresh_url)
+
+    assert (plain.code, plain.err) == (0, "")
+    assert plain.out.startswith(f"clean: {CELLS} cells in 4 shards, ")
+    assert plain.out.count("\n") == 1
+    assert data.code == 0
+    assert list(data.json) == ["shards", "cells", "body_bytes", "by_codec", "faults"]
+    assert (data.json["shards"], data.json["cells"], data.json["faults"]) == (4, CELLS, [])
+    assert data.json["by_codec"] == {"legacy": CELLS}
+
+
+def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, legacy, damage):
+    """Each line names shard and cell; --json has the same as objects."""
+    shards = [damage(legacy[3], b"{"), damage(legacy[4], b"\xc1\x11broken")]
+    plain = invoke("check", url=fresh_url)
+    data = invoke("check", "--json", url=fresh_url)
+
+    *faults, verdict = plain.out.splitlines()
+    assert plain.code == data.code == 1
+    assert len(faults) == 2
+    for shard, (row, column, ref_key), kind in zip(
+        shards, legacy[3:5], ["UnreadableLegacy", "ChecksumMismatch"], strict=True
+    ):
+        assert any(line.startswith(f"{kind}: shard {shard}, cell ({row}, {column}, {ref_key}): ") for line in faults)
+    assert verdict.startswith(f"2 faults: {CELLS} cells in 4 shards")
+    assert {(fault["kind"], fault["shard"], fault["row_key"], fault["ref_key"]) for fault in data.json["faults"]} == {
+        ("UnreadableLegacy", shards[0], str(legacy[3][0]), 3),
+        ("ChecksumMismatch", shards[1], str(legacy[4][0]), 4),
+    }
+    assert all(fault["added_id"] and fault["message"] for fault in data.json["faults"])
+
+
+def test_plan_and_run_without_execute_change_nothing(invoke, fresh_url, fresh_store, legacy):
+    """Both say what a run would do; the second also how to do it."""
+    before = everything(fresh_store)
+    plan = invoke("migrate", "plan", url=fresh_url)
+    run = invoke("migrate", "run", url=fresh_url)
+    data = invoke("migrate", "run", "--json", url=fresh_url)
+
+    assert everything(fresh_store) == before
+    assert plan.code == run.code == data.code == 0
+    assert f"a run to msgpack+zlib would re-encode {CELLS} legacy bodies" in plan.out
+    assert run.out == plan.out
+    assert (plan.err, run.err) == ("", "nothing was changed; add --execute to do it\n")
+    assert list(data.json) == ["to", "sampled_cells", "stored", "total", "tallies", "failures"]
+    assert data.json["total"]["cells"] == CELLS
+    assert 0 < data.json["total"]["bytes_after_estimate"] < data.json["total"]["bytes_before"]
+    assert {(entry["column_name"], entry["codec"], entry["cells"]) for entry in data.json["stored"]} == {
+        ("A", "legacy", CELLS // 2),
+        ("B", "legacy", CELLS // 2),
+    }
+
+
+def test_run_with_execute_reports_and_finds_nothing_the_second_time(invoke, fresh_url, fresh_store, legacy):
+    """The totals are those of the bytes in the tables, by shard and column; then there is nothing to do."""
+    before = everything(fresh_store)
+    done = invoke("migrate", "run", "--execute", "--json", url=fresh_url)
+    after = everything(fresh_store)
+    again = invoke("migrate", "run", "--execute", url=fresh_url)
+    plan = invoke("migrate", "plan", url=fresh_url)
+    checked = invoke("check", "--json", url=fresh_url)
+
+    total = done.json["total"]
+    assert (done.code, done.json["to"], done.json["failures"]) == (0, "msgpack+zlib", [])
+    assert total["cells"] == CELLS
+    assert total["bytes_before"] == sum(len(body) for _, body, _ in before.values())
+    assert total["bytes_after"] == sum(len(body) for _, body, _ in after.values())
+    assert total["kept_as_text"] == {"duplicate keys": 1}
+    assert total["left"] == {}
+    assert sum(tally["cells"] for tally in done.json["tallies"]) == CELLS
+    assert {(tally["shard"], tally["column_name"]) for tally in done.json["tallies"]} == {
+        (fresh_store.shard_of(row), column) for row, column, _ in legacy
+    }
+    assert {key: (value[0], value[2]) for key, value in before.items()} == {
+        key: (value[0], value[2]) for key, value in after.items()
+    }
+    assert (again.code, again.out) == (0, "nothing to do: no legacy body is left\n")
+    assert plan.out.endswith("nothing to do: no legacy body is left\n")
+    assert checked.json["by_codec"] == {"msgpack+zlib": CELLS - 1, "json+zlib": 1}
+
+
+def test_run_some_shards_to_another_codec(invoke, fresh_url, fresh_store, legacy):
+    """--shards and --to; the other shards stay as they are, and the tables are for people."""
+    result = invoke("migrate", "run", "--execute", "--shards", "1,3", "--to", "msgpack+zstd", url=fresh_url)
+
+    codecs: dict[int, set] = {}
+    for (shard, _), (_, body, _) in everything(fresh_store).items():
+        codecs.setdefault(shard, set()).add(describe_body(body).name)
+    assert result.code == 0
+    assert codecs[0] == codecs[2] == {"legacy"}
+    assert codecs[1] | codecs[3] <= {"msgpack+zstd", "json+zstd"}
+    assert "by shard and column" in result.out
+    assert "reclaimed" in result.out
+    assert result.err == ""
+
+
+def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, fresh_url, fresh_store, legacy, damage):
+    """The unreadable body stays, the others are done."""
+    shard = damage(legacy[5], b"{broken")
+    row, column, ref_key = legacy[5]
+    plan = invoke("migrate", "plan", url=fresh_url)
+    done = invoke("migrate", "run", "--execute", url=fresh_url)
+    data = invoke("migrate", "run", "--execute", "--json", url=fresh_url)
+
+    assert plan.code == 0
+    assert done.code == data.code == 1
+    assert f"re-encoded {CELLS - 1} cells" in done.out
+    assert "1 left as they are: UnreadableLegacy" in done.out
+    assert f"shard {shard}, cell ({row}, {column}, {ref_key}): " in done.err
+    [failure] = data.json["failures"]
+    assert failure["key"] == {"row_key": str(row), "column_name": column, "ref_key": ref_key}
+    assert (failure["shard"], failure["reason"]) == (shard, "UnreadableLegacy")
+    assert data.json["total"]["cells"] == 0
+    assert data.json["total"]["left"] == {"UnreadableLegacy": 1}
+
+
+@pytest.mark.parametrize("name", ["legacy", "pickle", "msgpack+brotli", "MSGPACK+ZLIB"])
+@pytest.mark.parametrize("verb", [("plan",), ("run", "--execute")])
+def test_to_a_codec_that_does_not_exist_is_exit_2(invoke, datastore_url, verb, name):
+    """The ones that do are listed."""
+    result = invoke("migrate", *verb, "--to", name, url=datastore_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert "'msgpack+zlib'" in result.err

@@ -1,0 +1,324 @@
+"""``schemaless load`` and ``dump``: files in, files out, and what went wrong by file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import uuid
+
+import pytest
+
+from schemaless.cell import row_key_for
+from schemaless.codec.envelope import describe_body, encode_body
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def trips(tmp_path, new_row):
+    """Six documents, each with a UUID, a name and a version; gives the file and the documents."""
+    documents = [
+        {"trip": {"id": str(new_row()), "tail.no": f"N{number}", "hash": f"trip {new_row()}"}, "version": number + 1}
+        for number in range(6)
+    ]
+    path = tmp_path / "trips of today.ndjson"
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+    return path, documents
+
+
+def test_load_file_then_again(invoke, store, datastore_url, trips):
+    """The count of created cells on standard output; run again, all of them were there already."""
+    path, documents = trips
+    arguments = ("load", path, "--column", "BASE", "--row-key", "trip.id", "--ref-key", "version")
+    first = invoke(*arguments, url=datastore_url)
+    second = invoke(*arguments, "--json", url=datastore_url)
+
+    assert (first.code, second.code) == (0, 0)
+    assert first.out.startswith("6 cells created, 0 were there already, 0 lines passed over; ")
+    assert second.json == {"created": 0, "there_already": 6, "body_bytes": 0, "passed_over": []}
+    for document in documents:
+        cell = store.get_cell(uuid.UUID(document["trip"]["id"]), "BASE", document["version"])
+        assert cell.body == document
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_load_reads_standard_input(invoke, store, datastore_url, trips, packed):
+    """FILE may be -, and gzip is recognised there too."""
+    path, documents = trips
+    data = path.read_bytes()
+    arguments = ("load", "-", "--column", "STDIN", "--row-key", "/trip/id", "--json")
+    result = invoke(*arguments, url=datastore_url, stdin=gzip.compress(data) if packed else data)
+
+    assert result.json["created"] == 6
+    assert store.get_cell(uuid.UUID(documents[5]["trip"]["id"]), "STDIN", 1).body == documents[5]
+
+
+def test_load_several_files_one_of_them_packed(invoke, datastore_url, trips, tmp_path):
+    """Counts are of all files together."""
+    path, _ = trips
+    packed = tmp_path / "more.ndjson.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes().replace(b'"version"', b'"Version"')))
+    result = invoke("load", path, packed, "--column", "X", "--row-key", "uuid5:trip.hash", "--ref-key", "@line",
+                    "--keep-going", "--json", url=datastore_url)  # fmt: skip
+
+    assert result.code == 1
+    assert (result.json["created"], len(result.json["passed_over"])) == (6, 6)
+    assert {(entry["file"], entry["line"]) for entry in result.json["passed_over"]} == {
+        (str(packed), number) for number in range(1, 7)
+    }
+
+
+@pytest.mark.parametrize(
+    ("row_key", "ref_key", "expected"),
+    [
+        ("trip.id", "=7", lambda document, line, number: (uuid.UUID(document["trip"]["id"]), 7)),
+        ("/trip/id", "/version", lambda document, line, number: (uuid.UUID(document["trip"]["id"]), number)),
+        ("uuid5:trip.hash", "@line", lambda document, line, number: (row_key_for(document["trip"]["hash"]), number)),
+        ("@line", "version", lambda document, line, number: (row_key_for(line), number)),
+        ("uuid5:/trip/tail.no", "=0", lambda document, line, number: (row_key_for(document["trip"]["tail.no"]), 0)),
+    ],
+)
+def test_load_finds_keys_as_told(invoke, store, datastore_url, trips, row_key, ref_key, expected):
+    """A UUID field, a hashed field, the line itself; a dotted path or a pointer; a field, a constant, the number."""
+    path, documents = trips
+    column = "K" + re.sub(r"[^A-Za-z]", "-", f"{row_key}{ref_key}")
+    result = invoke(
+        "load", path, "--column", column, "--row-key", row_key, "--ref-key", ref_key, "--json", url=datastore_url
+    )
+
+    assert (result.code, result.json["created"]) == (0, 6)
+    for number, (document, line) in enumerate(zip(documents, path.read_text().splitlines(), strict=True), start=1):
+        row, version = expected(document, line, number)
+        assert store.get_cell(row, column, version).body == document
+
+
+@pytest.mark.parametrize("name", ["legacy", "json+zlib", "msgpack+zstd"])
+def test_load_as_a_codec(invoke, store, datastore_url, new_row, tmp_path, name):
+    """--as legacy keeps the line; the others are what check and history then name."""
+    row = new_row()
+    line = b'{ "id": "%b",  "text": "%b" }' % (str(row).encode(), b"long enough " * 20)
+    path = tmp_path / "one"
+    path.write_bytes(line)
+    result = invoke("load", path, "--column", "BASE", "--row-key", "id", "--as", name, url=datastore_url)
+
+    stored = next(store.get_stored_versions(row, "BASE"))
+    assert result.code == 0
+    assert describe_body(stored.body).name == name
+    assert name != "legacy" or stored.body == line
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ((), "give --column NAME and --row-key EXPR, or --from-dump"),
+        (("--column", "A"), "give --column NAME and --row-key EXPR"),
+        (("--column", "A", "--row-key", "id", "--from-dump"), "leave --column and --row-key out"),
+        (("--column", "a b", "--row-key", "id"), "schemaless: column_name must be"),
+        (("--column", "A", "--row-key", "id", "--ref-key", "=x"), "schemaless: --ref-key =x: expected a number"),
+        (("--column", "A", "--row-key", "id", "--as", "pickle"), "'pickle' is not one of"),
+        (("--column", "A", "--row-key", "id"), "line 1: no field 'id' in the document; its fields are 'trip', 'vers"),
+        (("--column", "A", "--row-key", "trip.x"), "line 1: no field 'x' in trip; its fields are 'id', 'tail.no'"),
+        (("--column", "A", "--row-key", "version.x"), "line 1: no field 'x' in version; it is a int"),
+        (("--column", "A", "--row-key", "trip.hash"), "use uuid5:trip.hash to hash it, if it is a name"),
+        (("--column", "A", "--row-key", "uuid5:trip"), "expected a string or an integer to hash"),
+        (("--column", "A", "--row-key", "trip.id", "--ref-key", "trip.id"), "line 1: .*expected an integer, got"),
+        (("--from-dump",), "line 1: not a line of 'schemaless dump'"),
+    ],
+)
+def test_load_that_cannot_be_done_is_exit_2(invoke, datastore_url, trips, options, complaint):
+    """Options that contradict each other, and keys that are not in the documents: one line that says which."""
+    result = invoke("load", trips[0], *options, url=datastore_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert re.search(complaint, result.err)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "forbidden", "cut", "unreadable"])
+def test_load_of_a_file_that_cannot_be_read_is_exit_2(invoke, datastore_url, trips, tmp_path, kind):
+    """One line that names the file, not a traceback and not 'stopped'."""
+    path = tmp_path / "data.gz"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "forbidden":
+        if os.geteuid() == 0:
+            pytest.skip("root may read everything")
+        path.touch(0o000)
+    elif kind == "cut":
+        path.write_bytes(gzip.compress(trips[0].read_bytes())[:-20])
+    elif kind == "unreadable":
+        # Opens, but every read of it fails.
+        path.symlink_to("/proc/self/mem")
+    result = invoke("load", path, "--column", "A", "--row-key", "trip.id", url=datastore_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"schemaless: cannot read {path}")
+    assert result.err.count("\n") == 1
+
+
+def test_load_bad_line_names_file_and_line(invoke, datastore_url, trips):
+    """Exit 2 without --keep-going; with it 1, every other line loaded, and each bad one named on standard error."""
+    path = trips[0]
+    lines = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([*lines[:2], b'{"cut": ', *lines[2:4], b'{"trip": {"id": "\\ud800"}}', *lines[4:]]))
+    arguments = ("load", path, "--column", "BAD", "--row-key", "trip.id")
+    stopped = invoke(*arguments, url=datastore_url)
+    passed = invoke(*arguments, "--keep-going", url=datastore_url)
+
+    assert (stopped.code, stopped.out) == (2, "")
+    assert stopped.err.startswith(f"schemaless: {path}, line 3: no envelope, and not JSON text")
+    assert passed.code == 1
+    assert passed.out.startswith("4 cells created, 2 were there already, 2 lines passed over; ")
+    assert [line.split(": ")[0] for line in passed.err.splitlines()] == [
+        f"passed over {path}, line {number}" for number in (3, 6)
+    ]
+
+
+def test_load_conflict_is_exit_1_with_file_line_and_cell(invoke, store, datastore_url, trips):
+    """What is stored stays; --keep-going loads the others."""
+    path, documents = trips
+    row = uuid.UUID(documents[3]["trip"]["id"])
+    store.put_cell(row, "BASE", 1, "first")
+    arguments = ("load", path, "--column", "BASE", "--row-key", "trip.id")
+    stopped = invoke(*arguments, url=datastore_url)
+    passed = invoke(*arguments, "--keep-going", "--json", url=datastore_url)
+
+    assert (stopped.code, stopped.out) == (1, "")
+    assert stopped.err.startswith(f"schemaless: {path}, line 4: cell ({row}, BASE, 1) exists with a different body")
+    assert passed.code == 1
+    assert passed.json["created"] + passed.json["there_already"] == 5
+    assert [entry["line"] for entry in passed.json["passed_over"]] == [4]
+    assert store.get_cell(row, "BASE", 1).body == "first"
+
+
+def test_load_of_names_that_utf8_cannot_hold_is_a_bad_line(invoke, datastore_url):
+    """A lone surrogate cannot be hashed."""
+    result = invoke(
+        "load", "-", "--column", "A", "--row-key", "uuid5:id", url=datastore_url, stdin=b'{"id": "\\ud800"}'
+    )
+
+    assert result.code == 2
+    assert "-, line 1: a name to hash has to be text that UTF-8 can hold" in result.err
+
+
+@pytest.fixture
+def dumped(fresh_store, new_row):
+    """A datastore with 40 cells in two columns."""
+    for number in range(40):
+        fresh_store.put_cell(new_row(), "AB"[number % 2], number, {"n": number, "text": "ü" * 60})
+    return fresh_store
+
+
+def test_dump_selects_columns_and_shards(invoke, dumped, fresh_url, tmp_path):
+    """One line a cell on standard output, or in a file; nothing else on either stream."""
+    every = invoke("dump", url=fresh_url)
+    one = invoke("dump", "--column", "B", "--shards", "0-1,3", url=fresh_url)
+    path = tmp_path / "dump.ndjson"
+    written = invoke("dump", "--output", path, url=fresh_url)
+
+    lines = [json.loads(line) for line in every.out.splitlines()]
+    assert (every.code, every.err, len(lines)) == (0, "", 40)
+    assert [line["body"] for line in (json.loads(line) for line in one.out.splitlines())] == [
+        line["body"]
+        for line in lines
+        if line["column_name"] == "B" and dumped.shard_of(uuid.UUID(line["row_key"])) in (0, 1, 3)
+    ]
+    assert (written.code, written.out, written.err) == (0, "", "")
+    assert path.read_text() == every.out
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_dump_into_load_is_a_copy(invoke, dumped, fresh_url, server_urls, stored, request):
+    """Documents, or with --stored the very bytes; run again, all is there already."""
+    target = f"copy_of_{dumped.name}"
+    url = invoke("create", target, "--shards", 2, "--cluster", server_urls[0]).out.strip()
+    text = invoke("dump", *(["--stored"] if stored else []), url=fresh_url).out.encode()
+    loaded = invoke("load", "-", "--from-dump", "--json", url=url, stdin=text)
+    again = invoke("load", "-", "--from-dump", "--as", "json+zlib", "--json", url=url, stdin=text)
+    copied = invoke("dump", "--stored", url=url).out
+
+    assert (loaded.code, loaded.json["created"]) == (0, 40)
+    assert (again.json["created"], again.json["there_already"]) == (0, 40)
+
+    def cells(output: str) -> set[tuple]:
+        fields = [json.loads(line) for line in output.splitlines()]
+        return {(line["row_key"], line["column_name"], line["ref_key"], line["stored"]) for line in fields}
+
+    assert cells(copied) == cells(invoke("dump", "--stored", url=fresh_url).out)
+
+
+def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url, row):
+    """With --stored its bytes are written all the same, and load names the line."""
+    shard = dumped.shard_of(row)
+    damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
+    damaged[-1] ^= 1
+    dumped.shards.execute(
+        shard,
+        b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'A', 1, x'%b')"
+        % (dumped.shards.database(shard).encode(), row.hex.encode(), damaged.hex().encode()),
+    )
+    documents = invoke("dump", url=fresh_url)
+    stored = invoke("dump", "--stored", "--shards", shard, url=fresh_url)
+    loaded = invoke("load", "-", "--from-dump", "--keep-going", "--json", url=fresh_url, stdin=stored.out.encode())
+
+    assert documents.code == 1
+    assert f"cell ({row}, A, 1) in shard {shard}: CRC-32" in documents.err
+    lines = stored.out.splitlines()
+    assert stored.code == 0
+    assert loaded.code == 1
+    assert [entry["line"] for entry in loaded.json["passed_over"]] == [len(lines)]
+    assert loaded.json["there_already"] == len(lines) - 1
+
+
+@pytest.mark.parametrize("shards", ["4", "0-9", "3-1", "x", "1,", "-1", "0--1"])
+def test_shards_that_are_not_there_are_exit_2(invoke, fresh_url, shards):
+    """The range that exists is named."""
+    result = invoke("dump", f"--shards={shards}", url=fresh_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert "--shards" in result.err
+
+
+@pytest.mark.parametrize("place", ["missing/dump", "."])
+def test_dump_to_where_it_cannot_write_is_exit_2(invoke, dumped, fresh_url, tmp_path, place):
+    """No such folder, a folder itself: one line."""
+    result = invoke("dump", "--output", tmp_path / place, url=fresh_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert re.search("cannot write .*: No such file|is a directory", result.err)
+
+
+def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):
+    """One line that says so; a dump that was cut short is no success."""
+    to_file = invoke("dump", "--output", "/dev/full", url=fresh_url)
+    process = start("info", "--json", url=fresh_url, stdout="/dev/full")
+    _, err = process.communicate(timeout=30)
+
+    assert (to_file.code, to_file.err) == (1, "schemaless: reading or writing: No space left on device\n")
+    assert (process.returncode, err.decode()) == (1, to_file.err)
+
+
+def test_dump_to_head_is_quiet(start, dumped, fresh_url):
+    """The reader goes away after a line: exit 0, and not a word about it."""
+    for number in range(40):
+        dumped.put_cell(uuid.UUID(int=number), "BIG", 1, "x" * 20_000)
+    process = start("dump", url=fresh_url)
+    first = process.stdout.readline()
+    process.stdout.close()
+    process.stdin.close()
+    err = process.stderr.read()
+
+    assert json.loads(first)
+    assert (process.wait(30), err) == (0, b"")
+
+
+@pytest.mark.parametrize("command", [("info",), ("check", "--json")])
+def test_short_output_to_a_closed_pipe_is_quiet(start, datastore_url, command):
+    """Also where the first write comes at the very end."""
+    process = start(*command, url=datastore_url)
+    process.stdout.close()
+    process.stdin.close()
+    err = process.stderr.read()
+
+    assert (process.wait(30), err) == (0, b"")
