@@ -1,0 +1,106 @@
+"""Stopped in the middle, by Ctrl-C or SIGTERM: exit 3, and the same command goes on, to the undisturbed end.
+
+``tests/jobs/test_killed.py`` has kill -9.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pymysql
+import pytest
+
+from schemaless import NewStoredCell
+from schemaless.cell import row_key_for
+from schemaless.codec.envelope import encode_body, is_enveloped
+from schemaless.codec.recode import recode
+from schemaless.jobs.check import check
+
+pytestmark = pytest.mark.mysql
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+LINES = [json.dumps({"id": f"n{number}", "text": "some text " * 10}).encode() + b"\n" for number in range(1_500)]
+
+
+def expect_stopped(process) -> None:
+    """The process ends with exit 3 and says how to go on."""
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, b""), err
+    assert err.decode().strip() == (
+        "schemaless: stopped; what was done is kept, and the same command goes on from there"
+    )
+
+
+def everything(store) -> dict:
+    return {
+        (shard, cell.added_id): (cell.key, cell.body, cell.created_at)
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_load_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fresh_url, how):
+    """What was loaded stays; the same load again ends with every cell once, and no added_id lost."""
+    arguments = ("load", "-", "--column", "A", "--row-key", "uuid5:id", "--json")
+    process = start(*arguments, url=fresh_url)
+    # The rest never comes: the process waits for it when the signal does.
+    process.stdin.write(b"".join(LINES[:1_200]))
+    process.stdin.flush()
+    eventually(lambda: len(everything(fresh_store)) >= 500, "a batch of cells")
+    process.send_signal(how)
+    expect_stopped(process)
+    partly = len(everything(fresh_store))
+
+    again = start(*arguments, url=fresh_url)
+    out, err = again.communicate(b"".join(LINES), timeout=60)
+    cells = everything(fresh_store)
+
+    assert 500 <= partly < 1_500
+    assert again.returncode == 0, err
+    assert json.loads(out)["created"] == 1_500 - partly
+    assert json.loads(out)["there_already"] == partly
+    assert {key: body for key, body, _ in cells.values()} == {
+        (row_key_for(json.loads(line)["id"]), "A", 1): encode_body(json.loads(line)) for line in LINES
+    }
+    for shard in range(fresh_store.shard_count):
+        ids = [added_id for number, added_id in cells if number == shard]
+        assert ids == list(range(1, len(ids) + 1))
+    assert check(fresh_store).faults == {}
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fresh_url, new_row, how):
+    """Bodies of the shards before are done, the others legacy; the same run again does the rest, ids and times kept."""
+    fresh_store.put_stored_cells(
+        [NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:600]],
+    )
+    before = everything(fresh_store)
+    arguments = ("migrate", "run", "--execute", "--json")
+    database = fresh_store.shards.database(2)
+    socket = fresh_store.topology.cluster_of(2).primary.socket
+    # The run meets a row that somebody holds, in the third of four shards, and waits there when the signal comes.
+    holder = pymysql.connect(unix_socket=socket, user="root", autocommit=False)
+    try:
+        with holder.cursor() as cursor:
+            cursor.execute(f"SELECT added_id FROM `{database}`.cell WHERE added_id = 1 FOR UPDATE")
+        process = start(*arguments, url=fresh_url)
+        eventually(lambda: not list(fresh_store.scan_shard(1, legacy_only=True)), "the second shard is done")
+        process.send_signal(how)
+        expect_stopped(process)
+    finally:
+        holder.close()
+    middle = everything(fresh_store)
+
+    again = start(*arguments, url=fresh_url)
+    out, err = again.communicate(timeout=60)
+    after = everything(fresh_store)
+
+    done = {place for place, (_, body, _) in middle.items() if is_enveloped(body)}
+    assert {shard for shard, _ in done} >= {0, 1}
+    assert {shard for shard, _ in middle.keys() - done} >= {3}
+    assert again.returncode == 0, err
+    assert json.loads(out)["total"]["cells"] <= 600 - len([place for place in done if place[0] < 2])
+    assert after == {place: (key, recode(body).body, time) for place, (key, body, time) in before.items()}
+    assert check(fresh_store).faults == {}
