@@ -1,6 +1,7 @@
 """Servers and datastores for the suite: real ones, MySQL first and MariaDB too.
 
-``SERVER=mysql`` or ``SERVER=mariadb`` runs the suite on one of them only.
+``SERVER=mysql`` or ``SERVER=mariadb`` runs the suite on one of them only, ``SERVER=docker`` on the containers of
+docker/compose.yaml, ``SERVER=mysql://...`` or two such URLs with a comma on servers that run already (docs/docker.md).
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import pytest
+from pytest_docker.plugin import Services
 
 import schemaless
 from schemaless.local.servers import LocalServer
+from tests import foreign
 from tests.servers import private_servers
 
-_chosen = os.environ.get("SERVER")
-_FLAVOURS = ["mysql", "mariadb"] if not _chosen else [_chosen]
+_ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
+_FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
+_THROUGH_THE_SOCKET = ("test_load_stopped_in_the_middle_goes_on", "test_migrate_stopped_in_the_middle_goes_on")
+_PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)
 _rows = itertools.count(1)
 
@@ -32,31 +38,62 @@ def pytest_configure(config: pytest.Config) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    config.stash[_PASSWORD] = foreign.configure()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what comes in through the socket of a private server, where servers are not."""
+    skip = pytest.mark.skip(reason="comes in through a socket, which servers of SERVER=docker or SERVER=<url> have not")
+    for item in items if _ON_FOREIGN else ():
+        if item.name.startswith(_THROUGH_THE_SOCKET):
+            item.add_marker(skip)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give the password of foreign servers to the tests that use them; private servers have none."""
+    password = item.config.stash[_PASSWORD]
+    if password is not None and "server_urls" in getattr(item, "fixturenames", ()):
+        os.environ["SCHEMALESS_PASSWORD"] = password
+    elif _ON_FOREIGN:
+        os.environ.pop("SCHEMALESS_PASSWORD", None)
 
 
 @pytest.fixture(scope="session", params=_FLAVOURS)
 def flavour(request: pytest.FixtureRequest) -> str:
     """The kind of server: everything that uses one runs on each."""
+    if _ON_FOREIGN:
+        return str(request.getfixturevalue("_foreign").flavour)
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def servers(flavour: str) -> Iterator[list[LocalServer]]:
     """Two private servers, for the whole session. Tests that stop or kill one start their own."""
+    if _ON_FOREIGN:
+        pytest.skip("for private servers only, not for those of SERVER=docker or SERVER=<url>")
     with private_servers(flavour, 2) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def server_urls(servers: list[LocalServer]) -> list[str]:
+def server_urls(request: pytest.FixtureRequest, flavour: str) -> list[str]:
     """The URLs of the two servers."""
-    return [server.url for server in servers]
+    if _ON_FOREIGN:
+        urls: list[str] = request.getfixturevalue("_foreign").urls
+        return urls
+    return [server.url for server in request.getfixturevalue("servers")]
 
 
 @pytest.fixture(scope="session")
-def datastore_url(server_urls: list[str]) -> str:
+def prefix(request: pytest.FixtureRequest) -> str:
+    """What the name of a new datastore begins with: nothing on servers of our own, else something of this run's."""
+    return str(request.getfixturevalue("_foreign").prefix) if _ON_FOREIGN else ""
+
+
+@pytest.fixture(scope="session")
+def datastore_url(server_urls: list[str], prefix: str) -> str:
     """A datastore of four shards over two servers, shared by tests that keep to rows of their own."""
-    return schemaless.create("shared", 4, server_urls)
+    return schemaless.create(f"{prefix}shared", 4, server_urls)
 
 
 @pytest.fixture(scope="session")
@@ -73,9 +110,9 @@ def store(shared_store: schemaless.Datastore) -> schemaless.Datastore:
 
 
 @pytest.fixture
-def fresh_url(server_urls: list[str]) -> str:
+def fresh_url(server_urls: list[str], prefix: str) -> str:
     """A new, empty datastore of four shards over two servers."""
-    return schemaless.create(f"fresh{next(_names)}", 4, server_urls)
+    return schemaless.create(f"{prefix}fresh{next(_names)}", 4, server_urls)
 
 
 @pytest.fixture
@@ -95,3 +132,48 @@ def new_row() -> Callable[[], uuid.UUID]:
 def row(new_row: Callable[[], uuid.UUID]) -> uuid.UUID:
     """A row_key that no other test has."""
     return new_row()
+
+
+# ---- servers that are not ours
+
+
+@pytest.fixture(scope="session")
+def docker_compose_command() -> str:
+    """What pytest-docker runs Compose with."""
+    return foreign.compose_command()
+
+
+@pytest.fixture(scope="session")
+def docker_compose_file(pytestconfig: pytest.Config) -> str:
+    """The servers that users get, too."""
+    return str(Path(pytestconfig.rootpath, "docker", "compose.yaml"))
+
+
+@pytest.fixture(scope="session")
+def docker_compose_project_name() -> str:
+    """Containers and volumes of this run are named so; what a killed run left is found by it."""
+    return f"schemaless-test-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def docker_setup() -> list[str]:
+    """Started; ``compose_ports`` waits for them."""
+    return ["up --detach"]
+
+
+@pytest.fixture(scope="session")
+def compose_ports(docker_services: Services) -> dict[str, int]:
+    """The port on loopback of each server of docker/compose.yaml; all are healthy, and replicas replicate."""
+    return foreign.healthy_ports(docker_services)
+
+
+@pytest.fixture(scope="session")
+def _foreign(request: pytest.FixtureRequest) -> Iterator[foreign.Foreign]:
+    password = request.config.stash[_PASSWORD]
+    urls = foreign.GIVEN
+    if foreign.DOCKER:
+        ports = request.getfixturevalue("compose_ports")
+        host = request.getfixturevalue("docker_ip")
+        urls = [f"mysql://root@{host}:{ports[name]}" for name in ("primary-1", "primary-2")]
+    with foreign.foreign_servers([foreign.bare(url) for url in urls], password, clean=not foreign.DOCKER) as found:
+        yield found
