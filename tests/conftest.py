@@ -26,6 +26,12 @@ from tests.servers import private_servers
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
 _THROUGH_THE_SOCKET = ("test_load_stopped_in_the_middle_goes_on", "test_migrate_stopped_in_the_middle_goes_on")
+_ON_TWO_SERVERS = (
+    "test_create_spreads_shards_over_both_servers",
+    "test_create_beside_a_longer_name_is_fine",
+    "test_shards_swapped_between_servers_are_refused",
+    "test_info_shows_topology_and_counts_exactly_when_asked",
+)
 _PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)
 _rows = itertools.count(1)
@@ -42,11 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what comes in through the socket of a private server, where servers are not."""
-    skip = pytest.mark.skip(reason="comes in through a socket, which servers of SERVER=docker or SERVER=<url> have not")
+    """Skip what foreign servers are not fit for."""
+    socket = pytest.mark.skip(reason="comes in through the socket of a private server; there are none with this SERVER")
+    second = pytest.mark.skip(reason="needs two servers, SERVER names one")
     for item in items if _ON_FOREIGN else ():
         if item.name.startswith(_THROUGH_THE_SOCKET):
-            item.add_marker(skip)
+            item.add_marker(socket)
+        if item.name.startswith(_ON_TWO_SERVERS) and len(foreign.GIVEN) == 1:
+            item.add_marker(second)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
