@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import id_total, open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, out, print_json, progress
 from schemaless.jobs.check import Fault
 from schemaless.jobs.check import check as check_cells
@@ -51,8 +51,8 @@ def check(url: str, shards_text: str | None, as_json: bool) -> int:
 
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("checking", None, "cells") as advance:
-            report = check_cells(store, shards, on_fault=on_fault, on_cells=advance)
+        with progress("checking", id_total(store, shards), "ids") as advance:
+            report = check_cells(store, shards, on_fault=on_fault, on_ids=advance)
     if as_json:
         print_json(
             {

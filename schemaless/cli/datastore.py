@@ -12,9 +12,10 @@ from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.jobs.schema import schema_status, upgrade_schema
 from schemaless.mysql.pool import parse_url
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
-from schemaless.mysql.statements import count_cells
 from schemaless.store.create import create as create_datastore
 from schemaless.store.datastore import Datastore
+
+_BLOCK_ROWS = 10_000
 
 
 @click.command()
@@ -100,7 +101,7 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
         with progress(f"counting {name}", len(shards), "shards") as advance:
             cells = 0
             for shard in shards:
-                cells += store.shards.rows(shard, count_cells(store.shards.database(shard)))[0][0]
+                cells += sum(rows for _, _, rows in store.id_blocks(shard, _BLOCK_ROWS))
                 advance(1)
     else:
         names = ",".join(f"'{database}'" for database in databases).encode()

@@ -94,8 +94,9 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
         out().print(f"   {len(read)} cells by key in {seconds() * 1000:.0f} ms")
 
         _step(f"5. re-encode every body to {codec}, in place, each verified by decoding it again")
-        with _timed() as seconds, progress("   migrating", cells, "cells") as advance:
-            report = migrate(store, codec_named(codec), on_cells=advance)
+        ids = sum(store.id_span(shard) for shard in range(store.shard_count))
+        with _timed() as seconds, progress("   migrating", ids, "ids") as advance:
+            report = migrate(store, codec_named(codec), on_ids=advance)
         total = report.total()
         rate = total.bytes_before / max(seconds(), 1e-9) / 1_000_000
         out().print(f"   {total.cells:,} cells in {seconds():.1f} s, {rate:.1f} MB of legacy text a second")

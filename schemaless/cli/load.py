@@ -184,8 +184,10 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
             sink: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(output.open("wb"))
         except OSError as error:
             raise InvalidInput(f"cannot write {output}: {error.strerror}") from None
-        advance = stack.enter_context(progress("dumping", None, "cells"))
+        advance = stack.enter_context(progress("dumping", sum(store.id_span(shard) for shard in shards), "ids"))
+        last = (-1, 0)
         for cell in loading.iter_dump(store, shards, column):
             sink.write(loading.dump_line(cell, stored=stored) + b"\n")
-            advance(1)
+            advance(cell.added_id - last[1] if cell.shard == last[0] else 1)
+            last = (cell.shard, cell.added_id)
         sink.flush()

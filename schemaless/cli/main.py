@@ -107,7 +107,7 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         if show_traceback:
             traceback.print_exc()
-        error("stopped; what was done is kept, and the same command goes on from there")
+        error("stopped; what was written is kept, and the same command can be run again")
         return EXIT_STOPPED
     except _ReaderGone:
         # Not a fault.

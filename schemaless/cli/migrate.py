@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from schemaless.cli.options import codec_of, codec_option, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import codec_of, codec_option, id_total, open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
 from schemaless.jobs.migrate import MigrateReport, Plan, Tally
 from schemaless.jobs.migrate import plan as make_plan
 from schemaless.jobs.migrate import run as run_migration
-from schemaless.mysql.statements import count_cells
-from schemaless.store.datastore import Datastore
 
 _ROWS_SHOWN = 40
 
@@ -52,8 +49,8 @@ def plan(url: str, codec: str, shards_text: str | None, as_json: bool) -> None:
     """
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("counting", None, "cells") as advance:
-            result = make_plan(store, codec_of(codec), shards, on_cells=advance)
+        with progress("counting", id_total(store, shards), "ids") as advance:
+            result = make_plan(store, codec_of(codec), shards, on_ids=advance)
     _show_plan(result, as_json)
 
 
@@ -79,23 +76,15 @@ def run(url: str, codec: str, shards_text: str | None, execute: bool, as_json: b
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         if not execute:
-            with progress("counting", None, "cells") as advance:
-                result = make_plan(store, codec_of(codec), shards, on_cells=advance)
+            with progress("counting", id_total(store, shards), "ids") as advance:
+                result = make_plan(store, codec_of(codec), shards, on_ids=advance)
             _show_plan(result, as_json)
             note("nothing was changed; add --execute to do it")
             return 0
-        with progress("counting", None, "cells") as advance:
-            total = sum(_count(store, shard, advance) for shard in shards)
-        with progress("migrating", total, "cells") as advance:
-            report = run_migration(store, codec_of(codec), shards, on_cells=advance)
+        with progress("migrating", id_total(store, shards), "ids") as advance:
+            report = run_migration(store, codec_of(codec), shards, on_ids=advance)
     _show_report(report, as_json)
     return EXIT_FAILED if report.total().left else 0
-
-
-def _count(store: Datastore, shard: int, advance: Callable[[int], None]) -> int:
-    cells = int(store.shards.rows(shard, count_cells(store.shards.database(shard)))[0][0])
-    advance(cells)
-    return cells
 
 
 def _show_plan(result: Plan, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from schemaless.cell import CellKey, StoredCell, check_column_name, check_ref_key
 from schemaless.codec.envelope import check_canonical, describe_body
 from schemaless.errors import CorruptBody, InvalidCell, ShardIdentityMismatch
+from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
 
 
@@ -56,7 +57,7 @@ def check(
     shards: Iterable[int] | None = None,
     *,
     on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_cells: Callable[[int], None] = lambda more: None,
+    on_ids: Callable[[int], None] = lambda more: None,
 ) -> CheckReport:
     """Decode every cell, prove that its payload is canonical, and verify its place and its shard's identity.
 
@@ -64,7 +65,7 @@ def check(
         store: the datastore.
         shards: numbers of the shards to look at; all unless given.
         on_fault: called with each fault as it is found.
-        on_cells: called with the number of cells looked at since the last call.
+        on_ids: called with how many added_ids it has come further since the last call, as ``Datastore.id_span`` counts.
 
     Raises:
         ServerError: a server cannot be reached: that is no finding about its cells.
@@ -81,13 +82,16 @@ def check(
         try:
             # Also where this process has done so before: a check trusts no earlier answer.
             store.shards.verify(shard, store.shards.pool_for(store.shards.node_of(shard)))
-        except ShardIdentityMismatch as error:
+            store.id_span(shard)
+        except (ShardIdentityMismatch, DatabaseMissing) as error:
             fault(type(error).__name__, shard, None, str(error))
             continue
+        last_id = 0
         for cell in store.scan_shard(shard):
             report.cells += 1
             report.body_bytes += len(cell.body)
-            on_cells(1)
+            on_ids(cell.added_id - last_id if last_id else 1)
+            last_id = cell.added_id
             home = store.shard_of(cell.row_key)
             if home != shard:
                 fault("Misplaced", shard, cell, f"its row_key belongs to shard {home}, so no read finds it here")

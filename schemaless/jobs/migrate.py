@@ -24,7 +24,7 @@ from schemaless.store.datastore import Datastore
 _LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 """What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
 
-_BLOCK_ROWS: Final = 2_000
+_BLOCK_ROWS: Final = 500
 """Rows that one statement looks at, so that none runs long on a shard where little is left to do."""
 
 _CHUNK_CELLS: Final = 200
@@ -122,7 +122,7 @@ def run(
     codec: Codec = DEFAULT,
     shards: Iterable[int] | None = None,
     *,
-    on_cells: Callable[[int], None] = lambda more: None,
+    on_ids: Callable[[int], None] = lambda more: None,
 ) -> MigrateReport:
     """Re-encode every legacy body.
 
@@ -133,7 +133,7 @@ def run(
         store: the datastore.
         codec: what to re-encode to.
         shards: numbers of the shards; all unless given.
-        on_cells: called with the number of cells looked at since the last call, legacy or not.
+        on_ids: called with how many added_ids it has come further since the last call, as ``Datastore.id_span`` counts.
 
     Raises:
         InvalidInput: the codec is ``legacy``, or there is no such shard.
@@ -142,10 +142,11 @@ def run(
     _check_codec(codec)
     report = MigrateReport(codec.name)
     for shard in _shards(store, shards):
-        for after, up_to, rows in _blocks(store, shard):
+        for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
             for chunk in _chunks(store.scan_shard(shard, after=after, up_to=up_to, legacy_only=True)):
                 _replace(store, shard, codec, chunk, report)
-            on_cells(rows)
+            # The first block begins somewhere above 0.
+            on_ids(up_to - after if after else rows)
     return report
 
 
@@ -163,11 +164,11 @@ def _replace(store: Datastore, shard: int, codec: Codec, cells: list[StoredCell]
                 changes.append((cell, recoded.body, recoded.keep_reason))
         pending = []
         for sql, part in _statements(store, shard, changes, report):
-            affected = store.shards.execute(shard, sql).affected
+            affected, resent = _update(store, shard, sql)
             now = None if affected == len(part) else _read_again(store, shard, part)
             for cell, body, keep_reason in part:
                 found = cell if now is None else now.get(cell.added_id)
-                if now is None or (found is not None and found.body == body):
+                if now is None or (resent and found is not None and found.body == body):
                     tally = report.tally(shard, cell.column_name)
                     tally.cells += 1
                     tally.bytes_before += len(cell.body)
@@ -185,6 +186,18 @@ def _replace(store: Datastore, shard: int, codec: Codec, cells: list[StoredCell]
             return
     for cell in pending:
         _leave(report, cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
+
+
+def _update(store: Datastore, shard: int, sql: bytes) -> tuple[int, bool]:
+    """Send an UPDATE; return how many rows it matched, and whether it had to be sent again after a lost reply."""
+    attempts = 0
+
+    def operation(connection: Connection) -> int:
+        nonlocal attempts
+        attempts += 1
+        return connection.execute(sql).affected
+
+    return store.shards.run(shard, operation, writes=True), attempts > 1
 
 
 def _read_again(
@@ -253,7 +266,7 @@ def plan(
     codec: Codec = DEFAULT,
     shards: Iterable[int] | None = None,
     *,
-    on_cells: Callable[[int], None] = lambda more: None,
+    on_ids: Callable[[int], None] = lambda more: None,
 ) -> Plan:
     """Count what is stored, and re-encode a sample to estimate what a run would reclaim. Changes nothing.
 
@@ -264,7 +277,7 @@ def plan(
         store: the datastore.
         codec: what a run would re-encode to.
         shards: numbers of the shards; all unless given.
-        on_cells: called with the number of cells counted since the last call.
+        on_ids: as in ``run``.
 
     Raises:
         InvalidInput: the codec is ``legacy``, or there is no such shard.
@@ -273,7 +286,7 @@ def plan(
     result = Plan(MigrateReport(codec.name))
     for shard in _shards(store, shards):
         blocks: list[tuple[int, int]] = []
-        for after, up_to, rows in _blocks(store, shard):
+        for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
             sql = statements.select_census(store.shards.database(shard), after, up_to)
             census: Any = store.shards.rows(shard, sql)
             legacy_here = 0
@@ -288,7 +301,7 @@ def plan(
                     legacy_here += cells
             if legacy_here:
                 blocks.append((after, up_to))
-            on_cells(rows)
+            on_ids(up_to - after if after else rows)
         _estimate(store, shard, codec, blocks, result)
     return result
 
@@ -329,18 +342,6 @@ def _estimate(store: Datastore, shard: int, codec: Codec, blocks: list[tuple[int
             sample = sampled.get(column_name, whole)
             ratio = sample.bytes_after / sample.bytes_before if sample.bytes_before else 1.0
             tally.bytes_after = round(tally.bytes_before * ratio)
-
-
-def _blocks(store: Datastore, shard: int) -> Iterator[tuple[int, int, int]]:
-    """Yield runs of neighbouring rows as ``(after, up_to, rows)``."""
-    database = store.shards.database(shard)
-    after = 0
-    while True:
-        up_to, count = store.shards.rows(shard, statements.select_block_end(database, after, _BLOCK_ROWS))[0]
-        if not count:
-            return
-        yield after, int(up_to), int(count)
-        after = int(up_to)
 
 
 def _chunks(cells: Iterator[StoredCell]) -> Iterator[list[StoredCell]]:

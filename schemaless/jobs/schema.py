@@ -9,7 +9,7 @@ from schemaless.cluster.topology import check_datastore_name, shard_database
 from schemaless.errors import SchemalessError
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool, PoolOptions, ServerURL
-from schemaless.mysql.schema import Branch, head, upgrade, version_of
+from schemaless.mysql.schema import Branch, Identity, has_identity, head, upgrade, verify_identity, version_of
 from schemaless.store.catalog import read_catalog
 
 
@@ -50,7 +50,7 @@ def schema_status(url: ServerURL) -> list[DatabaseState]:
         ServerError: a server cannot be reached.
     """
     states = []
-    for pool, database, branch in _databases(url):
+    for pool, database, branch, _ in _databases(url):
         try:
             revision = version_of(pool, database)
         except DatabaseMissing:
@@ -67,8 +67,10 @@ def upgrade_schema(url: ServerURL, *, on_database: Callable[[str], None] = lambd
         ServerError: the catalog cannot be upgraded.
     """
     outcome = UpgradeOutcome()
-    for pool, database, branch in _databases(url, upgrade_catalog=outcome):
+    for pool, database, branch, identity in _databases(url, upgrade_catalog=outcome):
         try:
+            if identity is not None and has_identity(pool, database):
+                verify_identity(pool, database, identity)
             if upgrade(pool, database, branch):
                 outcome.upgraded.append(database)
             elif branch == "shard" or database not in outcome.upgraded:
@@ -79,7 +81,9 @@ def upgrade_schema(url: ServerURL, *, on_database: Callable[[str], None] = lambd
     return outcome
 
 
-def _databases(url: ServerURL, upgrade_catalog: UpgradeOutcome | None = None) -> Iterator[tuple[NodePool, str, Branch]]:
+def _databases(
+    url: ServerURL, upgrade_catalog: UpgradeOutcome | None = None
+) -> Iterator[tuple[NodePool, str, Branch, Identity | None]]:
     """Yield the catalog and every shard; the catalog is upgraded before it is read where that is asked for."""
     name = check_datastore_name(url.database or "")
     options = PoolOptions(pool_size=2)
@@ -88,12 +92,13 @@ def _databases(url: ServerURL, upgrade_catalog: UpgradeOutcome | None = None) ->
     try:
         if upgrade_catalog is not None and upgrade(catalog, name, "catalog"):
             upgrade_catalog.upgraded.append(name)
-        yield catalog, name, "catalog"
+        yield catalog, name, "catalog", None
         topology = read_catalog(catalog, name).topology
         for shard in range(topology.shard_count):
             node = topology.cluster_of(shard).primary
             pool = pools.setdefault(node, NodePool(node, url.credentials, options))
-            yield pool, shard_database(name, shard), "shard"
+            identity = Identity(name, shard, topology.shard_count, topology.placement)
+            yield pool, shard_database(name, shard), "shard", identity
     finally:
         for pool in pools.values():
             pool.close()

@@ -16,6 +16,10 @@ class ConnectionLost(ServerUnavailable):
     """The connection broke after something may have been sent on it."""
 
 
+class ReplyTimedOut(ConnectionLost):
+    """The client gave up waiting for a reply; the server may be at it still."""
+
+
 class Deadlock(ServerTimeout):
     """The server chose this transaction to end a deadlock; all of it was rolled back."""
 
@@ -93,7 +97,7 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
         kind = ServerUnavailable
     elif code in _LOST or code in _UNREACHABLE or not code:
         # No number means that the driver lost its place in the protocol or the socket failed under it.
-        kind = ConnectionLost
+        kind = ReplyTimedOut if "timed out" in text else ConnectionLost
     else:
         kind = ServerRefused
     return kind(message, node=node, shard=shard, code=code or None)

@@ -31,7 +31,7 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.mysql.errors import ConnectionLost, Deadlock, translated
+from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, translated
 
 T = TypeVar("T")
 
@@ -72,7 +72,10 @@ class ServerURL:
     database: str | None
 
     def __str__(self) -> str:
-        return self.for_database(self.database).render_as_string(hide_password=True)
+        url = self.for_database(self.database)
+        # Options such as ssl_key_password are as secret as the password itself.
+        hidden = {name: "***" if "pass" in name else value for name, value in url.query.items()}
+        return url.set(query=hidden).render_as_string(hide_password=True)
 
     def for_database(self, database: str | None) -> URL:
         """Return SQLAlchemy's form of this URL with another database."""
@@ -107,11 +110,11 @@ def parse_url(text: str) -> ServerURL:
     if socket is not None and not isinstance(socket, str):
         raise InvalidInput("the URL names unix_socket twice")
     if socket is None and not url.host:
-        raise InvalidInput(
-            f"the URL names no server: {url.render_as_string(hide_password=True)}; add a host, or unix_socket"
-        )
+        raise InvalidInput("the URL names no server; add a host, as in mysql://user@host/name, or ?unix_socket=/path")
     node = Node("primary", socket=socket) if socket else Node("primary", host=url.host, port=url.port or 3306)
-    password = url.password if url.password is not None else os.environ.get("SCHEMALESS_PASSWORD")
+    in_query = [query.pop(name, None) for name in ("password", "passwd")]
+    candidates = (url.password, *in_query, os.environ.get("SCHEMALESS_PASSWORD"))
+    password = next((word for word in candidates if isinstance(word, str)), None)
     credentials = Credentials(f"mysql+{driver or 'pymysql'}", url.username, password, tuple(sorted(query.items())))
     return ServerURL(node, credentials, url.database or None)
 
@@ -215,14 +218,16 @@ class NodePool:
 
     def _connect_args(self) -> dict[str, Any]:
         options = self.options
-        return {
+        arguments = {
             "charset": "utf8mb4",
             # mysqlclient takes whole seconds only, and 0 would mean for ever.
             "connect_timeout": max(1, round(options.connect_timeout_s)),
             "read_timeout": max(1, round(options.read_timeout_s)),
             "write_timeout": max(1, round(options.write_timeout_s)),
-            "init_command": SESSION,
         }
+        # What the URL says counts; SQLAlchemy hands it to the driver.
+        said = {name for name, _ in self._credentials.query}
+        return {name: value for name, value in arguments.items() if name not in said} | {"init_command": SESSION}
 
     def _make_engine(self) -> Engine:
         options = self.options
@@ -279,6 +284,8 @@ class NodePool:
             return fairy
         except SchemalessError:
             raise
+        except (TypeError, sqlalchemy.exc.ArgumentError) as error:
+            raise InvalidInput(f"the URL's options cannot be used: {error}") from error
         except Exception as error:
             raise translated(error, str(self.node), shard, connecting=True) from error
 
@@ -306,6 +313,14 @@ class NodePool:
                     return operation(connection)
             except ConnectionLost as error:
                 lost = last = error
+                if isinstance(error, ReplyTimedOut) and not writes:
+                    # It may be running there still: asking again would only add another.
+                    raise ServerTimeout(
+                        f"no reply in time ({error.message}); give a higher read_timeout in the URL or to connect()",
+                        node=error.node,
+                        shard=shard,
+                        code=error.code,
+                    ) from error
             except Deadlock as error:
                 last = error
             except ServerError as error:

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import FORMAT
-from schemaless.errors import ShardIdentityMismatch
+from schemaless.errors import SchemaMismatch, ShardIdentityMismatch
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import Connection, NodePool
 from schemaless.mysql.statements import insert_identity, select_identity, select_version
@@ -79,6 +79,11 @@ def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
     )
     pool.run(lambda connection: connection.execute(statement), shard=identity.shard)
     verify_identity(pool, database, identity)
+
+
+def has_identity(pool: NodePool, database: str) -> bool:
+    """Whether a shard database says which shard it is; one whose tables are still to be made does not."""
+    return "shard_identity" in tables_of(pool, database)
 
 
 def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
@@ -149,9 +154,19 @@ def upgrade(pool: NodePool, database: str, branch: Branch) -> bool:
 
     Returns:
         Whether there was any.
+
+    Raises:
+        SchemaMismatch: it is at a revision that this version does not know.
+        ServerError: the server refused one; those before it are done.
     """
-    if version_of(pool, database) == head(branch):
+    version = version_of(pool, database)
+    if version == head(branch):
         return False
+    if version is not None and version not in known_revisions(branch):
+        raise SchemaMismatch(
+            f"{database!r} on {pool.node} is at revision {version!r}, which this version does not know; "
+            "use a later version of schemaless. Nothing was changed"
+        )
     with _alembic_lock, pool.sqlalchemy_connection(database) as connection:
         config = _config()
         config.attributes["connection"] = connection

@@ -2,6 +2,9 @@
 
 Every function is pure: names and values in, one statement out. Values are checked by the caller to be what the table
 takes; databases are ``shard_database()`` names. Sessions run with backslash escapes on (``pool.SESSION``).
+
+Each statement names its index. After a crash InnoDB's statistics may say that a table of thousands has two rows, and
+the optimizer would then read all of them, and an UPDATE lock them.
 """
 
 from __future__ import annotations
@@ -44,14 +47,14 @@ def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes
         b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
         for row_key, column_name, ref_key in keys
     ]
-    return b"SELECT %b FROM %b WHERE %b" % (_COLUMNS, _cell(database), b" OR ".join(tests))
+    return b"SELECT %b FROM %b WHERE %b" % (_COLUMNS, _by_key(database), b" OR ".join(tests))
 
 
 def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
     """Select, for each ``(row_key, column_name)``, the cell with the highest ref_key."""
     parts = [
         b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' ORDER BY ref_key DESC LIMIT 1"
-        % (_COLUMNS, _cell(database), row_key.hex().encode(), column_name.encode())
+        % (_COLUMNS, _by_key(database), row_key.hex().encode(), column_name.encode())
         for row_key, column_name in pairs
     ]
     if len(parts) == 1:
@@ -65,15 +68,16 @@ def select_row(database: str, row_key: bytes) -> bytes:
     return (
         b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, c.created_at FROM "
         b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b' GROUP BY column_name) AS latest "
-        b"JOIN %b AS c ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
-        b"ORDER BY c.column_name" % (_cell(database), key, _cell(database), key)
+        b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
+        b"ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
+        b"ORDER BY c.column_name" % (_by_key(database), key, _cell(database), key)
     )
 
 
 def select_column_names(database: str, row_key: bytes) -> bytes:
     """Select the names of a row's columns."""
     return b"SELECT DISTINCT column_name FROM %b WHERE row_key=x'%b' ORDER BY column_name" % (
-        _cell(database),
+        _by_key(database),
         row_key.hex().encode(),
     )
 
@@ -87,7 +91,7 @@ def select_versions(
         b"ORDER BY ref_key %b LIMIT %d"
         % (
             _COLUMNS,
-            _cell(database),
+            _by_key(database),
             row_key.hex().encode(),
             column_name.encode(),
             above,
@@ -98,14 +102,37 @@ def select_versions(
     )
 
 
-def select_page(database: str, after: int, up_to: int | None, limit: int, *, legacy_only: bool = False) -> bytes:
+def select_page_end(
+    database: str, after: int, up_to: int | None, limit: int, max_bytes: int, *, legacy_only: bool = False
+) -> bytes:
+    """Select the added_id up to which the next rows have ``max_bytes`` of bodies at most; NULL where there are none.
+
+    Sized by the server before anything is fetched: bodies reach 16 MiB, and neighbours may differ by a thousand times.
+    """
+    return (
+        b"SELECT COALESCE(MAX(CASE WHEN total<=%d THEN added_id END), MIN(added_id)) FROM "
+        b"(SELECT added_id, SUM(size) OVER (ORDER BY added_id ROWS UNBOUNDED PRECEDING) AS total FROM "
+        b"(SELECT added_id, LENGTH(body) AS size FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS page) AS totals"
+        % (max_bytes, _by_id(database), _range(after, up_to, legacy_only), limit)
+    )
+
+
+def select_page(database: str, after: int, up_to: int, *, legacy_only: bool = False) -> bytes:
     """Select cells with ``after < added_id <= up_to`` in that order."""
+    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (
+        _COLUMNS,
+        _by_id(database),
+        _range(after, up_to, legacy_only),
+    )
+
+
+def _range(after: int, up_to: int | None, legacy_only: bool) -> bytes:
     test = b"added_id>%d" % after
     if up_to is not None:
         test += b" AND added_id<=%d" % up_to
     if legacy_only:
         test += b" AND SUBSTRING(body,1,1)<>x'C1'"
-    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id LIMIT %d" % (_COLUMNS, _cell(database), test, limit)
+    return test
 
 
 def select_block_end(database: str, after: int, rows: int) -> bytes:
@@ -113,7 +140,7 @@ def select_block_end(database: str, after: int, rows: int) -> bytes:
     return (
         b"SELECT MAX(added_id), COUNT(*) FROM "
         b"(SELECT added_id FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block"
-        % (_cell(database), after, rows)
+        % (_by_id(database), after, rows)
     )
 
 
@@ -121,7 +148,7 @@ def select_census(database: str, after: int, up_to: int) -> bytes:
     """Count rows with ``after < added_id <= up_to`` and their body bytes, by column and first two body bytes."""
     return (
         b"SELECT column_name, SUBSTRING(body,1,2) AS head, COUNT(*), SUM(LENGTH(body)) FROM %b "
-        b"WHERE added_id>%d AND added_id<=%d GROUP BY column_name, head" % (_cell(database), after, up_to)
+        b"WHERE added_id>%d AND added_id<=%d GROUP BY column_name, head" % (_by_id(database), after, up_to)
     )
 
 
@@ -129,7 +156,7 @@ def select_by_id(database: str, ids: Iterable[int]) -> bytes:
     """Select the cells with these added_ids."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (
         _COLUMNS,
-        _cell(database),
+        _by_id(database),
         b",".join(b"%d" % added_id for added_id in ids),
     )
 
@@ -152,9 +179,9 @@ def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) ->
         % (added_id, blob(new), hashlib.sha256(old).hexdigest().encode())
         for position, (added_id, old, new) in enumerate(changes)
     ]
-    return b"UPDATE %b AS c JOIN (%b) AS v ON c.added_id=v.id SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % (
-        _cell(database),
-        b" UNION ALL ".join(parts),
+    return (
+        b"UPDATE (%b) AS v STRAIGHT_JOIN %b AS c FORCE INDEX (PRIMARY) ON c.added_id=v.id "
+        b"SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % (b" UNION ALL ".join(parts), _cell(database))
     )
 
 
@@ -177,6 +204,19 @@ def insert_identity(
 def select_version(database: str) -> bytes:
     """Select the Alembic revision that a database is at."""
     return b"SELECT version_num FROM `%b`.alembic_version" % database.encode()
+
+
+def select_id_span(database: str) -> bytes:
+    """Select the lowest and the highest added_id; both NULL for an empty shard."""
+    return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % _cell(database)
+
+
+def _by_key(database: str) -> bytes:
+    return b"%b FORCE INDEX (cell_key)" % _cell(database)
+
+
+def _by_id(database: str) -> bytes:
+    return b"%b FORCE INDEX (PRIMARY)" % _cell(database)
 
 
 def _cell(database: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import insert, select, update
 
 from schemaless.cluster.topology import FORMAT, Cluster, Node, Role, ShardRange, Topology
 from schemaless.errors import DatastoreNotFound, SchemaMismatch, TopologyError
@@ -88,10 +88,23 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
 
 
 def write_topology(pool: NodePool, topology: Topology) -> None:
-    """Write a new datastore's description in one transaction, marked as not ready."""
+    """Write a new datastore's description in one transaction, marked as not ready.
+
+    Raises:
+        DuplicateKey: a description is there already.
+    """
     with pool.sqlalchemy_connection(topology.name) as connection:
-        for table in (tables.shard_range, tables.node, tables.cluster, tables.datastore):
-            connection.execute(delete(table))
+        # First, and never over another: two creations at once meet here, and the second is refused.
+        connection.execute(
+            insert(tables.datastore).values(
+                only_row=1,
+                name=topology.name,
+                shard_count=topology.shard_count,
+                placement=topology.placement,
+                format=FORMAT,
+                ready=0,
+            )
+        )
         for cluster in topology.clusters:
             connection.execute(insert(tables.cluster).values(name=cluster.name))
             for node in cluster.nodes:
@@ -104,16 +117,6 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
             connection.execute(
                 insert(tables.shard_range).values(first_shard=part.first, last_shard=part.last, cluster=part.cluster)
             )
-        connection.execute(
-            insert(tables.datastore).values(
-                only_row=1,
-                name=topology.name,
-                shard_count=topology.shard_count,
-                placement=topology.placement,
-                format=FORMAT,
-                ready=0,
-            )
-        )
 
 
 def mark_ready(pool: NodePool, name: str) -> None:

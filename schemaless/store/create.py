@@ -15,6 +15,7 @@ from schemaless.cluster.topology import (
     shard_database,
 )
 from schemaless.errors import DatastoreExists, DatastoreNotFound, InvalidInput
+from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.pool import Credentials, NodePool, PoolOptions, ServerURL, parse_url
 from schemaless.mysql.schema import (
     Identity,
@@ -76,7 +77,12 @@ def create(
             _refuse_existing(pools.values(), catalog, name)
             create_database(catalog, name)
             create_tables(catalog, name, "catalog")
-            write_topology(catalog, topology)
+            try:
+                write_topology(catalog, topology)
+            except DuplicateKey:
+                raise DatastoreExists(
+                    f"somebody else is creating {name!r} on {catalog.node} at this moment; nothing was changed"
+                ) from None
         elif entry.ready:
             raise DatastoreExists(f"datastore {name!r} exists on {catalog.node}; nothing was changed")
         elif entry.topology != topology:

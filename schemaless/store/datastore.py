@@ -24,7 +24,7 @@ from schemaless.cell import (
 )
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
-from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, encode_body, same_put
+from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
@@ -34,9 +34,9 @@ from schemaless.store.cells import Cells, EncodedCell
 from schemaless.store.shards import ReadFrom, Shards
 
 _PAIRS_PER_SELECT = 200
+_FIRST_VERSIONS = 8
 _VERSIONS_PER_SELECT = 100
-_FIRST_PAGE_CELLS = 16
-_LAST_PAGE_CELLS = 2_000
+_PAGE_CELLS = 1_000
 _PAGE_BYTES = 4 << 20
 
 
@@ -202,11 +202,13 @@ class Datastore:
 
         Raises:
             CorruptBody: a body does not decode; nothing was sent.
+            BodyTooLarge: a body is over 16 MiB - 1; nothing was sent.
             InvalidCell, BatchError: as ``put_cells``.
         """
         encoded = []
         for cell in cells:
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            check_length(cell.body)
             if not trusted:
                 decode_body(cell.body, self._limits)
             encoded.append(
@@ -387,8 +389,9 @@ class Datastore:
         shard = shard_for(row, self.topology.shard_count)
         database = self.shards.database(shard)
         left = limit
+        most = _FIRST_VERSIONS
         while left is None or left > 0:
-            size = _VERSIONS_PER_SELECT if left is None else min(left, _VERSIONS_PER_SELECT)
+            size = most if left is None else min(left, most)
             sql = statements.select_versions(database, row, column_name, above, below, descending, size)
             rows: Sequence[Any] = self._cells.select(shard, sql, read_from)
             for found in rows:
@@ -396,6 +399,8 @@ class Datastore:
             if len(rows) < size:
                 return
             left = None if left is None else left - len(rows)
+            mean_bytes = max(1, sum(len(found[4]) for found in rows) // len(rows))
+            most = max(1, min(_VERSIONS_PER_SELECT, most * 2, _PAGE_BYTES // mean_bytes))
             if descending:
                 below = rows[-1][3]
             else:
@@ -427,18 +432,36 @@ class Datastore:
         return (self._cells.stored(row, shard) for row in self._cells.select(shard, sql, "primary"))
 
     def _scan(self, shard: int, after: int, up_to: int | None, legacy_only: bool) -> Iterator[StoredCell]:
-        size = _FIRST_PAGE_CELLS
+        database = self.shards.database(shard)
         while True:
-            sql = statements.select_page(self.shards.database(shard), after, up_to, size, legacy_only=legacy_only)
-            rows = self._cells.select(shard, sql, "primary")
-            for row in rows:
-                yield self._cells.stored(row, shard)
-            if len(rows) < size:
+            sql = statements.select_page_end(database, after, up_to, _PAGE_CELLS, _PAGE_BYTES, legacy_only=legacy_only)
+            end = self.shards.rows(shard, sql)[0][0]
+            if end is None:
                 return
-            after = rows[-1][0]
-            mean_bytes = max(1, sum(len(row[4]) for row in rows) // len(rows))
-            # Never more than double, so that a run of large bodies is met with a small page.
-            size = max(1, min(_LAST_PAGE_CELLS, size * 2, _PAGE_BYTES // mean_bytes))
+            sql = statements.select_page(database, after, int(end), legacy_only=legacy_only)
+            yield from self.read_stored(shard, sql)
+            after = int(end)
+
+    def id_span(self, shard: int) -> int:
+        """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""
+        check_shard(shard, self.topology.shard_count)
+        low, high = self.shards.rows(shard, statements.select_id_span(self.shards.database(shard)))[0]
+        return 0 if low is None else int(high) - int(low) + 1
+
+    def id_blocks(self, shard: int, rows: int) -> Iterator[tuple[int, int, int]]:
+        """Yield runs of neighbouring rows as ``(after, up_to, rows)``, reading their ids only.
+
+        For work whose statements must stay short, however large the shard.
+        """
+        check_shard(shard, self.topology.shard_count)
+        after = 0
+        while True:
+            sql = statements.select_block_end(self.shards.database(shard), after, rows)
+            up_to, count = self.shards.rows(shard, sql)[0]
+            if not count:
+                return
+            yield after, int(up_to), int(count)
+            after = int(up_to)
 
 
 def _codec(name: str | None) -> Codec:

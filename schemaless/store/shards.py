@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from schemaless.cluster.topology import Node, Topology, shard_database
+from schemaless.errors import InvalidInput
 from schemaless.mysql.pool import Connection, Credentials, Executed, NodePool, PoolOptions
 from schemaless.mysql.schema import Identity, verify_identity
 
@@ -24,7 +24,6 @@ class Shards:
         self._credentials = credentials
         self._options = options
         self._pools: dict[Node, NodePool] = {}
-        self._lock = threading.Lock()
         self._verified: set[tuple[int, Node]] = set()
         self._clusters = [
             cluster
@@ -41,12 +40,14 @@ class Shards:
         """Return the one pool for a node."""
         pool = self._pools.get(node)
         if pool is None:
-            with self._lock:
-                pool = self._pools.setdefault(node, NodePool(node, self._credentials, self._options))
+            # One operation of dict, so no lock that a fork could leave taken; a pool made for nothing opens nothing.
+            pool = self._pools.setdefault(node, NodePool(node, self._credentials, self._options))
         return pool
 
     def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
         """Return the node that serves a shard; replicas take turns, and a cluster without one uses its primary."""
+        if read_from not in ("primary", "replica"):
+            raise InvalidInput(f"read_from must be 'primary' or 'replica', got {read_from!r}")
         cluster = self._clusters[shard]
         if read_from == "replica" and cluster.replicas:
             return cluster.replicas[next(self._turn) % len(cluster.replicas)]

@@ -28,7 +28,7 @@ def expect_stopped(process) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, b""), err
     assert err.decode().strip() == (
-        "schemaless: stopped; what was done is kept, and the same command goes on from there"
+        "schemaless: stopped; what was written is kept, and the same command can be run again"
     )
 
 
