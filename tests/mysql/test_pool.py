@@ -19,7 +19,7 @@ from schemaless import (
     ServerUnavailable,
     connect,
 )
-from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, DuplicateKey, translated
+from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, DuplicateKey, ReplyTimedOut, translated
 from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
 
 
@@ -77,7 +77,7 @@ def test_parse_url_takes_the_password_from_the_environment(monkeypatch):
         (pymysql.err.OperationalError(2013, "Lost connection"), True, ServerUnavailable),
         (pymysql.err.InterfaceError(0, ""), False, ConnectionLost),
         (pymysql.err.InternalError("Packet sequence number wrong"), False, ConnectionLost),
-        (TimeoutError("timed out"), False, ConnectionLost),
+        (TimeoutError("timed out"), False, ReplyTimedOut),
         (pymysql.err.OperationalError(1045, "Access denied"), True, AccessDenied),
         (pymysql.err.OperationalError(1142, "UPDATE command denied"), False, AccessDenied),
         (pymysql.err.OperationalError(1205, "Lock wait timeout"), False, ServerTimeout),
