@@ -239,3 +239,13 @@ def test_threads_share_a_pool(pool):
         thread.join()
 
     assert wrong == []
+
+
+@pytest.mark.parametrize("option", ["password", "passwd"])
+def test_parse_url_password_as_an_option_is_used_and_never_shown(option):
+    """What PyMySQL would take from the query is as secret there as before the host."""
+    parsed = parse_url(f"mysql://app@db/trips?{option}=s3cret&ssl_key_password=t0psecret")
+
+    assert parsed.credentials.password == "s3cret"
+    assert "s3cret" not in str(parsed)
+    assert "t0psecret" not in str(parsed)
