@@ -72,7 +72,7 @@ class Archive:
         monkeypatch.setattr(
             binaries,
             "distribution_sources",
-            lambda: [Source("http://archive.test/debian", ("bookworm", "bookworm-updates"), ("main",), "/k.gpg")],
+            lambda: [Source("http://archive.test/os", ("bookworm", "bookworm-updates"), ("main",), "/k.gpg")],
         )
         self.tools()
 
@@ -193,7 +193,7 @@ def test_unreachable_archive_is_a_clear_error(archive):
     """An archive that cannot be reached is named, with what apt said and what to do."""
     archive.tools(update=OFFLINE)
 
-    with pytest.raises(LocalServerError, match=r"http://archive.test/debian cannot be reached .*SCHEMALESS_MYSQLD"):
+    with pytest.raises(LocalServerError, match=r"http://archive.test/os cannot be reached .*SCHEMALESS_MYSQLD"):
         binaries.unpacked("mysql")
     assert archive.left() == []
 
@@ -351,17 +351,17 @@ def test_configured_sources_reads_both_formats(tmp_path):
     """One-line and deb822 sources are read; sources of source code, discs, flat and disabled ones are not."""
     etc = write_sources(
         tmp_path,
-        main="deb [arch=amd64 signed-by=/k/debian-archive-keyring.gpg] http://a.test/debian bookworm main contrib # x\n"
-        "deb-src http://a.test/debian bookworm main\n#deb http://b.test x main\ndeb cdrom:[x]/ bookworm main\n"
+        main="deb [arch=amd64 signed-by=/k/debian-archive-keyring.gpg] http://a.test/os bookworm main contrib # x\n"
+        "deb-src http://a.test/os bookworm main\n#deb http://b.test x main\ndeb cdrom:[x]/ bookworm main\n"
         "deb http://flat.test/ ./\n",
-        a_sources="Types: deb deb-src\nURIs: http://c.test/debian http://d.test/debian\nSuites: bookworm\n bookworm-x\n"
+        a_sources="Types: deb deb-src\nURIs: http://c.test/os http://d.test/os\nSuites: bookworm\n bookworm-x\n"
         "Components: main\nSigned-By:\n -----BEGIN PGP\n .\n abc\n\nTypes: deb\nEnabled: no\nURIs: http://e.test\n"
         "Suites: x\nComponents: main\n",
         b_ignored="deb http://f.test x main\n",
     )
     found = apt.configured_sources(etc)
 
-    assert [source.uri for source in found] == ["http://a.test/debian", "http://c.test/debian", "http://d.test/debian"]
+    assert [source.uri for source in found] == ["http://a.test/os", "http://c.test/os", "http://d.test/os"]
     assert found[0].signed_by == "/k/debian-archive-keyring.gpg"
     assert found[1].suites == ("bookworm", "bookworm-x")
     assert "Signed-By: \n -----BEGIN PGP\n .\n abc\n" in found[1].deb822()
@@ -374,14 +374,14 @@ def test_distribution_sources_ignores_third_parties(tmp_path):
     (tmp_path / "debian-archive-keyring.gpg").touch()
     etc = write_sources(
         tmp_path / "etc",
-        main="deb http://a.test/debian bookworm main\ndeb http://a.test/security bookworm-security main\n"
-        "deb https://docker.test/linux/debian bookworm stable\ndeb https://cloud.test/apt cloud-sdk-bookworm main\n"
+        main="deb http://a.test/os bookworm main\ndeb http://a.test/security bookworm-security main\n"
+        "deb https://docker.test/linux/os bookworm stable\ndeb https://cloud.test/apt cloud-sdk-bookworm main\n"
         "deb [signed-by=/usr/share/keyrings/hashi.gpg] https://hashi.test bookworm main\n"
-        "deb http://old.test/debian bullseye main\n",
+        "deb http://old.test/os bullseye main\n",
     )
     found = apt.distribution_sources(etc, release, tmp_path)
 
-    assert [source.uri for source in found] == ["http://a.test/debian", "http://a.test/security"]
+    assert [source.uri for source in found] == ["http://a.test/os", "http://a.test/security"]
     assert {source.signed_by for source in found} == {str(tmp_path / "debian-archive-keyring.gpg")}
 
 
