@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from schemaless.cell import Cell, CellKey, NewCell, NewStoredCell, Put, StoredCell
+    from schemaless.cell import Cell, CellKey, NewCell, NewStoredCell, Page, Put, StoredCell
     from schemaless.errors import (
         AccessDenied,
         BatchError,
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
         DatastoreExists,
         DatastoreNotFound,
         DecodedSizeExceeded,
+        FeedRefused,
         InvalidBody,
         InvalidCell,
         InvalidInput,
+        LocationLost,
         MalformedPayload,
         NestingTooDeep,
         NotCanonical,
@@ -63,15 +65,18 @@ __all__ = [
     "DatastoreExists",
     "DatastoreNotFound",
     "DecodedSizeExceeded",
+    "FeedRefused",
     "InvalidBody",
     "InvalidCell",
     "InvalidInput",
+    "LocationLost",
     "MalformedPayload",
     "NestingTooDeep",
     "NewCell",
     "NewStoredCell",
     "NotCanonical",
     "OutcomeUnknown",
+    "Page",
     "Put",
     "SchemaMismatch",
     "SchemalessError",
@@ -94,7 +99,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "schemaless.cell": ("Cell", "CellKey", "NewCell", "NewStoredCell", "Put", "StoredCell"),
+    "schemaless.cell": ("Cell", "CellKey", "NewCell", "NewStoredCell", "Page", "Put", "StoredCell"),
     "schemaless.store.create": ("create",),
     "schemaless.store.datastore": ("Datastore", "connect"),
 }

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from schemaless.errors import InvalidCell
 
@@ -120,6 +120,24 @@ class StoredCell:
             CorruptBody: the stored bytes do not decode; the error names this cell.
         """
         return Cell(self.row_key, self.column_name, self.ref_key, self.decoder(self), self.added_id, self.created_at)
+
+
+AnyCell = TypeVar("AnyCell", Cell, StoredCell)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[AnyCell]):
+    """Some of a shard's cells, in ``added_id`` order.
+
+    Attributes:
+        cells: at most as many as were asked for; may be fewer, or none, before the end.
+        next_location: where the next page begins; keep it once the cells are dealt with.
+        held: why the feed does not go on at once, such as writes that are still open; None where it does not wait.
+    """
+
+    cells: list[AnyCell]
+    next_location: int
+    held: str | None = None
 
 
 class Put(NamedTuple):

@@ -29,7 +29,9 @@
     |   |-- ServerTimeout           the server did not answer in time; nothing was written
     |   |-- AccessDenied            the account may not do this
     |   |-- ServerRefused           the server reported an error that repeating does not mend
+    |   |-- FeedRefused             the server cannot tell which cells of the change feed are settled
     |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
+    |-- LocationLost                a location of the change feed beyond the shard's last cell
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
     |-- FaultsFound                 a check ended and found faults
     `-- LocalServerError            a private server could not be installed, started or stopped
@@ -259,13 +261,65 @@ class ServerRefused(ServerError):
     """The server reported an error that repeating does not mend."""
 
 
+class FeedRefused(ServerError):
+    """The server cannot tell which cells of the change feed are settled, so none is given that might not be.
+
+    The message says what to grant or to set. Cells before the first gap are not concerned: they are still given.
+    """
+
+
 class OutcomeUnknown(ServerError):
     """A write lost its reply, and whether it happened could not be found out.
 
-    Writing the same cell again settles it: a cell is written once.
+    Writing the same cell again settles it: a cell is written once. For ``append_cell`` that is ``put_cell`` with
+    ``key``, and ``retryable`` is False, since appending again could write the body twice.
+
+    Attributes:
+        key: the cell that ``append_cell`` may have written; None for puts, whose caller knows the keys.
     """
 
     retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        node: str,
+        shard: int | None = None,
+        code: int | None = None,
+        key: CellKey | None = None,
+    ) -> None:
+        super().__init__(message, node=node, shard=shard, code=code)
+        self.key = key
+        self.retryable = key is None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), {"key": self.key, "retryable": self.retryable})
+
+
+class LocationLost(SchemalessError):
+    """A change feed is asked to go on behind the shard's last cell: cells that were read before are gone.
+
+    Happens when a primary was replaced by a replica that had not got its last cells, or when the location belongs to
+    another shard or datastore. Read the shard again from a location that is there.
+
+    Attributes:
+        shard: the shard.
+        location: what was asked for.
+        last: the shard's highest added_id; 0 for an empty shard.
+    """
+
+    def __init__(self, shard: int, location: int, last: int) -> None:
+        super().__init__(
+            f"shard {shard}: location {location} lies behind its last cell, added_id {last}; is it this shard's, and "
+            "did a failover lose cells? Go on from a location that is there, such as 0"
+        )
+        self.shard = shard
+        self.location = location
+        self.last = last
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.shard, self.location, self.last)
 
 
 class InvalidInput(SchemalessError):

@@ -102,6 +102,25 @@ def select_versions(
     )
 
 
+def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> bytes:
+    """Select the highest ref_key of a row and column; NULL where there is none."""
+    return b"SELECT MAX(ref_key) FROM %b WHERE row_key=x'%b' AND column_name='%b'" % (
+        _by_key(database),
+        row_key.hex().encode(),
+        column_name.encode(),
+    )
+
+
+def select_added_id(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select one cell's added_id."""
+    return b"SELECT added_id FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key=%d" % (
+        _by_key(database),
+        row_key.hex().encode(),
+        column_name.encode(),
+        ref_key,
+    )
+
+
 def select_page_end(
     database: str, after: int, up_to: int | None, limit: int, max_bytes: int, *, legacy_only: bool = False
 ) -> bytes:

@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell
+from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell, check_ref_key
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
 from schemaless.codec.legacy import DUPLICATE_KEYS, OVERFLOW, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, MSGPACK
-from schemaless.errors import BatchError, BodyTooLarge, CellConflict, CorruptBody, SchemalessError, ServerUnavailable
+from schemaless.errors import (
+    BatchError,
+    BodyTooLarge,
+    CellConflict,
+    CorruptBody,
+    OutcomeUnknown,
+    SchemalessError,
+    ServerTimeout,
+    ServerUnavailable,
+)
 from schemaless.mysql import statements
 from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.pool import Connection
@@ -21,6 +30,7 @@ from schemaless.store.shards import ReadFrom, Shards
 
 _KEYS_PER_SELECT: Final = 200
 _RACES: Final = 20
+_APPEND_RACES: Final = 10_000
 
 Row = tuple[int, bytes, str, int, bytes, datetime]
 
@@ -165,6 +175,73 @@ class Cells:
             raise AssertionError(f"shard {shard}: rows that INSERT met were never there to SELECT, {_RACES} times over")
 
         return self._shards.run(shard, operation, writes=True)
+
+    def append_on_shard(self, shard: int, row_key: uuid.UUID, column_name: str, body: bytes) -> Put:
+        """Write a body at the ref_key after the latest: once, whatever becomes of replies.
+
+        The INSERT's reply gives the added_id before COMMIT is sent. So when the reply to COMMIT is lost and the
+        repeated INSERT meets a row, its added_id tells whose it is; its body could be equal by chance.
+
+        Raises:
+            InvalidCell: the latest ref_key is the highest there can be.
+            OutcomeUnknown: a COMMIT was sent and its outcome cannot be found out; ``key`` says which cell it is about.
+        """
+        database = self._shards.database(shard)
+        tried: list[tuple[CellKey, int]] = []
+        place: list[CellKey] = []
+
+        def insert(connection: Connection, key: CellKey) -> Put:
+            cell = EncodedCell(key, body, lambda: None)
+            ((sql, _),) = _statements(connection, database, [cell])
+            with connection.transaction():
+                added_id = connection.execute(sql).last_id
+                tried.append((key, added_id))
+            return Put(key, added_id, created=True)
+
+        def operation(connection: Connection) -> Put:
+            for _ in range(_APPEND_RACES):
+                if not place:
+                    select = statements.select_latest_ref_key(database, row_key.bytes, column_name)
+                    latest = connection.rows(select)[0][0]
+                    place.append(CellKey(row_key, column_name, check_ref_key(1 if latest is None else latest + 1)))
+                key = place[0]
+                try:
+                    return insert(connection, key)
+                except DuplicateKey:
+                    found = connection.rows(
+                        statements.select_added_id(database, row_key.bytes, column_name, key.ref_key)
+                    )
+                    if found and (key, found[0][0]) in tried:
+                        return Put(key, found[0][0], created=True)
+                    # Another's; so whatever was tried there is not stored.
+                    place.clear()
+                    tried.clear()
+            raise ServerTimeout(
+                f"beaten to the next ref_key {_APPEND_RACES} times; nothing was written",
+                node=connection.node,
+                shard=shard,
+            )
+
+        try:
+            return self._shards.run(shard, operation, writes=True)
+        except OutcomeUnknown as error:
+            if not tried:
+                # No COMMIT was ever sent, and what a lost connection leaves open is rolled back.
+                raise ServerUnavailable(
+                    f"{error.message.partition('; write')[0]}; nothing was written",
+                    node=error.node,
+                    shard=shard,
+                    code=error.code,
+                ) from error
+            key = tried[-1][0]
+            raise OutcomeUnknown(
+                f"the reply to the COMMIT of cell {key} was lost, and repeating it did not tell; to settle it, "
+                "put_cell the same body with this key: appending again could write it twice",
+                node=error.node,
+                shard=shard,
+                code=error.code,
+                key=key,
+            ) from error
 
     def _compare(
         self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]

@@ -187,6 +187,31 @@ class Datastore:
             encoded.append(EncodedCell(key, body, lambda document=cell.body: document))  # type: ignore[misc]
         return self._put(encoded, look_first)
 
+    def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
+        """Write a body as the next version: at the latest ref_key + 1, and at 1 where there is none.
+
+        When another writer takes that ref_key first, the next one is tried. Appending the same body twice gives two
+        cells. Takes four round trips to the server, where ``put_cell`` takes one.
+
+        Args:
+            row_key: a ``uuid.UUID`` or its 16 bytes.
+            column_name: 1 to 64 of ``[A-Za-z0-9_.:-]``.
+            body: as in ``put_cell``.
+            codec: as in ``put_cell``.
+
+        Returns:
+            Where it was written; ``created`` is True.
+
+        Raises:
+            InvalidCell: the key or the body is not allowed, or ref_keys are used up; nothing was written.
+            OutcomeUnknown: the reply to the commit was lost and could not be had; ``put_cell`` the same body with the
+                error's ``key`` to settle it. Any other ``ServerError`` means that nothing was written.
+        """
+        row = uuid.UUID(bytes=row_key_bytes(row_key))
+        check_column_name(column_name)
+        encoded = encode_body(body, _codec(codec))
+        return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded)
+
     def put_stored_cells(
         self, cells: Iterable[NewStoredCell], *, look_first: bool = False, trusted: bool = False
     ) -> list[Put]:
