@@ -218,7 +218,7 @@ class NodePool:
 
     def _connect_args(self) -> dict[str, Any]:
         options = self.options
-        arguments = {
+        arguments: dict[str, Any] = {
             "charset": "utf8mb4",
             # mysqlclient takes whole seconds only, and 0 would mean for ever.
             "connect_timeout": max(1, round(options.connect_timeout_s)),
@@ -227,6 +227,14 @@ class NodePool:
         }
         # What the URL says counts; SQLAlchemy hands it to the driver.
         said = {name for name, _ in self._credentials.query}
+        if (
+            self.node.socket is not None
+            and self._credentials.drivername == "mysql+pymysql"
+            and not any(name.startswith("ssl") for name in said)
+        ):
+            # What goes through a socket stays on this machine, and for each connection PyMySQL would read all root
+            # certificates first: 30 ms.
+            arguments["ssl_disabled"] = True
         return {name: value for name, value in arguments.items() if name not in said} | {"init_command": SESSION}
 
     def _make_engine(self) -> Engine:

@@ -54,7 +54,8 @@ def connect(
     Args:
         url: the catalog's server and the datastore's name, such as ``mysql://app@db-1:3306/mezzanine`` or
             ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``. The account serves for every node of the datastore;
-            a password stands in the URL or in ``SCHEMALESS_PASSWORD``.
+            a password stands in the URL or in ``SCHEMALESS_PASSWORD``. Through a socket there is no TLS, unless the URL
+            has an option for it (``ssl_...``).
         connect_timeout_s: how long a server may take to answer a new connection.
         read_timeout_s: how long a reply may take.
         write_timeout_s: how long sending may take.

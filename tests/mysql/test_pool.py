@@ -97,6 +97,24 @@ def test_translated_every_kind_of_driver_error_has_one_of_ours(driver_error, con
     assert "db-1:3306, shard 7" in str(error)
 
 
+@pytest.mark.mysql
+def test_connections_through_a_socket_do_without_tls_unless_told(servers, flavour):
+    """What stays on the machine needs none, and setting it up took most of the time to connect."""
+
+    def cipher(url: str) -> str:
+        parsed = parse_url(url)
+        with contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
+            ((_, value),) = pool.run(lambda connection: connection.rows(b"SHOW SESSION STATUS LIKE 'Ssl_cipher'"))
+        return str(value)
+
+    assert cipher(servers[0].url) == ""
+    if flavour == "mysql":
+        assert cipher(f"{servers[0].url}&ssl_check_hostname=false") != ""
+    else:  # as it is started here it has no certificate
+        with pytest.raises(ServerUnavailable, match="SSL is required"):
+            cipher(f"{servers[0].url}&ssl_check_hostname=false")
+
+
 def test_connect_to_nobody_says_where_and_what_to_do(tmp_path):
     """A wrong address is a one-line error at once, not a driver's traceback."""
     with pytest.raises(ServerUnavailable, match="is the server running") as caught:
