@@ -32,6 +32,10 @@ class DatabaseMissing(ServerRefused):
     """The database or the table is not there."""
 
 
+class CannotObserve(ServerRefused):
+    """The server does not show who is writing, or not to this account."""
+
+
 _LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 3169})
 _UNREACHABLE: Final = frozenset({1040, 1129, 1130, 1203, 1226, 2002, 2003, 2004, 2005, 2009, 2026})
 _DENIED: Final = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 3118, 3159, 4151})

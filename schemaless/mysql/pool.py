@@ -155,6 +155,11 @@ class Connection:
         self.auto_increment_increment: int = facts["auto_increment_increment"]
         self.version: str = facts["version"]
 
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether the server is MariaDB; it says so in its version."""
+        return "mariadb" in self.version.lower()
+
     def rows(self, sql: bytes) -> tuple[tuple[Any, ...], ...]:
         """Send a query and return its rows."""
         cursor = self._raw.cursor()

@@ -35,7 +35,7 @@ def cell_table_sizes(pool: NodePool, databases: list[str]) -> dict[str, TableSiz
     """
 
     def operation(connection: Connection) -> dict[str, TableSize]:
-        mariadb = "mariadb" in connection.version.lower()
+        mariadb = connection.is_mariadb
         view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"
         names = b",".join(b"'%b/cell'" % database.encode() for database in databases)
         rows = connection.rows(

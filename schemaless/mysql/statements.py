@@ -32,6 +32,11 @@ def blob(value: bytes) -> bytes:
     return b"_binary'" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
 
 
+def text(value: str) -> bytes:
+    """Return a string literal that is ``value`` to the server."""
+    return b"'" + value.encode().replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+
+
 def insert_cells(database: str, cells: Iterable[tuple[bytes, str, int, bytes]]) -> bytes:
     """Insert rows of ``(row_key, column_name, ref_key, body)``."""
     values = [
@@ -122,44 +127,65 @@ def select_added_id(database: str, row_key: bytes, column_name: str, ref_key: in
 
 
 def select_page_end(
-    database: str, after: int, up_to: int | None, limit: int, max_bytes: int, *, legacy_only: bool = False
+    database: str,
+    after: int,
+    up_to: int | None,
+    limit: int,
+    max_bytes: int,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
 ) -> bytes:
-    """Select the added_id up to which the next rows have ``max_bytes`` of bodies at most; NULL where there are none.
+    """Select where a page of rows ends whose bodies have ``max_bytes`` at most, but one row at least.
 
     Sized by the server before anything is fetched: bodies reach 16 MiB, and neighbours may differ by a thousand times.
+
+    Returns:
+        A statement whose one row is the last added_id (NULL where there are no rows), the number of rows up to it, and
+        the number of rows that were looked at, ``limit`` at most.
     """
     return (
-        b"SELECT COALESCE(MAX(CASE WHEN total<=%d THEN added_id END), MIN(added_id)) FROM "
+        b"SELECT COALESCE(MAX(CASE WHEN total<=%d THEN added_id END), MIN(added_id)), "
+        b"GREATEST(1, COUNT(CASE WHEN total<=%d THEN 1 END)), COUNT(*) FROM "
         b"(SELECT added_id, SUM(size) OVER (ORDER BY added_id ROWS UNBOUNDED PRECEDING) AS total FROM "
         b"(SELECT added_id, LENGTH(body) AS size FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS page) AS totals"
-        % (max_bytes, _by_id(database), _range(after, up_to, legacy_only), limit)
+        % (max_bytes, max_bytes, _by_id(database), _range(after, up_to, legacy_only, column_name), limit)
     )
 
 
-def select_page(database: str, after: int, up_to: int, *, legacy_only: bool = False) -> bytes:
+def select_page(
+    database: str, after: int, up_to: int, *, legacy_only: bool = False, column_name: str | None = None
+) -> bytes:
     """Select cells with ``after < added_id <= up_to`` in that order."""
     return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (
         _COLUMNS,
         _by_id(database),
-        _range(after, up_to, legacy_only),
+        _range(after, up_to, legacy_only, column_name),
     )
 
 
-def _range(after: int, up_to: int | None, legacy_only: bool) -> bytes:
+def select_ids(database: str, after: int, up_to: int) -> bytes:
+    """Select the added_ids with ``after < added_id <= up_to``, in their order."""
+    return b"SELECT added_id FROM %b WHERE %b ORDER BY added_id" % (_by_id(database), _range(after, up_to))
+
+
+def _range(after: int, up_to: int | None, legacy_only: bool = False, column_name: str | None = None) -> bytes:
     test = b"added_id>%d" % after
     if up_to is not None:
         test += b" AND added_id<=%d" % up_to
     if legacy_only:
         test += b" AND SUBSTRING(body,1,1)<>x'C1'"
+    if column_name is not None:
+        test += b" AND column_name='%b'" % column_name.encode()
     return test
 
 
-def select_block_end(database: str, after: int, rows: int) -> bytes:
+def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:
     """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only."""
     return (
         b"SELECT MAX(added_id), COUNT(*) FROM "
-        b"(SELECT added_id FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d) AS block"
-        % (_by_id(database), after, rows)
+        b"(SELECT added_id FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS block"
+        % (_by_id(database), _range(after, up_to), rows)
     )
 
 

@@ -14,6 +14,7 @@ from schemaless.cell import (
     JSONDocument,
     NewCell,
     NewStoredCell,
+    Page,
     Put,
     RowKey,
     StoredCell,
@@ -31,12 +32,14 @@ from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell
+from schemaless.store.changes import Changes
 from schemaless.store.shards import ReadFrom, Shards
 
 _PAIRS_PER_SELECT = 200
 _FIRST_VERSIONS = 8
 _VERSIONS_PER_SELECT = 100
 _PAGE_CELLS = 1_000
+_MAX_PAGE_CELLS = 100_000
 _PAGE_BYTES = 4 << 20
 
 
@@ -101,6 +104,7 @@ class Datastore:
         self.url = url
         self._limits = limits
         self._cells = Cells(shards, limits)
+        self._changes = Changes(shards, self._cells)
 
     def __repr__(self) -> str:
         return f"Datastore({self.url!r}, shards={self.topology.shard_count})"
@@ -431,6 +435,111 @@ class Datastore:
                 below = rows[-1][3]
             else:
                 above = rows[-1][3]
+
+    # The change feed
+
+    def get_cells_for_shard(
+        self,
+        shard: int,
+        location: int = 0,
+        limit: int = 1_000,
+        *,
+        column_name: str | None = None,
+        read_from: ReadFrom = "primary",
+    ) -> Page[Cell]:
+        """Read a shard's cells in ``added_id`` order, strictly behind ``location``: the change feed.
+
+        A cell that is committed late, with a lower added_id than others that can be read already, is never skipped:
+        while a transaction is open that may bring one, the feed ends before it. It never waits itself.
+
+        Args:
+            shard: its number.
+            location: 0, a page's ``next_location``, or the added_id of one of this shard's cells.
+            limit: at most so many cells; pages are bounded by their bytes as well.
+            column_name: only cells of this column.
+            read_from: ``replica`` reads from a replica where the cluster has one, after it has got all that is settled.
+
+        Returns:
+            A page. Without cells and with the ``next_location`` that was given, there is nothing new yet.
+
+        Raises:
+            InvalidInput: an argument cannot be used.
+            LocationLost: the shard has no cell at or behind ``location``: a failover lost some.
+            FeedRefused: there is a gap, and this server cannot tell whether it is settled; says what to grant or set.
+            CorruptBody: stored bytes of one of them do not decode; ``get_stored_cells_for_shard`` reads past it.
+        """
+        page = self.get_stored_cells_for_shard(shard, location, limit, column_name=column_name, read_from=read_from)
+        return Page([stored.decode() for stored in page.cells], page.next_location, page.held)
+
+    def get_stored_cells_for_shard(
+        self,
+        shard: int,
+        location: int = 0,
+        limit: int = 1_000,
+        *,
+        column_name: str | None = None,
+        read_from: ReadFrom = "primary",
+    ) -> Page[StoredCell]:
+        """Read cells as ``get_cells_for_shard`` does, without decoding them."""
+        self._check_feed(shard, location, limit, column_name, read_from)
+        return self._changes.page(shard, location, limit, column_name, read_from)
+
+    def iter_shard(
+        self,
+        shard: int,
+        location: int = 0,
+        *,
+        column_name: str | None = None,
+        read_from: ReadFrom = "primary",
+        follow: bool = False,
+        poll_s: float = 0.5,
+        limit: int = 1_000,
+    ) -> Iterator[Cell]:
+        """Read a shard's change feed cell by cell; to go on later, keep the last cell's ``added_id`` as the location.
+
+        Args:
+            shard: its number.
+            location: as in ``get_cells_for_shard``.
+            column_name: only cells of this column.
+            read_from: as in ``get_cells_for_shard``.
+            follow: wait for new cells at the end, for ever; otherwise the end of what is settled ends the iteration.
+            poll_s: how often to look for new cells.
+            limit: cells to fetch at once, at most.
+
+        Raises:
+            InvalidInput: an argument cannot be used.
+            LocationLost, FeedRefused, CorruptBody: while iterating, as ``get_cells_for_shard``.
+        """
+        self._check_feed(shard, location, limit, column_name, read_from)
+        pages = (
+            self._changes.follow(shard, location, limit, column_name, read_from, poll_s)
+            if follow
+            else self._changes.pages(shard, location, limit, column_name, read_from)
+        )
+        return (stored.decode() for page in pages for stored in page.cells)
+
+    def end_of_shard(self, shard: int, *, timeout_s: float = 30) -> int:
+        """Return the change feed's end: a location behind every cell that is there, and before every later one.
+
+        Args:
+            shard: its number.
+            timeout_s: how long to wait for transactions that are open.
+
+        Raises:
+            ServerTimeout: one stays open for longer.
+            FeedRefused: as in ``get_cells_for_shard``.
+        """
+        return self._changes.end(check_shard(shard, self.topology.shard_count), timeout_s)
+
+    def _check_feed(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> None:
+        check_shard(shard, self.topology.shard_count)
+        self.shards.node_of(shard, read_from)
+        if type(location) is not int or not 0 <= location < 1 << 64:
+            raise InvalidInput(f"location must be 0 or an added_id, got {location!r}")
+        if type(limit) is not int or not 1 <= limit <= _MAX_PAGE_CELLS:
+            raise InvalidInput(f"limit must be a number from 1 to {_MAX_PAGE_CELLS}, got {limit!r}")
+        if column_name is not None:
+            check_column_name(column_name)
 
     # Whole shards, for tools
 

@@ -73,7 +73,10 @@ class Shards:
             ShardIdentityMismatch: the database is not that shard of this datastore.
             ServerError: the server refused or failed.
         """
-        node = self.node_of(shard, read_from)
+        return self.run_on(self.node_of(shard, read_from), shard, operation, writes=writes)
+
+    def run_on(self, node: Node, shard: int, operation: Callable[[Connection], T], *, writes: bool = False) -> T:
+        """Run ``operation`` as ``run`` does, on this node of the shard's cluster."""
         pool = self.pool_for(node)
         if (shard, node) not in self._verified:
             self.verify(shard, pool)
