@@ -19,7 +19,7 @@ import pytest
 from pytest_docker.plugin import Services
 
 import schemaless
-from schemaless.local.servers import LocalServer
+from schemaless.local.description import LocalServer
 from tests import foreign
 from tests.servers import private_servers
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
-from schemaless.local.servers import LocalServer, down, up
+from schemaless.local.servers import down, up
 
 
 @contextmanager
 def private_servers(
-    flavour: str = "mysql", count: int = 2, options: Mapping[str, object] | None = None
+    flavour: str = "mysql", count: int = 2, options: Mapping[str, object] | None = None, *, replicas: int = 0
 ) -> Iterator[list[LocalServer]]:
     """Yield ``count`` new servers in a temporary folder; they and the folder go at the end.
 
@@ -25,10 +26,12 @@ def private_servers(
         flavour: "mysql" or "mariadb".
         count: how many.
         options: further options of the servers, over the relaxed ones.
+        replicas: of each; see ``LocalServer.replicas``.
     """
     folder = Path(tempfile.mkdtemp(prefix="schemaless-test-"))
     try:
-        yield up(folder, count, flavour, tied=True, remove=True, options={**RELAXED, **(options or {})})
+        asked = {**RELAXED, **(options or {})}
+        yield up(folder, count, flavour, replicas=replicas, tied=True, remove=True, options=asked)
     finally:
         try:
             down(folder, delete=True)

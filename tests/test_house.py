@@ -22,7 +22,7 @@ import pymysql
 import pytest
 
 from schemaless.cli.main import _NOUNS, cli
-from schemaless.local.servers import LocalServer
+from schemaless.local.description import LocalServer
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("schemaless/**/*.py"), *ROOT.glob("migrations/**/*.py")])

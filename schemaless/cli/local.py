@@ -11,6 +11,7 @@ import click
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, print_json, print_table, progress
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
+from schemaless.local.description import LocalServer, ServerStatus
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
 
@@ -44,7 +45,18 @@ def local() -> None:
 
 @local.command()
 @click.option(
-    "--servers", type=click.IntRange(1, 100), default=2, show_default=True, help="How many servers, at least."
+    "--servers",
+    type=click.IntRange(1, local_servers.MAX_SERVERS),
+    default=2,
+    show_default=True,
+    help="How many servers, at least.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, local_servers.MAX_REPLICAS),
+    default=0,
+    show_default=True,
+    help="How many replicas each server has, at least.",
 )
 @click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", show_default=True, help="Whose server.")
 @click.option(
@@ -52,7 +64,7 @@ def local() -> None:
 )
 @_folder_option
 @json_option
-def up(servers: int, flavour: str, options: tuple[str, ...], folder: Path, as_json: bool) -> None:
+def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], folder: Path, as_json: bool) -> None:
     """Have servers running, and print their URLs.
 
     Running servers are left alone, stopped and crashed ones are started on their own data, missing ones are made. The
@@ -60,17 +72,25 @@ def up(servers: int, flavour: str, options: tuple[str, ...], folder: Path, as_js
     package archive into SCHEMALESS_CACHE (~/.cache/schemaless): 60 MB once, for MySQL. Interrupted, the same command
     goes on.
 
+    With --replicas, each server is the primary of that many more, which follow it by GTID; all of them replicate when
+    this ends. Such a primary listens on a port of 127.0.0.1 too, for an account of its replicas; root stays on the
+    socket.
+
     \b
     Examples:
       schemaless local up --servers 3
+      schemaless local up --servers 2 --replicas 1
       schemaless local up --option innodb-buffer-pool-size=1G
     """
-    running = local_servers.up(folder, servers, flavour, options=options, report=note, progress=progress)
+    running = local_servers.up(
+        folder, servers, flavour, replicas=replicas, options=options, report=note, progress=progress
+    )
     if as_json:
         print_json({"folder": str(folder.resolve()), "servers": [_server_data(server) for server in running]})
         return
     for server in running:
-        click.echo(f"server {server.number}  {server.flavour} {server.version}  {server.url}")
+        for each in (server, *server.replicas):
+            click.echo(f"{each.name}  {each.flavour} {each.version}  {each.url}")
     clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
     note("next, make a datastore on them:")
     click.echo(f"schemaless create demo --shards 16 {clusters}")
@@ -80,9 +100,9 @@ def up(servers: int, flavour: str, options: tuple[str, ...], folder: Path, as_js
 @_folder_option
 @json_option
 def status(folder: Path, as_json: bool) -> int:
-    """Show the servers of the folder.
+    """Show the servers of the folder, and whether replicas replicate.
 
-    Exit status: 0 when there are servers and all of them run, else 1.
+    Exit status: 0 when there are servers, all of them run, and all replicas replicate, else 1.
 
     \b
     Examples:
@@ -95,8 +115,8 @@ def status(folder: Path, as_json: bool) -> int:
     elif states:
         rows = [
             [
-                f"server {state.number}",
-                state.state,
+                state.name,
+                f"{state.state}, not replicating" if state.fault else state.state,
                 f"{state.flavour} {state.version}",
                 state.url,
                 "-" if state.pid is None else str(state.pid),
@@ -108,9 +128,15 @@ def status(folder: Path, as_json: bool) -> int:
     else:
         note(f"no servers in {folder.resolve()}; 'schemaless local up' makes some")
     stopped = [state for state in states if state.state != "running"]
-    if stopped and not as_json:
-        note(f"{len(stopped)} of {len(states)} servers do not run; 'schemaless local up' starts them on their own data")
-    return EXIT_FAILED if stopped or not states else 0
+    broken = [state for state in states if state.fault]
+    if not as_json:
+        for state in broken:
+            note(f"{state.name} does not replicate: {state.fault}")
+        if stopped:
+            note(f"{len(stopped)} of {len(states)} do not run; 'schemaless local up' starts them on their own data")
+        elif broken:
+            note("'schemaless local up' points replicas at their primaries and starts them again")
+    return EXIT_FAILED if stopped or broken or not states else 0
 
 
 @local.command()
@@ -142,21 +168,25 @@ def down(delete: bool, folder: Path, as_json: bool) -> None:
         note(f"stopped {len(running)} of {len(before)} servers; their data stays in {folder.resolve()}")
 
 
-def _server_data(server: local_servers.LocalServer) -> dict[str, Any]:
+def _server_data(server: LocalServer) -> dict[str, Any]:
     return {
         "number": server.number,
+        "role": server.role,
         "flavour": server.flavour,
         "version": server.version,
         "url": server.url,
         "socket": str(server.socket),
         "pid": server.pid,
         "folder": str(server.folder),
+        **({"replica": server.replica} if server.replica else {"replicas": [_server_data(r) for r in server.replicas]}),
     }
 
 
-def _status_data(state: local_servers.ServerStatus) -> dict[str, Any]:
+def _status_data(state: ServerStatus) -> dict[str, Any]:
     return {
         "number": state.number,
+        "role": state.role,
+        "replica": state.replica,
         "state": state.state,
         "flavour": state.flavour,
         "version": state.version,
@@ -165,4 +195,5 @@ def _status_data(state: local_servers.ServerStatus) -> dict[str, Any]:
         "pid": state.pid,
         "folder": str(state.folder),
         "data_bytes": state.data_bytes,
+        "fault": state.fault,
     }

@@ -15,6 +15,7 @@ from typing import Final
 from schemaless.errors import LocalServerError
 from schemaless.local import space
 from schemaless.local.binaries import Binary, cache_folder, cache_lock, environment
+from schemaless.local.description import Description
 from schemaless.local.processes import processes_on, send
 
 INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
@@ -63,12 +64,25 @@ _OF_FLAVOUR: Final = {
         "--gtid-mode=ON",
         "--enforce-gtid-consistency=ON",
         "--loose-innodb-redo-log-capacity=192M",
+        # On by default; in 9.7 its thread may spin for ten seconds when the server shuts down.
+        "--event-scheduler=OFF",
     ),
     "mariadb": (
         "--innodb-log-file-size=192M",
         # What the change feed reads; off unless told.
         "--performance-schema-instrument=wait/lock/metadata/sql/mdl=ON",
     ),
+}
+_REPLICA: Final = (
+    "--relay-log=relay",
+    # What was fetched and not applied when it crashed is fetched again.
+    "--relay-log-recovery=1",
+    "--read-only=1",
+)
+_REPLICA_OF_FLAVOUR: Final = {
+    "mysql": ("--super-read-only=1", "--replica-preserve-commit-order=1"),
+    # MySQL has these two as they are here by itself, the second one as a setting of the channel.
+    "mariadb": ("--log-slave-updates=1", "--master-retry-count=0"),
 }
 # The order of MariaDB's own install script; the help tables are left out.
 _MARIADB_TABLES: Final = (
@@ -92,26 +106,29 @@ def _identity_arguments() -> list[str]:
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
-def server_command(
-    binary: Binary, number: int, data: Path, socket: Path, pid_file: Path, log: Path, options: Sequence[str]
-) -> list[str]:
-    """Return the command that runs a server; ``options`` come last, so they win."""
+def server_command(binary: Binary, server: Description) -> list[str]:
+    """Return the command that runs a server; its own options come last, so they win."""
     # Else it would be TMPDIR, which may be gone before the server is. A colon separates several folders.
-    temporary = [] if ":" in str(data) else [f"--tmpdir={data.parent / 'tmp'}"]
+    temporary = [] if ":" in str(server.data) else [f"--tmpdir={server.folder / 'tmp'}"]
     return [
         *binary.command,
         "--no-defaults",  # first, or the machine's my.cnf is read
-        f"--datadir={data}",
+        f"--datadir={server.data}",
         *binary.path_arguments(),
         *_identity_arguments(),
         *temporary,
-        f"--socket={socket}",
-        f"--pid-file={pid_file}",
-        f"--log-error={log}",
-        f"--server-id={number}",
+        f"--socket={server.socket}",
+        f"--pid-file={server.pid_file}",
+        f"--log-error={server.log}",
+        f"--server-id={server.server_id}",
         *_COMMON,
         *_OF_FLAVOUR[binary.flavour],
-        *options,
+        *(["--skip-networking=0", "--bind-address=127.0.0.1", f"--port={server.port}"] if server.port else []),
+        *([*_REPLICA, *_REPLICA_OF_FLAVOUR[binary.flavour]] if server.replica else []),
+        *server.options,
+        # Where it listens, 127.0.0.1 must never mean "localhost": root@localhost has no password.
+        *(["--skip-name-resolve=1"] if server.port else []),
+        *(["--skip-networking=1"] if server.replica else []),
     ]
 
 
@@ -226,6 +243,11 @@ def _raise_for(said: str, folder: Path, what: str) -> None:
 def is_full_disk(said: str) -> bool:
     """Return whether a server's words are about a disk without room."""
     return re.search(r"No space left|\b(errno:?|error( number)?) 28\b", said, re.IGNORECASE) is not None
+
+
+def is_taken_port(said: str) -> bool:
+    """Return whether a server's words are about a port that another process has."""
+    return "Address already in use" in said
 
 
 def error_lines(said: str, count: int = 6) -> str:

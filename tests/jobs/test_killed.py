@@ -17,7 +17,7 @@ import schemaless
 from schemaless.codec.recode import recode
 from schemaless.jobs.check import check
 from schemaless.local import servers as local_servers
-from schemaless.local.servers import LocalServer
+from schemaless.local.description import LocalServer
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
 from tests.servers import private_servers

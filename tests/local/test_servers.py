@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from schemaless.errors import LocalServerError
-from schemaless.local import binaries, processes, servers, space
+from schemaless.local import binaries, processes, servers, space, starting
+from schemaless.local.folder import MARKER
 from schemaless.local.options import RELAXED
 
 pytestmark = pytest.mark.mysql
@@ -139,7 +140,7 @@ def test_stale_pid_file_of_another_process_is_seen_through(folder):
 def test_half_made_server_is_made_anew(folder):
     """A data folder that an interrupted up left is not used."""
     folder.mkdir()
-    (folder / servers._MARKER).write_text("{}")
+    (folder / MARKER).write_text("{}")
     (folder / "server-1/data/mysql").mkdir(parents=True)
     (folder / "server-1/data/ibdata1").write_bytes(b"half")
 
@@ -212,7 +213,7 @@ def test_data_folder_in_use_is_refused(folder, monkeypatch):
     """A data folder that another process has locked is not served a second time; the error names the process."""
     servers.up(folder, 1, "mariadb", options=RELAXED)
     servers.down(folder)
-    monkeypatch.setattr(servers, "RELEASE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(starting, "RELEASE_TIMEOUT_S", 0.1)
     code = (
         "import fcntl, sys, time; f = open(sys.argv[1], 'rb+'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True)\n"
     )

@@ -1,0 +1,256 @@
+"""Replicas of private servers: pointing one at its primary, waiting for it, saying why it does not replicate."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pymysql
+from pymysql.cursors import DictCursor
+
+from schemaless.errors import LocalServerError
+from schemaless.local.description import LocalServer
+
+MINIMUM: Final = {"mysql": (8, 0, 27), "mariadb": (10, 6, 1)}
+"""The oldest servers that can be replicas here: parallel appliers that keep the order of commits are their default."""
+
+HOST: Final = "127.0.0.1"
+STANDSTILL_S: Final = 120.0
+"""How long a replica may neither replicate nor come nearer to its primary before that is an error."""
+
+_ACCESS_DENIED: Final = 1045
+_PURGED: Final = 1236
+_START_AGAIN: Final = "delete the servers with 'schemaless local down --delete' and start again, replicas included"
+
+
+class Session:
+    """A connection to one server of our own, over its socket, as root."""
+
+    def __init__(self, socket: Path) -> None:
+        self._connection = pymysql.connect(
+            unix_socket=str(socket), user="root", autocommit=True, connect_timeout=10, read_timeout=60
+        )
+
+    def run(self, sql: str) -> Any:
+        """Run a statement and return the first value of its first row, None without one."""
+        with self._connection.cursor() as cursor:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+        return row[0] if row else None
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Run a query and return its rows, by column name."""
+        with self._connection.cursor(DictCursor) as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def close(self) -> None:
+        """End it."""
+        self._connection.close()
+
+
+@contextmanager
+def session(server: LocalServer) -> Iterator[Session]:
+    """Give a session on a running server for the block.
+
+    Raises:
+        LocalServerError: it cannot be had, or a statement fails in it.
+    """
+    opened = None
+    try:
+        opened = Session(server.socket)
+        yield opened
+    except (pymysql.err.Error, OSError) as problem:
+        code = problem.args[0] if problem.args else None
+        if code == _ACCESS_DENIED:
+            raise LocalServerError(
+                f"{server.name} refuses root on its socket ({problem.args[-1]}); replicas are looked after by root "
+                "without a password: take the password away again"
+            ) from problem
+        raise LocalServerError(f"{server.name} ({server.socket}): {problem}; its log is {server.log}") from problem
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a replica says about its replication.
+
+    Attributes:
+        receives: its connection to the primary stands.
+        applies: what it received is being applied.
+        retries: it tries by itself, once a second, to get the connection back.
+        code: the server's number for what is wrong, 0 without.
+        error: what is wrong, as the server says it; empty without.
+        source: where it is pointed: host, port, account, and the file that proves the primary, empty without.
+    """
+
+    receives: bool
+    applies: bool
+    retries: bool
+    code: int
+    error: str
+    source: tuple[str, int, str, str]
+
+    @property
+    def fault(self) -> str | None:
+        """Say why it does not replicate, or None where it does."""
+        if self.receives and self.applies:
+            return None
+        if self.error:
+            return self.error
+        return "it is stopped" if not self.retries else "it connects to its primary"
+
+
+def condition(replica: Session) -> Condition | None:
+    """Return what a replica says, or None where it was never pointed at a primary."""
+    rows = replica.rows("SHOW SLAVE STATUS" if _is_mariadb(replica) else "SHOW REPLICA STATUS")
+    if not rows:
+        return None
+    # MariaDB says Slave and Master.
+    row = {name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in rows[0].items()}
+    code = int(row["Last_SQL_Errno"]) or int(row["Last_IO_Errno"])
+    return Condition(
+        receives=row["Replica_IO_Running"] == "Yes",
+        applies=row["Replica_SQL_Running"] == "Yes",
+        retries=row["Replica_IO_Running"] == "Connecting" and row["Replica_SQL_Running"] == "Yes",
+        code=code,
+        error=f"{row['Last_SQL_Error'] or row['Last_IO_Error']} (error {code})" if code else "",
+        source=(row["Source_Host"], int(row["Source_Port"]), row["Source_User"], row["Source_SSL_CA_File"]),
+    )
+
+
+def fault(replica: LocalServer) -> str | None:
+    """Say why a running replica does not replicate, or None where it does."""
+    try:
+        with session(replica) as opened:
+            found = condition(opened)
+    except LocalServerError as problem:
+        return str(problem)
+    return "it was never pointed at its primary; 'schemaless local up' does" if found is None else found.fault
+
+
+def require_able(flavour: str, version: str) -> None:
+    """Raise LocalServerError for a server that cannot have replicas here."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    if numbers < MINIMUM[flavour]:
+        oldest = ".".join(map(str, MINIMUM[flavour]))
+        raise LocalServerError(f"replicas need {flavour} {oldest} or later, this is {version}; leave --replicas out")
+
+
+def require_whole_history(primary: LocalServer) -> None:
+    """Raise unless a new replica can fetch everything from the first transaction on.
+
+    Raises:
+        LocalServerError: the primary's first binary logs were purged, as they are a day after they were written.
+    """
+    with session(primary) as opened:
+        first = str(opened.run("SHOW BINARY LOGS") or "")
+        purged = "" if _is_mariadb(opened) else str(opened.run("SELECT @@GLOBAL.gtid_purged"))
+    if purged or not re.search(r"\.0*1\Z", first):
+        raise LocalServerError(
+            f"{primary.name} cannot get a new replica: its binary logs begin with {first or 'nothing'}, the earlier "
+            f"ones were purged (after a day, unless --option binlog-expire-logs-seconds says otherwise); "
+            f"{_START_AGAIN}, or leave --replicas out"
+        )
+
+
+def follow(primary: LocalServer, replica: LocalServer) -> None:
+    """Point a replica at its primary, unless it is, and start its replication.
+
+    The account has a password that is made here and is known to the two servers only.
+    """
+    account = f"replica_{replica.replica}"
+    with session(primary) as source, session(replica) as opened:
+        mariadb = _is_mariadb(opened)
+        role, master = ("SLAVE", "MASTER") if mariadb else ("REPLICA", "SOURCE")
+        port = int(source.run("SELECT @@GLOBAL.port"))
+        if int(source.run("SELECT @@GLOBAL.skip_networking")):
+            raise LocalServerError(
+                f"{primary.name} does not listen on {HOST}, where its replicas come from; leave the option "
+                "skip-networking out"
+            )
+        # Whoever else gets the port is not taken for the primary; MariaDB makes itself no certificates.
+        authority = "" if mariadb else str(primary.data / "ca.pem")
+        wanted = (HOST, port, account, authority)
+        found = condition(opened)
+        change: dict[str, object] = {f"{master}_HOST": _quoted(HOST), f"{master}_PORT": port}
+        if mariadb:
+            change["MASTER_USE_GTID"] = "slave_pos"
+        else:
+            change["SOURCE_SSL_CA"] = _quoted(authority)
+        if found is None or found.source[2] != account or found.code == _ACCESS_DENIED:
+            password = secrets.token_urlsafe(24)
+            source.run(f"CREATE USER IF NOT EXISTS '{account}'@'{HOST}' IDENTIFIED BY '{password}'")
+            source.run(f"ALTER USER '{account}'@'{HOST}' IDENTIFIED BY '{password}'")
+            source.run(f"GRANT REPLICATION SLAVE ON *.* TO '{account}'@'{HOST}'")
+            change |= {f"{master}_USER": _quoted(account), f"{master}_PASSWORD": _quoted(password)}
+            change[f"{master}_CONNECT_RETRY"] = 1
+            if not mariadb:
+                change |= {"SOURCE_AUTO_POSITION": 1, "SOURCE_SSL": 1, "SOURCE_RETRY_COUNT": 0}
+            found = None
+        if found is None or found.source != wanted:
+            opened.run(f"STOP {role}")
+            values = ", ".join(f"{name} = {value}" for name, value in change.items())
+            opened.run(f"CHANGE {'MASTER' if mariadb else 'REPLICATION SOURCE'} TO {values}")
+            found = None
+        if found is None or not (found.receives and found.applies):
+            opened.run(f"START {role}")
+
+
+def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Callable[[str], None]) -> None:
+    """Wait until a replica replicates and has applied what its primary had committed when this began.
+
+    Raises:
+        LocalServerError: its replication stopped with an error, or stands still.
+    """
+    with session(primary) as source, session(replica) as opened:
+        mariadb = _is_mariadb(opened)
+        position = "@@GLOBAL.gtid_binlog_pos" if mariadb else "@@GLOBAL.gtid_executed"
+        applied = "@@GLOBAL.gtid_slave_pos" if mariadb else "@@GLOBAL.gtid_executed"
+        wait = "MASTER_GTID_WAIT" if mariadb else "WAIT_FOR_EXECUTED_GTID_SET"
+        target = str(source.run(f"SELECT {position}")).replace("\n", "")
+        before, moved = "", time.monotonic()
+        said = moved
+        while True:
+            found = condition(opened)
+            arrived = not target or int(opened.run(f"SELECT {wait}('{target}', 0.1)")) == 0
+            if found is not None and found.fault is None and arrived:
+                return
+            now = time.monotonic()
+            here = str(opened.run(f"SELECT {applied}"))
+            if here != before:
+                before, moved = here, now
+            if found is None or _is_final(found) or now - moved > STANDSTILL_S:
+                why = "it was never pointed there" if found is None else found.fault or "it does not come nearer"
+                purged = f"; what it lacks was purged from the primary: {_START_AGAIN}" if _has_purged(found) else ""
+                raise LocalServerError(f"{replica.name} does not replicate: {why}{purged}; its log is {replica.log}")
+            if now - said > 5:
+                said = now
+                say(f"{replica.name} has not caught up yet: {found.fault or 'it is applying'}")
+            time.sleep(0.05)
+
+
+def _is_final(found: Condition) -> bool:
+    """Return whether a replica has given up."""
+    return bool(found.code) and not found.retries and not (found.receives and found.applies)
+
+
+def _has_purged(found: Condition | None) -> bool:
+    return found is not None and found.code == _PURGED
+
+
+def _quoted(text: str) -> str:
+    """Return text as a string literal of SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _is_mariadb(opened: Session) -> bool:
+    return "mariadb" in str(opened.run("SELECT VERSION()")).lower()

@@ -1,0 +1,331 @@
+"""Starting one private server on its data, and making a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import socket as sockets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pymysql
+
+from schemaless.errors import LocalServerError
+from schemaless.local import space
+from schemaless.local.apt import Progress
+from schemaless.local.binaries import Binary, candidates, environment, inspect
+from schemaless.local.description import Description, LocalServer
+from schemaless.local.folder import SPACE_REMEDY, server_folder
+from schemaless.local.options import error_lines, is_full_disk, is_taken_port, make_data_folder, server_command
+from schemaless.local.processes import (
+    command_line,
+    is_gone,
+    lock_holder,
+    processes_on,
+    send,
+    socket_path,
+    spawn,
+    wait_gone,
+)
+
+READY_TIMEOUT_S: Final = 300.0
+"""How long a server may take to answer; after a crash it recovers first."""
+
+STOP_TIMEOUT_S: Final = 60.0
+"""How long a clean shutdown may take before the server is killed."""
+
+RELEASE_TIMEOUT_S: Final = 10.0
+"""How long a data folder may stay locked by a server that is just ending."""
+
+_POLL_S: Final = 0.05
+_PORT_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True)
+class Started:
+    """A server that was started or was running, and may not answer yet.
+
+    Attributes:
+        description: as it is on disk.
+        pid: its process.
+        offset: where this start's words begin in its log.
+    """
+
+    description: Description
+    pid: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What holds for all servers that one command starts.
+
+    Attributes:
+        options: of the servers; none means those that they have.
+        say: gets lines about what goes on.
+        progress: shows what takes long.
+    """
+
+    options: tuple[str, ...]
+    say: Callable[[str], None]
+    progress: Progress | None = None
+
+
+def begin(description: Description, manner: Manner, *, listens: bool = False) -> Started:
+    """Start a server unless it runs.
+
+    Args:
+        description: which one.
+        manner: how.
+        listens: whether it has to listen on a port of 127.0.0.1; one that runs and does not is started again.
+
+    Raises:
+        LocalServerError: it cannot be started.
+    """
+    data, log, say = description.data, description.log, manner.say
+    listens = listens or description.port is not None
+    offset = log.stat().st_size if log.exists() else 0
+    pid = description.running_pid()
+    deaf = pid is not None and listens and f"--port={description.port}" not in command_line(pid)
+    if pid is not None and not deaf and description.server(pid).socket.exists():
+        if manner.options and manner.options != description.options:
+            description = dataclasses.replace(description, options=manner.options)
+            description.write()
+        return Started(description, pid, offset)
+    if pid is not None and wait_gone(pid, data, 0.0 if deaf else 1.0) is False:
+        why = "it has to listen on 127.0.0.1 for its replicas" if deaf else "its socket is gone"
+        say(f"{description.title} runs, but {why}: starting it again")
+        stop(pid, data)
+    if description.pid_file.exists():
+        say(f"{description.title} had crashed: starting it on its own data")
+    binary = description.binary()
+    if not binary.program.is_file():
+        say(f"{binary.program} is gone: looking for another {binary.flavour}")
+        binary = next(iter(candidates(binary.flavour, report=say, progress=manner.progress)))
+        if binary.flavour != description.flavour:
+            raise LocalServerError(
+                f"{description.folder} has {description.flavour} data, and only {binary.name} is here"
+            )
+    elif binary.root is None:
+        binary = inspect(binary.command)  # it may have been upgraded
+    _require_unused(data)
+    description = dataclasses.replace(
+        description,
+        version=binary.version,
+        command=binary.command,
+        root=binary.root,
+        name=binary.name,
+        socket=socket_path(description.folder),
+        port=_free_port(description.port) if listens else None,
+        options=manner.options or description.options,
+    )
+    clean_up(description.folder)
+    description.write()
+    with space.full_disk_is_an_error(description.folder, "starting a server", SPACE_REMEDY):
+        (description.folder / "tmp").mkdir(mode=0o700, exist_ok=True)
+        pid = spawn(server_command(binary, description), log, environment())
+    return Started(description, pid, offset)
+
+
+def finish(started: Started, manner: Manner) -> LocalServer:
+    """Wait until a server answers.
+
+    Raises:
+        LocalServerError: it ended, or does not answer in time.
+    """
+    for _ in range(_PORT_ATTEMPTS - 1):
+        try:
+            return _finish(started, manner.say)
+        except _PortTaken as problem:
+            manner.say(f"{problem}\nchoosing another port")
+            started = begin(started.description, manner)
+    return _finish(started, manner.say)
+
+
+def _finish(started: Started, say: Callable[[str], None]) -> LocalServer:
+    description, pid = started.description, started.pid
+    began = said = time.monotonic()
+    while not _answers(description.server(pid).socket):
+        now = time.monotonic()
+        if is_gone(pid, description.data):
+            raise _died(started)
+        if now - began > READY_TIMEOUT_S:
+            raise LocalServerError(
+                f"{description.title} (process {pid}) does not answer on {description.socket} after "
+                f"{READY_TIMEOUT_S:.0f} s; its log is {description.log}"
+            )
+        if now - said > 5:
+            said = now
+            say(f"{description.title} is not ready yet, {now - began:.0f} s (after a crash it recovers first)")
+        time.sleep(_POLL_S)
+    return description.server(pid)
+
+
+class _PortTaken(LocalServerError):
+    """Somebody took the port between its choice and the server's start."""
+
+
+def _died(started: Started) -> LocalServerError:
+    description = started.description
+    try:
+        with description.log.open("rb") as file:
+            file.seek(started.offset)
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        text = ""
+    what = f"{description.title} ({description.flavour} {description.version}) ended while starting"
+    if is_full_disk(text):
+        return space.NoSpace(
+            f"{what}: no space left in {description.folder} ({space.free_text(description.folder)} free); "
+            f"{SPACE_REMEDY}"
+        )
+    if description.port is not None and is_taken_port(text):
+        return _PortTaken(f"{what}, since its port is taken:{error_lines(text)}")
+    return LocalServerError(f"{what}; the last of its log {description.log}:{error_lines(text)}")
+
+
+def _answers(socket: Path) -> bool:
+    if not socket.exists():
+        return False
+    try:
+        connection = pymysql.connect(unix_socket=str(socket), user="root", connect_timeout=5, read_timeout=5)
+    except pymysql.err.OperationalError as problem:
+        return bool(problem.args) and problem.args[0] == 1045  # root was given a password: somebody is at home
+    except (pymysql.err.Error, OSError):
+        return False
+    connection.close()
+    return True
+
+
+def _free_port(wanted: int | None) -> int:
+    """Return ``wanted`` if nobody listens there on 127.0.0.1, else a port that is free now."""
+    for port in (wanted, 0) if wanted else (0,):
+        with sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM) as probe:
+            probe.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise LocalServerError("no port of 127.0.0.1 is free to listen on for replicas; end what takes them all")
+
+
+def _require_unused(data: Path) -> None:
+    """Raise when a process holds the data folder; one that is just ending is waited for."""
+    deadline = time.monotonic() + RELEASE_TIMEOUT_S
+    while (holder := lock_holder(data / "ibdata1")) is not None:
+        if time.monotonic() > deadline:
+            who = f"process {holder} ({' '.join(command_line(holder)[:1])})" if holder else "a process out of sight"
+            raise LocalServerError(
+                f"{data} is in use by {who}; stop it, or choose another --folder: one data folder never has two servers"
+            )
+        time.sleep(_POLL_S)
+
+
+def stop(pid: int, data: Path) -> None:
+    """Shut the server on ``data`` down; one that needs too long is killed."""
+    send(pid, data, signal.SIGTERM)
+    if not wait_gone(pid, data, STOP_TIMEOUT_S):
+        end(pid, data)
+
+
+def end(pid: int, data: Path) -> None:
+    """End the server on ``data`` with SIGKILL, and wait until it is gone.
+
+    Raises:
+        LocalServerError: it does not go.
+    """
+    send(pid, data, signal.SIGKILL)
+    if not wait_gone(pid, data, STOP_TIMEOUT_S):
+        raise LocalServerError(f"process {pid} on {data} cannot be ended; see what it waits for")
+
+
+def clean_up(path: Path) -> None:
+    """Remove what a server that is gone has left in its folder: its pid file, its socket and the socket's lock."""
+    description = None
+    with contextlib.suppress(LocalServerError):
+        description = Description.read(path)
+    paths = [path / "mysqld.pid"]
+    if description is not None:
+        paths += [description.socket, Path(f"{description.socket}.lock")]
+    for left in paths:
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+# --- new servers ------------------------------------------------------------------------------------------------------
+
+
+def make_primaries(
+    folder: Path, numbers: Iterable[int], flavour: str, manner: Manner, *, listens: bool
+) -> list[LocalServer]:
+    """Make and start new servers, with the first program that can.
+
+    Raises:
+        LocalServerError: none can, or the disk is full.
+    """
+    places = [(number, 0) for number in numbers]
+    for binary in candidates(flavour, report=manner.say, progress=manner.progress):
+        try:
+            made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
+            return [finish(each, manner) for each in made]
+        except space.NoSpace:
+            raise
+        except LocalServerError as problem:
+            if binary.root is not None or os.environ.get("SCHEMALESS_MYSQLD"):
+                raise
+            # AppArmor, for one, keeps a system's program to its own paths.
+            manner.say(f"{binary.program} cannot run here, going on to an unpacked one: {problem}")
+            for place in places:
+                path = server_folder(folder, *place)
+                for pid in processes_on(path / "data"):
+                    end(pid, path / "data")
+                shutil.rmtree(path, ignore_errors=True)
+    raise AssertionError("candidates() ends with a program or an error")
+
+
+def make(
+    binary: Binary, folder: Path, place: tuple[int, int], asked: str, manner: Manner, *, listens: bool = False
+) -> Started:
+    """Make a new server with ``binary``, and start it.
+
+    Args:
+        binary: what runs it.
+        folder: of all servers.
+        place: its number, and its number among that one's replicas, or 0.
+        asked: the flavour that was asked for.
+        manner: how.
+        listens: whether it has to listen on a port of 127.0.0.1.
+
+    Raises:
+        LocalServerError: it cannot be made.
+    """
+    number, replica = place
+    path = server_folder(folder, number, replica)
+    path.mkdir(mode=0o700, exist_ok=True)
+    description = Description(
+        number=number,
+        replica=replica,
+        flavour=binary.flavour,
+        asked=asked,
+        version=binary.version,
+        command=binary.command,
+        root=binary.root,
+        name=binary.name,
+        socket=socket_path(path),
+        port=None,
+        options=manner.options,
+        folder=path,
+    )
+    manner.say(f"making {description.title}: {binary.flavour} {binary.version} in {path}")
+    for pid in processes_on(description.data):  # an interrupted run's first process
+        end(pid, description.data)
+    make_data_folder(binary, description.data, manner.say)
+    description.write()
+    return begin(description, manner, listens=listens)
