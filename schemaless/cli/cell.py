@@ -1,4 +1,4 @@
-"""``schemaless cell``: single cells."""
+"""``schemaless cell``: single cells, and the feed of all of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 from schemaless.cell import Cell, NewStoredCell
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
 from schemaless.cli.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
+from schemaless.cli.tail import tail
 from schemaless.codec.envelope import check_length, describe_body
 from schemaless.codec.legacy import read_legacy
 from schemaless.codec.recode import recode
@@ -19,10 +20,13 @@ from schemaless.errors import BatchError, CorruptBody, InvalidInput
 
 @click.group()
 def cell() -> None:
-    """Write and read single cells.
+    """Write and read single cells, or follow them all.
 
     ROW_KEY is a UUID, or uuid5:NAME for a row that has a name, as 'load --row-key uuid5:FIELD' makes them.
     """
+
+
+cell.add_command(tail)
 
 
 @cell.command()

@@ -25,7 +25,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "create": ("schemaless.cli.datastore", "create", "Create a datastore."),
     "info": ("schemaless.cli.datastore", "info", "Show a datastore's topology and cell counts."),
     "schema": ("schemaless.cli.datastore", "schema", "Upgrade tables, or show their versions."),
-    "cell": ("schemaless.cli.cell", "cell", "Write and read single cells."),
+    "cell": ("schemaless.cli.cell", "cell", "Write and read single cells, or follow them all."),
     "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),
     "dump": ("schemaless.cli.load", "dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
