@@ -34,7 +34,7 @@ import pymysql
 import schemaless
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.mysql.pool import parse_url
+from schemaless.mysql.urls import parse_url
 from schemaless.store import changes
 
 KINDS = (

@@ -20,7 +20,8 @@ import pytest
 from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
-from schemaless.mysql.pool import Connection, parse_url
+from schemaless.mysql.pool import Connection
+from schemaless.mysql.urls import parse_url
 
 CHOSEN = os.environ.get("SERVER", "")
 """What the suite runs on: nothing (private servers of both kinds), mysql, mariadb, docker, or one URL or two."""

@@ -10,8 +10,8 @@ from schemaless.cli.options import open_store, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.jobs.schema import schema_status, upgrade_schema
-from schemaless.mysql.pool import parse_url
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.mysql.urls import parse_url
 from schemaless.store.create import create as create_datastore
 from schemaless.store.datastore import Datastore
 

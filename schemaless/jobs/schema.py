@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from schemaless.cluster.topology import check_datastore_name, shard_database
 from schemaless.errors import SchemalessError
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.pool import NodePool, PoolOptions, ServerURL
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import Branch, Identity, has_identity, head, upgrade, verify_identity, version_of
+from schemaless.mysql.urls import ServerURL
 from schemaless.store.catalog import read_catalog
 
 

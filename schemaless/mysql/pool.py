@@ -14,12 +14,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import sqlalchemy
 from sqlalchemy import event
-from sqlalchemy.engine import URL, Engine
+from sqlalchemy.engine import Engine
 from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from schemaless.cluster.topology import Node
@@ -32,6 +32,7 @@ from schemaless.errors import (
     ServerUnavailable,
 )
 from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, translated
+from schemaless.mysql.urls import Credentials, driver_arguments, sqlalchemy_url
 
 T = TypeVar("T")
 
@@ -51,87 +52,6 @@ class PoolOptions:
     write_timeout_s: float = 60
     pool_size: int = 8
     pool_timeout_s: float = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """How to log in to every node of a datastore: from the client's URL and the environment, never from the catalog."""
-
-    drivername: str = "mysql+pymysql"
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    query: tuple[tuple[str, str | tuple[str, ...]], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServerURL:
-    """A parsed URL: the server, how to log in, and the database it names, if any."""
-
-    node: Node
-    credentials: Credentials
-    database: str | None
-
-    def __str__(self) -> str:
-        url = self.for_database(self.database)
-        # Options such as ssl_key_password are as secret as the password itself.
-        hidden = {name: "***" if "pass" in name else value for name, value in url.query.items()}
-        return url.set(query=hidden).render_as_string(hide_password=True)
-
-    def for_database(self, database: str | None) -> URL:
-        """Return SQLAlchemy's form of this URL with another database."""
-        return _sqlalchemy_url(self.node, self.credentials, database)
-
-
-def parse_url(text: str) -> ServerURL:
-    """Parse ``mysql://user:password@host:port/name?option=value``.
-
-    ``mysql://`` and ``mariadb://`` mean PyMySQL, ``mysql+mysqldb://`` mysqlclient; ``?unix_socket=`` names a socket.
-    Without a password in it, ``SCHEMALESS_PASSWORD`` is used where it is set.
-
-    Raises:
-        InvalidInput: it is no such URL. The message does not repeat the password.
-    """
-    try:
-        url = sqlalchemy.make_url(text)
-    except (sqlalchemy.exc.ArgumentError, ValueError):
-        scheme = text.split("://", 1)[0] if "://" in text else "no scheme"
-        raise InvalidInput(
-            f"not a server URL (begins with {scheme[:20]!r}); expected mysql://user@host:3306/name "
-            "or mysql://user@/name?unix_socket=/path"
-        ) from None
-    family, _, driver = url.drivername.partition("+")
-    if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
-        raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
-    query = dict(url.query)
-    socket = query.pop("unix_socket", None)
-    charset = query.pop("charset", "utf8mb4")
-    if charset != "utf8mb4":
-        raise InvalidInput(f"the URL's charset must be utf8mb4, got {charset!r}; leave it out")
-    if socket is not None and not isinstance(socket, str):
-        raise InvalidInput("the URL names unix_socket twice")
-    if socket is None and not url.host:
-        raise InvalidInput("the URL names no server; add a host, as in mysql://user@host/name, or ?unix_socket=/path")
-    node = Node("primary", socket=socket) if socket else Node("primary", host=url.host, port=url.port or 3306)
-    in_query = [query.pop(name, None) for name in ("password", "passwd")]
-    candidates = (url.password, *in_query, os.environ.get("SCHEMALESS_PASSWORD"))
-    password = next((word for word in candidates if isinstance(word, str)), None)
-    credentials = Credentials(f"mysql+{driver or 'pymysql'}", url.username, password, tuple(sorted(query.items())))
-    return ServerURL(node, credentials, url.database or None)
-
-
-def _sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
-    query: dict[str, str | tuple[str, ...]] = dict(credentials.query)
-    if node.socket is not None:
-        query["unix_socket"] = node.socket
-    return URL.create(
-        credentials.drivername,
-        credentials.username,
-        credentials.password,
-        node.host,
-        node.port,
-        database,
-        query,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,22 +151,15 @@ class NodePool:
             "write_timeout": max(1, round(options.write_timeout_s)),
         }
         # What the URL says counts; SQLAlchemy hands it to the driver.
-        said = {name for name, _ in self._credentials.query}
-        if (
-            self.node.socket is not None
-            and self._credentials.drivername == "mysql+pymysql"
-            and not any(name.startswith("ssl") for name in said)
-        ):
-            # What goes through a socket stays on this machine, and for each connection PyMySQL would read all root
-            # certificates first: 30 ms.
-            arguments["ssl_disabled"] = True
-        return {name: value for name, value in arguments.items() if name not in said} | {"init_command": SESSION}
+        said = self._credentials.driver_options
+        used = {name: value for name, value in arguments.items() if name not in said}
+        return used | {"init_command": SESSION} | driver_arguments(self.node, self._credentials)
 
     def _make_engine(self) -> Engine:
         options = self.options
         try:
             engine = sqlalchemy.create_engine(
-                _sqlalchemy_url(self.node, self._credentials, None),
+                sqlalchemy_url(self.node, self._credentials, None),
                 isolation_level="AUTOCOMMIT",
                 pool_reset_on_return=None,
                 pool_size=options.pool_size,
@@ -362,7 +275,7 @@ class NodePool:
             ServerError: whatever the server or the driver raised.
         """
         engine = sqlalchemy.create_engine(
-            _sqlalchemy_url(self.node, self._credentials, database),
+            sqlalchemy_url(self.node, self._credentials, database),
             poolclass=NullPool,
             hide_parameters=True,
             connect_args=self._connect_args(),

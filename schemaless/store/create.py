@@ -16,7 +16,7 @@ from schemaless.cluster.topology import (
 )
 from schemaless.errors import DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.mysql.errors import DuplicateKey
-from schemaless.mysql.pool import Credentials, NodePool, PoolOptions, ServerURL, parse_url
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import (
     Identity,
     catalog_tables,
@@ -26,6 +26,7 @@ from schemaless.mysql.schema import (
     databases_like,
     tables_of,
 )
+from schemaless.mysql.urls import ServerURL, parse_url
 from schemaless.store.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
 
 _WORKERS_PER_NODE = 4
@@ -96,10 +97,7 @@ def create(
     finally:
         for pool in pools.values():
             pool.close()
-    bare = Credentials(urls[0].credentials.drivername, urls[0].credentials.username, None, urls[0].credentials.query)
-    text = ServerURL(urls[0].node, bare, name).for_database(name).render_as_string(hide_password=False)
-    # A socket's slashes may stand as they are in a query.
-    return text.replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
+    return urls[0].for_database(name)
 
 
 def _check_urls(urls: Sequence[ServerURL]) -> None:

@@ -29,7 +29,8 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, deco
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
-from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.urls import parse_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell
 from schemaless.store.changes import Changes

@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeVar
 
 from schemaless.cluster.topology import Node, Topology, shard_database
 from schemaless.errors import InvalidInput
-from schemaless.mysql.pool import Connection, Credentials, Executed, NodePool, PoolOptions
+from schemaless.mysql.pool import Connection, Executed, NodePool, PoolOptions
 from schemaless.mysql.schema import Identity, verify_identity
+from schemaless.mysql.urls import Credentials
 
 T = TypeVar("T")
 

@@ -19,7 +19,8 @@ from schemaless.jobs.check import check
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.mysql import statements
-from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.urls import parse_url
 from tests.servers import private_servers
 
 pytestmark = pytest.mark.mysql

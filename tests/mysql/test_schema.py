@@ -14,8 +14,9 @@ from alembic.util import CommandError
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect
 from schemaless.jobs.schema import schema_status, upgrade_schema
 from schemaless.mysql import schema
-from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
+from schemaless.mysql.urls import parse_url
 
 pytestmark = pytest.mark.mysql
 

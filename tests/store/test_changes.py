@@ -13,7 +13,8 @@ import pytest
 import schemaless
 from schemaless.mysql import writers
 from schemaless.mysql.errors import CannotObserve
-from schemaless.mysql.pool import Connection, NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import Connection, NodePool, PoolOptions
+from schemaless.mysql.urls import parse_url
 from tests.servers import private_servers
 
 pytestmark = pytest.mark.mysql

@@ -8,8 +8,9 @@ import pytest
 
 import schemaless
 from schemaless import DatastoreExists, InvalidInput, ShardIdentityMismatch
-from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import databases_like
+from schemaless.mysql.urls import parse_url
 from schemaless.store import create as creation
 
 _names = (f"made{number}" for number in itertools.count(1))

@@ -1,0 +1,80 @@
+"""Option files such as ``~/.my.cnf``, read as MySQL's own programs read them.
+
+Not by PyMySQL's reader: it would take the file's socket for every node of a datastore, whatever host the catalog names,
+and it knows neither comments behind values nor escapes.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+from schemaless.errors import InvalidInput
+
+DEFAULT_FILE: Final = "~/.my.cnf"
+
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "s": " ", '"': '"', "'": "'", "\\": "\\"}
+
+
+def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None]:
+    """Return the options of some groups; where one stands twice, the last one counts.
+
+    Args:
+        path: the file; ``~`` is the home folder.
+        groups: names such as ``client``.
+
+    Returns:
+        Values by name, with ``_`` for ``-``; None for an option without a value.
+
+    Raises:
+        InvalidInput: it cannot be read, everybody may write to it, or it includes other files. No value is repeated.
+    """
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+        mode = file.stat().st_mode
+    except OSError as problem:
+        raise InvalidInput(f"option file {path}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"option file {path} is not UTF-8 text") from None
+    if mode & stat.S_IWOTH:
+        raise InvalidInput(f"option file {path} may be written by everybody, so it is not trusted; chmod 600 {path}")
+    found: dict[str, str | None] = {}
+    group = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "!":
+            raise InvalidInput(f"option file {path}, line {number}: includes are not followed; name that file itself")
+        heading = re.match(r"\[\s*([^\]]*?)\s*\]", line)
+        if heading is not None:
+            group = heading[1]
+            continue
+        if group is None:
+            raise InvalidInput(f"option file {path}, line {number}: an option before the first [group]")
+        if group in groups:
+            name, equals, value = _without_comment(line).partition("=")
+            found[name.strip().replace("-", "_").removeprefix("loose_")] = _unquoted(value.strip()) if equals else None
+    return found
+
+
+def _without_comment(line: str) -> str:
+    """Cut a line at the first ``#`` that is not in quotes."""
+    quote = None
+    escaped = False
+    for position, character in enumerate(line):
+        if character in "'\"" and not escaped:
+            quote = character if quote is None else None if quote == character else quote
+        if quote is None and character == "#":
+            return line[:position]
+        escaped = quote is not None and character == "\\" and not escaped
+    return line
+
+
+def _unquoted(value: str) -> str:
+    if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]:
+        value = value[1:-1]
+    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), value, flags=re.DOTALL)

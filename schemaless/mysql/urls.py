@@ -1,0 +1,179 @@
+"""Where a server is and how to log in: what a URL says, then the environment, then an option file.
+
+The password and TLS serve for every node of a datastore; where the nodes are, only the catalog says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import sqlalchemy
+from sqlalchemy.engine import URL
+
+from schemaless.cluster.topology import Node
+from schemaless.errors import InvalidInput
+from schemaless.mysql.option_file import DEFAULT_FILE, read_option_file
+from schemaless.mysql.tls import NO_OPTIONS, TLS, tls_of
+
+PASSWORD_VARIABLE: Final = "SCHEMALESS_PASSWORD"  # noqa: S105 - a name
+_OURS: Final = ("ssl", "read_default_")
+"""Options that begin so are read here; the driver gets the others."""
+_DECIDING: Final = frozenset({"ssl_mode", "ssl_verify_cert", "ssl_verify_identity"})
+"""One of them in a URL stands for all of them in an option file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """How to log in to every node of a datastore: from the client's URL and surroundings, never from the catalog.
+
+    Attributes:
+        query: the URL's options, secrets left out.
+    """
+
+    drivername: str = "mysql+pymysql"
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    query: tuple[tuple[str, str], ...] = ()
+    tls: TLS = NO_OPTIONS
+
+    @property
+    def driver_options(self) -> dict[str, str]:
+        """The URL's options that are the driver's own."""
+        return {name: value for name, value in self.query if not name.startswith(_OURS)}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerURL:
+    """A parsed URL: the server, how to log in, and the database it names, if any."""
+
+    node: Node
+    credentials: Credentials
+    database: str | None
+
+    def __str__(self) -> str:
+        # Options that the driver would refuse, such as a misspelt password, are not shown either.
+        shown = {name: "***" if "pass" in name else value for name, value in self.credentials.query}
+        url = _url(self.node, self.credentials, self.database, shown)
+        if self.credentials.password is not None:
+            url = url.set(password="hidden")  # noqa: S106 - rendered as ***
+        return url.render_as_string(hide_password=True)
+
+    def for_database(self, database: str | None) -> str:
+        """Return the URL of another database on the same server, without any password."""
+        url = _url(self.node, self.credentials, database, dict(self.credentials.query))
+        # A socket's slashes may stand as they are in a query.
+        return url.render_as_string(hide_password=False).replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
+
+
+def parse_url(text: str) -> ServerURL:
+    """Parse ``mysql://user:password@host:port/name?option=value``.
+
+    ``mysql://`` and ``mariadb://`` mean PyMySQL, ``mysql+mysqldb://`` mysqlclient; ``?unix_socket=`` names a socket.
+    ``?ssl_mode=`` and its companions (``schemaless.mysql.tls``) say how connections are encrypted. Without a password
+    in it, ``SCHEMALESS_PASSWORD`` is used where it is set. ``?read_default_file=`` names an option file, whose groups
+    ``[client]`` and ``[schemaless]`` say what is still missing; ``?read_default_group=`` names another group, of
+    ``~/.my.cnf`` unless a file is named.
+
+    Raises:
+        InvalidInput: it is no such URL, or the option file cannot be used. The message does not repeat a password.
+    """
+    try:
+        url = sqlalchemy.make_url(text)
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        scheme = text.split("://", 1)[0] if "://" in text else "no scheme"
+        raise InvalidInput(
+            f"not a server URL (begins with {scheme[:20]!r}); expected mysql://user@host:3306/name "
+            "or mysql://user@/name?unix_socket=/path"
+        ) from None
+    family, _, driver = url.drivername.partition("+")
+    if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
+        raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
+    if "@" in (url.host or ""):
+        raise InvalidInput("the URL has two @ before its name; in a user or a password, @ is written %40")
+    query: dict[str, str] = {}
+    for name, value in url.query.items():
+        if not isinstance(value, str):
+            raise InvalidInput(f"the URL has the option {name!r} twice")
+        query[name] = value
+    secrets = {name: query.pop(name) for name in ("password", "passwd", "ssl_key_password") if name in query}
+    charset = query.pop("charset", "utf8mb4")
+    if charset != "utf8mb4":
+        raise InvalidInput(f"the URL's charset must be utf8mb4, got {charset!r}; leave it out")
+    socket = query.pop("unix_socket", None)
+    given = {name: value for name, value in (query | secrets).items() if name.startswith("ssl")}
+    file, file_given = _option_file(query)
+    if not _DECIDING.isdisjoint(given):
+        file_given = {name: value for name, value in file_given.items() if name not in _DECIDING}
+    candidates = (url.password, secrets.get("password"), secrets.get("passwd"), os.environ.get(PASSWORD_VARIABLE))
+    credentials = Credentials(
+        f"mysql+{driver or 'pymysql'}",
+        url.username or file.get("user"),
+        next((word for word in candidates if word is not None), file.get("password")),
+        tuple(sorted(query.items())),
+        tls_of(file_given | given, "the URL" if given else "the option file"),
+    )
+    return ServerURL(_node(url, socket, file), credentials, url.database or None)
+
+
+def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:
+    """Return what the driver is to be called with to log in: the password and TLS.
+
+    Raises:
+        InvalidInput: a certificate or a key cannot be read.
+    """
+    driver = credentials.drivername.partition("+")[2]
+    arguments = credentials.tls.driver_arguments(driver, socket=node.socket is not None)
+    if credentials.password is not None:
+        # PyMySQL would send text as Latin-1, where the programs that set passwords send UTF-8.
+        arguments["password"] = credentials.password.encode() if driver == "pymysql" else credentials.password
+    return arguments
+
+
+def sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
+    """Return SQLAlchemy's form of a node's address, without password and TLS (see ``driver_arguments``)."""
+    return _url(node, credentials, database, credentials.driver_options)
+
+
+def _url(node: Node, credentials: Credentials, database: str | None, query: Mapping[str, str]) -> URL:
+    socket = {} if node.socket is None else {"unix_socket": node.socket}
+    options = {**query, **socket}
+    return URL.create(credentials.drivername, credentials.username, None, node.host, node.port, database, options)
+
+
+def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what the option file says that the URL's options name: the login, and TLS options."""
+    if "read_default_file" not in query and "read_default_group" not in query:
+        return {}, {}
+    path = query.get("read_default_file", DEFAULT_FILE)
+    read = read_option_file(path, ("client", query.get("read_default_group", "schemaless")))
+    found = {name: value for name, value in read.items() if value is not None and not name.startswith("ssl")}
+    tls = {name: value for name, value in read.items() if value is not None and name.startswith("ssl_")}
+    # MariaDB's names.
+    if "ssl_verify_server_cert" in read:
+        tls["ssl_verify_identity"] = tls.pop("ssl_verify_server_cert", "true")
+    if "skip_ssl" in read or read.get("ssl", "1") in ("0", "false", "off"):
+        tls = {"ssl_mode": "disabled"}
+    elif "ssl" in read and not tls:
+        tls = {"ssl_mode": "required"}
+    return found, tls
+
+
+def _node(url: URL, socket: str | None, file: Mapping[str, str]) -> Node:
+    """Return the server: the URL's, else the option file's, which may also add the port."""
+    host, port = url.host or None, url.port
+    if socket is None and host is None:
+        # To the mysql client, localhost is the socket where there is one.
+        socket = file.get("socket") if file.get("host", "localhost") == "localhost" else None
+        host = file.get("host")
+    if socket is not None:
+        return Node("primary", socket=socket)
+    if host is None:
+        raise InvalidInput("the URL names no server; add a host, as in mysql://user@host/name, or ?unix_socket=/path")
+    if port is None and "port" in file:
+        if not file["port"].isdecimal():
+            raise InvalidInput(f"the option file's port is a number, got {file['port']!r}")
+        port = int(file["port"])
+    return Node("primary", host=host, port=port or 3306)
