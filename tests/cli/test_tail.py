@@ -9,7 +9,8 @@ import uuid
 import pytest
 
 from schemaless import NewCell
-from schemaless.mysql.pool import NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.urls import parse_url
 
 pytestmark = pytest.mark.mysql
 
