@@ -1,0 +1,385 @@
+"""This library against a bare PyMySQL loop that does the same work, on the same shards of the same servers.
+
+    python benchmarks/store.py [--flavour mysql|mariadb] [--shards N] [--rounds N] [--relaxed] [--server URL...]
+
+Both sides write the same cells, each into a datastore of its own with the same tables on the same servers, and read
+them back. They take turns in short rounds, and the one that begins changes from round to round, so that whatever else
+the machine does falls on both alike. A figure is the median over the rounds of the ratio within a round, with its
+quartiles. ``_bare.py`` is the other side.
+
+Documents: the demo's aircraft logbooks, about 19 KB of JSON each, and single flights out of them, about 300 bytes.
+"apart": both sides are given the same bytes and give bytes back; every cell is compared at the end, byte by byte.
+"with": both are given documents and give documents back, the bare side by msgpack and zlib; documents are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import itertools
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _bare import Bare, Given, connect
+from codec import processor
+
+import schemaless
+from schemaless.bench.logbooks import documents as logbook_documents
+from schemaless.cluster.topology import shard_database
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.envelope import encode_body
+from schemaless.local.options import RELAXED
+from schemaless.local.servers import down, up
+from schemaless.mysql.pool import parse_url
+
+BATCH = 100
+THREADS = 8
+COLUMN = "BASE"
+ROW_COLUMNS = ("BASE", "FARE", "ROUTE", "STATUS")
+PACKAGES = ("PyMySQL", "SQLAlchemy", "msgpack", "ormsgpack", "orjson", "msgspec", "deflate")
+SETTINGS = (
+    "innodb_flush_log_at_trx_commit",
+    "sync_binlog",
+    "innodb_flush_method",
+    "log_bin",
+    "innodb_buffer_pool_size",
+)
+
+
+class Library:
+    """The side of the library; shared by threads."""
+
+    def __init__(self, store: schemaless.Datastore, encoding: bool) -> None:
+        self.store = store
+        self._encoding = encoding
+
+    def another(self) -> Library:
+        """Return itself: one Datastore serves all threads."""
+        return self
+
+    def close(self) -> None:
+        """Nothing: the Datastore is closed by whoever opened it."""
+
+    def put(self, cells: Sequence[Given]) -> None:
+        """Write a batch."""
+        if self._encoding:
+            self.store.put_cells([schemaless.NewCell(*cell) for cell in cells])
+        else:
+            self.store.put_stored_cells([schemaless.NewStoredCell(*cell) for cell in cells], trusted=True)
+
+    def put_one(self, cell: Given) -> None:
+        """Write one cell; given bytes, by the one call that takes bytes, a batch of one."""
+        if self._encoding:
+            self.store.put_cell(*cell)
+        else:
+            self.store.put_stored_cells([schemaless.NewStoredCell(*cell)], trusted=True)
+
+    def latest(self, key: tuple[uuid.UUID, str]) -> object:
+        """Read one cell; for its bytes, by the one call that gives bytes, the newest of all versions."""
+        if self._encoding:
+            return self.store.get_cell_latest(*key)
+        return next(self.store.get_stored_versions(*key, limit=1))
+
+    def latest_of_many(self, keys: Sequence[tuple[uuid.UUID, str]]) -> object:
+        """Read many cells."""
+        return self.store.get_cells_latest(keys)
+
+    def row(self, row_key: uuid.UUID) -> object:
+        """Read the latest cell of each column of a row."""
+        return self.store.get_row(row_key)
+
+    def scan(self, shard: int) -> Iterator[Any]:
+        """Read a shard."""
+        stored = self.store.scan_shard(shard)
+        return (cell.decode() for cell in stored) if self._encoding else stored
+
+
+Side = Library | Bare
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is measured: one row of the table.
+
+    Attributes:
+        name: what is done.
+        work: makes a round's items, the same for both sides.
+        call: does one item.
+        target: what the ratio must reach (throughput) or not exceed (latency); None where it is for information.
+        latency: whether the ratio is that of the median times of one call, lower is better. Else it is that of the work
+            done in the same time, higher is better.
+        threads: how many share the items.
+    """
+
+    name: str
+    work: Callable[[], Sequence[Any]]
+    call: Callable[[Any, Any], object]
+    target: float | None = None
+    latency: bool = False
+    threads: int = 1
+
+
+def run(task: Task, side: Side, items: Sequence[Any]) -> float:
+    """Do a round's items and return the seconds of one: the median (latency), or the mean (throughput)."""
+    if task.threads > 1:
+        return run_by_threads(task, side, items)
+    seconds = []
+    for item in items:
+        start = time.perf_counter()
+        task.call(side, item)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) if task.latency else statistics.mean(seconds)
+
+
+def run_by_threads(task: Task, side: Side, items: Sequence[Any]) -> float:
+    """Do a round's items in threads and return the mean seconds from one that is done to the next."""
+    sides = [side.another() for _ in range(task.threads)]
+
+    def do(number: int) -> None:
+        for item in items[number :: task.threads]:
+            task.call(sides[number], item)
+
+    with ThreadPoolExecutor(task.threads) as pool:
+        start = time.perf_counter()
+        list(pool.map(do, range(task.threads)))
+        seconds = time.perf_counter() - start
+    for each in sides:
+        each.close()
+    return seconds / len(items)
+
+
+class Contest:
+    """Both sides over one set of bodies, on datastores of their own, which are dropped at the end."""
+
+    def __init__(self, name: str, encoding: bool, bodies: Sequence[Any], urls: Sequence[str], options: Any) -> None:
+        self._name = name
+        self._encoding = encoding
+        self._bodies = itertools.cycle(bodies)
+        self._options = options
+        self._random = random.Random(2013)  # noqa: S311 - the same keys in every run
+        self._account = parse_url(urls[0]).credentials
+        self._keys: list[tuple[uuid.UUID, str]] = []
+        self._exit = ExitStack()
+        self.library, self.bare = self._open(f"bench_{name}", options.shards, urls)
+        # Of one shard, so that pages are full.
+        self.library_scan, self.bare_scan = self._open(f"bench_{name}_scan", 1, urls[:1])
+
+    def __enter__(self) -> Contest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def _open(self, name: str, shards: int, urls: Sequence[str]) -> tuple[Library, Bare]:
+        stores = []
+        for datastore in (f"{name}_library", f"{name}_bare"):
+            self._exit.callback(drop, urls, [datastore, *(shard_database(datastore, each) for each in range(shards))])
+            stores.append(self._exit.enter_context(schemaless.connect(schemaless.create(datastore, shards, urls))))
+        account = self._account.username, self._account.password
+        bare = Bare(stores[1].topology, account, self._encoding, self._options.page)
+        self._exit.callback(bare.close)
+        return Library(stores[0], self._encoding), bare
+
+    def tasks(self) -> Iterator[Task]:
+        """Yield what is measured, in an order in which things are written before they are read."""
+        size = self._options
+        yield Task("put_cells of 100", lambda: self._batches(size.batches), lambda side, cells: side.put(cells), 0.85)
+        yield Task("put_cell", lambda: self._cells(size.calls), lambda side, cell: side.put_one(cell), 1.15, True)
+        yield Task("get_cell_latest", lambda: self._chosen(size.calls), lambda side, key: side.latest(key), 1.15, True)
+        self._fill_scans()
+        yield Task("scan_shard", lambda: [0], self._scan, 0.85)
+        if not self._encoding:
+            return
+        many = lambda: [self._chosen(BATCH) for _ in range(size.batches)]  # noqa: E731
+        yield Task("get_cells_latest of 100", many, lambda side, keys: side.latest_of_many(keys), latency=True)
+        rows = self._wide_rows(size.calls)
+        yield Task("get_row of 4 columns", lambda: rows, lambda side, row: side.row(row), latency=True)
+        name = f"put_cell, {THREADS} threads"
+        yield Task(name, lambda: self._cells(8 * size.calls), lambda side, cell: side.put_one(cell), threads=THREADS)
+        name = f"get_cell_latest, {THREADS} threads"
+        yield Task(name, lambda: self._chosen(8 * size.calls), lambda side, key: side.latest(key), threads=THREADS)
+
+    def _scan(self, side: Side, shard: int) -> None:
+        for _ in (self.library_scan if side is self.library else self.bare_scan).scan(shard):
+            pass
+
+    def _cells(self, count: int) -> list[Given]:
+        """Return cells with new keys."""
+        cells = [(uuid.UUID(bytes=self._random.randbytes(16)), COLUMN, 1, next(self._bodies)) for _ in range(count)]
+        self._keys += [(row, column) for row, column, _, _ in cells]
+        return cells
+
+    def _batches(self, count: int) -> list[list[Given]]:
+        return [self._cells(BATCH) for _ in range(count)]
+
+    def _chosen(self, count: int) -> list[tuple[uuid.UUID, str]]:
+        """Return keys of cells that were written, at random."""
+        return self._random.choices(self._keys, k=count)
+
+    def _wide_rows(self, count: int) -> list[uuid.UUID]:
+        """Write rows of four columns with two versions each, and return their keys."""
+        rows = [uuid.UUID(bytes=self._random.randbytes(16)) for _ in range(count)]
+        cells = [(row, column, ref, next(self._bodies)) for row in rows for column in ROW_COLUMNS for ref in (1, 2)]
+        for side in (self.library, self.bare):
+            side.put(cells)
+        return rows
+
+    def _fill_scans(self) -> None:
+        for start in range(0, self._options.scanned, BATCH):
+            bodies = itertools.islice(self._bodies, min(BATCH, self._options.scanned - start))
+            cells = [(uuid.UUID(bytes=self._random.randbytes(16)), COLUMN, 1, body) for body in bodies]
+            for side in (self.library_scan, self.bare_scan):
+                side.put(cells)
+
+    def compare(self) -> int:
+        """Return how many cells both sides have, after comparing each: bytes, or documents where each encoded its own.
+
+        Raises:
+            SystemExit: they differ.
+        """
+        count = 0
+        for library, bare in ((self.library, self.bare), (self.library_scan, self.bare_scan)):
+            for shard in range(library.store.shard_count):
+                ours = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell.body for cell in library.scan(shard)}
+                theirs = {row[1:4]: row[4] for row in bare.scan(shard)}
+                if ours != theirs:
+                    raise SystemExit(f"{self._name}: the two sides differ in shard {shard}; no figure counts")
+                count += len(ours)
+        return count
+
+
+def drop(urls: Sequence[str], databases: Sequence[str]) -> None:
+    """Remove databases from every server."""
+    for url in urls:
+        parsed = parse_url(url)
+        connection = connect(parsed.node, parsed.credentials.username, parsed.credentials.password)
+        for database in databases:
+            connection.query(f"DROP DATABASE IF EXISTS `{database}`")
+        connection.close()
+
+
+def measure(contest: Contest, rounds: int) -> Iterator[tuple[Task, list[float], list[float]]]:
+    """Yield each task with both sides' seconds an item, one figure a round, after a round that does not count."""
+    for task in contest.tasks():
+        seconds: dict[Side, list[float]] = {contest.library: [], contest.bare: []}
+        for number in range(rounds + 1):
+            items = task.work()
+            for side in list(seconds)[:: 1 if number % 2 else -1]:
+                took = run(task, side, items)
+                if number:
+                    seconds[side].append(took)
+        yield task, seconds[contest.library], seconds[contest.bare]
+
+
+def line(task: Task, library: Sequence[float], bare: Sequence[float]) -> str:
+    """Return a row of the table: both sides' medians in microseconds an item, the ratio, its quartiles, the target."""
+    pairs = zip(library, bare, strict=True)
+    ratios = [ours / plain if task.latency else plain / ours for ours, plain in pairs]
+    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    each = [statistics.median(side) * 1e6 for side in (library, bare)]
+    target = "" if task.target is None else f"{'<=' if task.latency else '>='} {task.target}"
+    if target and (middle > task.target if task.latency else middle < task.target):
+        target += "  MISSED"
+    kind = "latency" if task.latency else "throughput"
+    return f"{task.name:28}{kind:11}{each[0]:10.1f}{each[1]:10.1f}{middle:8.3f}   {low:.2f}-{high:.2f}   {target}"
+
+
+def flights(logbooks: Sequence[Any]) -> list[Any]:
+    """Return small documents: the flights of logbooks, each without its airports' and its weather's details."""
+    return [
+        {
+            **{name: book[name] for name in ("tail_number", "year", "month")},
+            **{name: value for name, value in leg.items() if not isinstance(value, dict)},
+            **{name: leg[name]["code"] for name in ("carrier", "origin", "destination") if leg.get(name)},
+        }
+        for book in logbooks
+        for leg in book["legs"]
+    ]
+
+
+@contextmanager
+def servers(options: Any) -> Iterator[list[str]]:
+    """Yield the URLs of the servers to measure on: those given, or two new private ones."""
+    if options.server:
+        yield options.server
+        return
+    with tempfile.TemporaryDirectory(prefix="schemaless-bench-") as folder:
+        try:
+            relaxed = RELAXED if options.relaxed else {}
+            yield [server.url for server in up(Path(folder), 2, options.flavour, tied=True, options=relaxed)]
+        finally:
+            down(Path(folder), delete=True)
+
+
+def describe(urls: Sequence[str], options: Any) -> None:
+    """Print what is measured on."""
+    packages = ", ".join(f"{package} {version_of(package)}" for package in PACKAGES)
+    print(f"{platform.python_implementation()} {platform.python_version()}, {packages}")
+    print(f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}; load {os.getloadavg()}")
+    parsed = parse_url(urls[0])
+    connection = connect(parsed.node, parsed.credentials.username, parsed.credentials.password)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        print(f"{len(urls)} servers {cursor.fetchone()[0]} on {'a socket' if parsed.node.socket else 'TCP'}", end="")
+        for setting in SETTINGS:
+            cursor.execute(f"SELECT @@{setting}")
+            print(f", {setting}={cursor.fetchone()[0]}", end="")
+    connection.close()
+    print(
+        f"\nfast {'on' if ENGINE.fast else 'off'}, {options.shards} shards, {options.rounds} rounds of "
+        f"{options.batches} batches or {options.calls} calls; scans of {options.scanned} cells"
+    )
+
+
+def version_of(package: str) -> str:
+    """Return an installed package's version, or that there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
+    parser.add_argument("--relaxed", action="store_true", help="servers that do not wait for the disk at a commit")
+    parser.add_argument("--server", action="append", help="measure on this server, by URL; once for each server")
+    parser.add_argument("--shards", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--batches", type=int, default=5, help="batches of a round")
+    parser.add_argument("--calls", type=int, default=40, help="single calls of a round")
+    parser.add_argument("--scanned", type=int, default=4000, help="cells of a scanned shard")
+    parser.add_argument("--page", type=int, default=500, help="rows of a page of the bare scan")
+    parser.add_argument("--documents", type=int, default=200, help="logbooks that bodies are taken from")
+    options = parser.parse_args(arguments)
+    logbooks = [logbook.body for logbook in logbook_documents(limit=options.documents, report=print)]
+    with servers(options) as urls:
+        describe(urls, options)
+        for name, documents in (("logbooks", logbooks), ("flights", flights(logbooks))):
+            for encoding in (False, True):
+                bodies = documents if encoding else [encode_body(document) for document in documents]
+                print(f"\n{name}, encoding {'with' if encoding else 'apart'}")
+                print(f"{'':28}{'':11}{'library':>10}{'bare':>10}{'ratio':>8}   quartiles   target")
+                with Contest(f"{name}_{'with' if encoding else 'apart'}", encoding, bodies, urls, options) as contest:
+                    for task, library, bare in measure(contest, options.rounds):
+                        print(line(task, library, bare), flush=True)
+                    same = "documents" if encoding else "bodies"
+                    print(f"compared: {contest.compare():,} cells of each side have the same {same}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
