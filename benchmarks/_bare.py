@@ -65,7 +65,8 @@ class Bare:
             )
         for shard, values in by_shard.items():
             self._cursors[shard].execute(
-                b"INSERT INTO %b (row_key,column_name,ref_key,body) VALUES %b" % (self._tables[shard], b",".join(values))
+                b"INSERT INTO %b (row_key,column_name,ref_key,body) VALUES %b"
+                % (self._tables[shard], b",".join(values))
             )
 
     def put_one(self, cell: Given) -> None:
@@ -150,4 +151,5 @@ def connect(node: Node, username: str | None, password: str | None) -> Any:
         password=password or "",
         charset="utf8mb4",
         autocommit=True,
+        ssl_disabled=node.socket is not None,  # as the library has it
     )

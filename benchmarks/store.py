@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from _bare import Bare, Given, connect
 from codec import processor
@@ -42,7 +42,7 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.mysql.pool import parse_url
+from schemaless.mysql.urls import parse_url
 
 BATCH = 100
 THREADS = 8
@@ -168,7 +168,7 @@ class Contest:
         self._encoding = encoding
         self._bodies = itertools.cycle(bodies)
         self._options = options
-        self._random = random.Random(2013)  # noqa: S311 - the same keys in every run
+        self._random = random.Random(2013)  # the same keys in every run
         self._account = parse_url(urls[0]).credentials
         self._keys: list[tuple[uuid.UUID, str]] = []
         self._exit = ExitStack()
@@ -176,7 +176,7 @@ class Contest:
         # Of one shard, so that pages are full.
         self.library_scan, self.bare_scan = self._open(f"bench_{name}_scan", 1, urls[:1])
 
-    def __enter__(self) -> Contest:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -73,12 +73,6 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
         shard: the shard concerned, or None.
         connecting: True where nothing of the caller's can have been sent yet.
     """
-    if isinstance(error, sqlalchemy_errors.TimeoutError):
-        return ServerTimeout(
-            "no connection of the pool became free in time; raise pool_size, or make fewer calls at once",
-            node=node,
-            shard=shard,
-        )
     code = error_code(error)
     inner = error.orig if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None else error
     text = str(inner.args[1]) if len(inner.args) > 1 else str(inner) or type(inner).__name__
