@@ -229,7 +229,7 @@ def main() -> int:
 
 def run(folder: Path, target: int, flavour: str, replica: bool) -> int:
     """Run one round on servers of its own."""
-    (server,) = up(folder, 1, flavour, tied=True, remove=True, options=RELAXED)
+    (server,) = up(folder, 1, flavour, tied=True, remove=True, options=RELAXED, replicas=1 if replica else 0)
     url = schemaless.create("tailed", 1, [server.url])
     database = "tailed_0000"
     places = {"primary": server.url}
