@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from schemaless import BatchError, CellConflict, Datastore, NewCell, NewStoredCell
+from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell, NewStoredCell
 from schemaless.codec.envelope import describe_body, same_put
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.jobs import migrate
@@ -48,6 +48,8 @@ class Store(RuleBasedStateMachine):
     def begin(self) -> None:
         self.model: dict[tuple[uuid.UUID, str, int], object] = {}
         self.added: dict[tuple[uuid.UUID, str, int], tuple[int, object]] = {}
+        self.locations = dict.fromkeys(range(self.store.shard_count), 0)
+        self.tailed: list[tuple[int, int, tuple[uuid.UUID, str, int]]] = []
         for shard in range(self.store.shard_count):
             self.store.shards.execute(shard, f"DELETE FROM `{self.store.shards.database(shard)}`.cell".encode())
 
@@ -90,6 +92,28 @@ class Store(RuleBasedStateMachine):
             assert put.created == (verdicts[tuple(put.key)] == "created")
             self.model.setdefault(tuple(put.key), batch[tuple(put.key)])
             self.added.setdefault(tuple(put.key), (put.added_id, None))
+
+    @rule(row=rows, column=columns, body=bodies, codec=codecs)
+    def append_cell(self, row, column, body, codec) -> None:
+        latest = max((key[2] for key in self.model if key[:2] == (row, column)), default=0)
+        if latest == 2**63 - 1:
+            with pytest.raises(InvalidCell):
+                self.store.append_cell(row, column, body, codec=codec)
+            return
+        put = self.store.append_cell(row, column, body, codec=codec)
+        assert (tuple(put.key), put.created) == ((row, column, latest + 1), True)
+        self.model[tuple(put.key)] = body
+        self.added[tuple(put.key)] = (put.added_id, None)
+
+    @rule(limit=st.integers(1, 5))
+    def tail(self, limit) -> None:
+        for shard, location in self.locations.items():
+            page = self.store.get_cells_for_shard(shard, location, limit)
+            assert len(page.cells) <= limit
+            assert page.held is None
+            self.tailed += [(shard, cell.added_id, tuple(cell.key)) for cell in page.cells]
+            assert all(same_put(cell.body, self.model[tuple(cell.key)]) for cell in page.cells)
+            self.locations[shard] = page.next_location
 
     @rule(key=keys, body=bodies, indent=st.sampled_from([None, 0, 3]))
     def put_legacy_text(self, key, body, indent) -> None:
@@ -145,6 +169,14 @@ class Store(RuleBasedStateMachine):
             report = check(self.store)
             assert report.faults == {}
             assert report.cells == len(self.model)
+            for _ in range(len(self.model)):
+                self.tail(5)
+            assert sorted(self.tailed) == sorted(
+                (self.store.shard_of(key[0]), added_id, key) for key, (added_id, _) in self.added.items()
+            )
+            for shard in self.locations:
+                ids = [added_id for of, added_id, _ in self.tailed if of == shard]
+                assert ids == sorted(ids)
 
 
 def test_datastore_agrees_with_a_plain_dict_whatever_is_called(fresh_store):
