@@ -11,7 +11,9 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("schemaless/**/*.md")])
+PAGES = sorted(
+    path for pattern in ("*.md", "docs/**/*.md", "schemaless/**/*.md", "migrations/*.md") for path in ROOT.glob(pattern)
+)
 WITH_EXAMPLES = sorted(
     path
     for path in ROOT.glob("schemaless/**/*.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+from alembic.operations import Operations
 from sqlalchemy.dialects import mysql
 
 revision = "catalog_0001"
@@ -18,7 +18,7 @@ def _ascii(length: int) -> mysql.VARCHAR:
     return mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
 
 
-def upgrade() -> None:
+def upgrade(op: Operations) -> None:
     """Create the four tables."""
     options: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_row_format": "DYNAMIC"}
     now = sa.text("(UTC_TIMESTAMP(6))")
@@ -63,8 +63,3 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["cluster"], ["cluster.name"], name="shard_range_cluster"),
         **options,
     )
-
-
-def downgrade() -> None:
-    """Refuse: it would forget where every cell is."""
-    raise RuntimeError("the first revision cannot be taken back: it would drop the catalog")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import op
+from alembic.operations import Operations
 from sqlalchemy.dialects import mysql
 
 revision = "shard_0001"
@@ -18,7 +18,7 @@ def _ascii(length: int) -> mysql.VARCHAR:
     return mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
 
 
-def upgrade() -> None:
+def upgrade(op: Operations) -> None:
     """Create the two tables."""
     options: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_row_format": "DYNAMIC"}
     op.create_table(
@@ -45,8 +45,3 @@ def upgrade() -> None:
         sa.CheckConstraint("only_row = 1", name="shard_identity_only_row"),
         **options,
     )
-
-
-def downgrade() -> None:
-    """Refuse: it would drop every cell."""
-    raise RuntimeError("the first revision cannot be taken back: it would drop every cell of the shard")

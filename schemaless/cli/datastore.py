@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
 
 import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
 from schemaless.errors import AccessDenied, InvalidInput
-from schemaless.jobs.schema import schema_status, upgrade_schema
+from schemaless.jobs.schema import DatabaseState, schema_status, upgrade_schema
+from schemaless.mysql.parallel import AT_ONCE
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.mysql.urls import parse_url
 from schemaless.store.create import create as create_datastore
 from schemaless.store.datastore import Datastore
 
 _BLOCK_ROWS = 10_000
+_MOST_MESSAGES: Final = 20
+_MOST_NAMES: Final = 3
 
 
 @click.command()
@@ -136,46 +142,97 @@ def schema() -> None:
 @url_option
 @json_option
 def status(url: str, as_json: bool) -> int:
-    """Show the revision of the catalog and of every shard.
+    """Show the revisions of the catalog and of the shards.
+
+    How many databases are at which revision, and the names of those that are not at this version's; --json lists all.
+    A server that cannot be reached does not keep the others from being asked.
 
     Exit status: 0 when all are at this version's, else 1.
     """
-    states = schema_status(_parse(url))
+    states = schema_status(_parse(url), progress=lambda total: progress("asking", total, "databases"))
     current = all(state.current for state in states)
     if as_json:
-        print_json(
-            [{"database": state.database, "revision": state.revision, "current": state.current} for state in states]
-        )
+        print_json([asdict(state) for state in states])
         return 0 if current else EXIT_FAILED
     behind = [state for state in states if not state.current]
-    out().print(f"{len(states) - len(behind)} of {len(states)} databases are at this version's revision")
+    out().print(f"{len(states) - len(behind):,} of {len(states):,} databases are at this version's revision")
     if behind:
-        print_table(None, ["database", "revision"], [[state.database, state.revision or "none"] for state in behind])
-        note("next: schemaless schema upgrade")
+        _print_revisions(states)
+        for message, names in _by_message({state.database: state.error for state in behind if state.error}):
+            note(f"not asked: {names}: {message}")
+        if any(state.error is None for state in behind):
+            note("next: schemaless schema upgrade")
     return 0 if current else EXIT_FAILED
 
 
 @schema.command()
 @url_option
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    default=AT_ONCE,
+    show_default=True,
+    help="How many databases of each server at a time.",
+)
 @json_option
-def upgrade(url: str, as_json: bool) -> int:
+def upgrade(url: str, at_once: int, as_json: bool) -> int:
     """Run the revisions that the catalog and the shards lack.
 
-    One that fails leaves the others done and is named; run again, it goes on with what is left.
+    The catalog first, then the shards, several at a time on each server. One that fails leaves the others done and is
+    named; interrupted or run again, it goes on with what is left.
 
     Exit status: 0 when all are at this version's revision, 1 when one failed.
     """
-    with progress("upgrading", None, "databases") as advance:
-        outcome = upgrade_schema(_parse(url), on_database=lambda database: advance(1))
+    outcome = upgrade_schema(
+        _parse(url), at_once=at_once, progress=lambda total: progress("upgrading", total, "databases")
+    )
     if as_json:
         print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
     else:
         out().print(
-            f"upgraded {len(outcome.upgraded)} databases; {outcome.current} were at this version's revision already"
+            f"upgraded {len(outcome.upgraded):,} databases; {outcome.current:,} were at this version's revision already"
         )
-        for database, message in outcome.failed.items():
-            note(f"failed: {database}: {message}")
+        for message, names in _by_message(outcome.failed):
+            note(f"failed: {names}: {message}")
+    if outcome.failed:
+        note(
+            f"{len(outcome.failed):,} failed, all others are done; mend what is named and run the same command again: "
+            "it goes on with those"
+        )
     return EXIT_FAILED if outcome.failed else 0
+
+
+def _print_revisions(states: list[DatabaseState]) -> None:
+    """Print how many databases are at which revision, with the names of those that are behind."""
+    groups: dict[tuple[str, str, bool], list[str]] = {}
+    for state in states:
+        revision = "not asked" if state.error else state.revision or "none"
+        groups.setdefault((state.branch, revision, state.current), []).append(state.database)
+    print_table(
+        None,
+        ["branch", "revision", "which", "databases"],
+        [
+            [branch, revision, "this version's" if current else _names(databases), f"{len(databases):,}"]
+            for (branch, revision, current), databases in sorted(groups.items())
+        ],
+        text_columns=3,
+    )
+
+
+def _by_message(messages: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each message once, with the names that it is about; after some, how many more there are."""
+    by_message: dict[str, list[str]] = {}
+    for name, message in messages.items():
+        by_message.setdefault(message, []).append(name)
+    for message, names in itertools.islice(by_message.items(), _MOST_MESSAGES):
+        yield message, _names(names)
+    if len(by_message) > _MOST_MESSAGES:
+        yield "with other reasons; --json has all", f"{len(by_message) - _MOST_MESSAGES:,} more"
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES:,} more"
 
 
 def _parse(url: str) -> Any:

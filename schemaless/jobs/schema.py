@@ -1,17 +1,29 @@
-"""Schema upgrades over a whole datastore: the catalog first, then its shards."""
+"""Schema status and upgrades over a whole datastore: the catalog first, then its shards, many at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
-from schemaless.cluster.topology import check_datastore_name, shard_database
-from schemaless.errors import SchemalessError
-from schemaless.mysql.errors import DatabaseMissing
+from schemaless.cluster.topology import Node, check_datastore_name, shard_database
+from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
+from schemaless.mysql.errors import ConnectionLost, DatabaseMissing
+from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.schema import Branch, Identity, has_identity, head, upgrade, verify_identity, version_of
+from schemaless.mysql.revisions import Branch, head
+from schemaless.mysql.schema import Identity, upgrade, version_of
 from schemaless.mysql.urls import ServerURL
 from schemaless.store.catalog import read_catalog
+
+R = TypeVar("R")
+
+_STATEMENT_S: Final = 24 * 3600.0
+"""How long a change of a table may take, unless the URL's read_timeout says less."""
+
+Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""Takes the number of databases; gives a context whose function takes how many more are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +31,20 @@ class DatabaseState:
     """One database's revision.
 
     Attributes:
-        revision: None where it has none, or is not there.
+        database: its name.
+        server: where it is, or should be.
+        branch: "catalog" or "shard".
+        revision: None where it has none, is not there, or could not be asked.
         current: whether it is this version's newest.
+        error: why it could not be asked, or None.
     """
 
     database: str
+    server: str
+    branch: Branch
     revision: str | None
     current: bool
+    error: str | None = None
 
 
 @dataclass(slots=True)
@@ -33,9 +52,9 @@ class UpgradeOutcome:
     """What an upgrade did.
 
     Attributes:
-        upgraded: databases that it changed.
+        upgraded: databases that it changed, in their order.
         current: how many needed nothing.
-        failed: database to message.
+        failed: database to message, in their order.
     """
 
     upgraded: list[str] = field(default_factory=list)
@@ -43,63 +62,148 @@ class UpgradeOutcome:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def schema_status(url: ServerURL) -> list[DatabaseState]:
-    """Return the revision of the catalog and of every shard.
+@dataclass(frozen=True, slots=True)
+class _Database:
+    pool: NodePool
+    name: str
+    branch: Branch
+    identity: Identity | None
+
+    @property
+    def node(self) -> Node:
+        return self.pool.node
+
+
+def schema_status(url: ServerURL, *, progress: Progress | None = None) -> list[DatabaseState]:
+    """Return the revision of the catalog and of every shard, in their order.
+
+    A server that cannot be reached does not keep the others from being asked.
 
     Raises:
         DatastoreNotFound: there is no such datastore.
-        ServerError: a server cannot be reached.
+        SchemaMismatch: its catalog is older or newer than this version, so its shards are not known.
+        ServerError: the catalog cannot be read.
     """
-    states = []
-    for pool, database, branch, _ in _databases(url):
+
+    def ask(database: _Database) -> DatabaseState:
+        revision, message = None, None
         try:
-            revision = version_of(pool, database)
+            revision = unreachable.ask(database.node, lambda: version_of(database.pool, database.name))
         except DatabaseMissing:
-            revision = None
-        states.append(DatabaseState(database, revision, revision == head(branch)))
-    return states
+            message = "there is no such database"
+        except ServerError as error:
+            message = str(error)
+        current = revision == head(database.branch)
+        return DatabaseState(database.name, str(database.node), database.branch, revision, current, message)
+
+    unreachable = _Unreachable()
+    with _databases(url, PoolOptions(pool_size=AT_ONCE)) as databases, _shown(progress, len(databases)) as advance:
+        states = {}
+        for state in on_servers([(database.node, database) for database in databases], ask):
+            states[state.database] = state
+            advance(1)
+        return [states[database.name] for database in databases]
 
 
-def upgrade_schema(url: ServerURL, *, on_database: Callable[[str], None] = lambda database: None) -> UpgradeOutcome:
+def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, progress: Progress | None = None) -> UpgradeOutcome:
     """Run the revisions that the catalog and the shards lack; a shard that fails does not stop the others.
 
+    Interrupted, even by kill -9 of this process or of a server, the same call goes on where it stopped.
+
+    Args:
+        url: the datastore.
+        at_once: how many databases of each server are worked on at a time.
+        progress: shows how far it is.
+
     Raises:
+        InvalidInput: ``at_once`` is below 1.
         DatastoreNotFound: there is no such datastore.
-        ServerError: the catalog cannot be upgraded.
+        SchemalessError: the catalog cannot be upgraded; no shard was changed.
     """
-    outcome = UpgradeOutcome()
-    for pool, database, branch, identity in _databases(url, upgrade_catalog=outcome):
+    if at_once < 1:
+        raise InvalidInput(f"at_once must be 1 or more, got {at_once}")
+
+    def change(database: _Database) -> tuple[_Database, bool, str | None]:
         try:
-            if identity is not None and has_identity(pool, database):
-                verify_identity(pool, database, identity)
-            if upgrade(pool, database, branch):
-                outcome.upgraded.append(database)
-            elif branch == "shard" or database not in outcome.upgraded:
-                outcome.current += 1
+            changed = unreachable.ask(
+                database.node, lambda: upgrade(database.pool, database.name, database.branch, database.identity)
+            )
         except SchemalessError as error:
-            outcome.failed[database] = str(error)
-        on_database(database)
+            return database, False, str(error)
+        return database, changed, None
+
+    unreachable = _Unreachable()
+    outcome = UpgradeOutcome()
+    options = PoolOptions(pool_size=at_once, read_timeout_s=_STATEMENT_S)
+    with _databases(url, options, upgrade_catalog=outcome) as databases:
+        shards = [database for database in databases if database.branch == "shard"]
+        found: dict[str, tuple[bool, str | None]] = {}
+        with _shown(progress, len(shards)) as advance:
+            for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
+                found[database.name] = changed, message
+                advance(1)
+        for shard in shards:
+            changed, message = found[shard.name]
+            if message is not None:
+                outcome.failed[shard.name] = message
+            elif changed:
+                outcome.upgraded.append(shard.name)
+            else:
+                outcome.current += 1
     return outcome
 
 
+class _Unreachable:
+    """The servers that could not be reached, so that each of their shards need not wait out the same timeout."""
+
+    def __init__(self) -> None:
+        self._errors: dict[Node, ServerUnavailable] = {}
+
+    def ask(self, node: Node, call: Callable[[], R]) -> R:
+        """Return what ``call`` gives.
+
+        Raises:
+            ServerUnavailable: the server could not be reached, now or before.
+        """
+        met = self._errors.get(node)
+        if met is not None:
+            raise type(met)(met.message, node=met.node, code=met.code)
+        try:
+            return call()
+        except ConnectionLost:
+            # It may be there again.
+            raise
+        except ServerUnavailable as error:
+            self._errors[node] = error
+            raise
+
+
+@contextmanager
 def _databases(
-    url: ServerURL, upgrade_catalog: UpgradeOutcome | None = None
-) -> Iterator[tuple[NodePool, str, Branch, Identity | None]]:
-    """Yield the catalog and every shard; the catalog is upgraded before it is read where that is asked for."""
+    url: ServerURL, options: PoolOptions, upgrade_catalog: UpgradeOutcome | None = None
+) -> Iterator[list[_Database]]:
+    """Give the catalog and every shard; the catalog is upgraded before it is read where that is asked for."""
     name = check_datastore_name(url.database or "")
-    options = PoolOptions(pool_size=2)
     pools = {url.node: NodePool(url.node, url.credentials, options)}
     catalog = pools[url.node]
     try:
-        if upgrade_catalog is not None and upgrade(catalog, name, "catalog"):
-            upgrade_catalog.upgraded.append(name)
-        yield catalog, name, "catalog", None
+        if upgrade_catalog is not None:
+            if upgrade(catalog, name, "catalog"):
+                upgrade_catalog.upgraded.append(name)
+            else:
+                upgrade_catalog.current += 1
         topology = read_catalog(catalog, name).topology
-        for shard in range(topology.shard_count):
-            node = topology.cluster_of(shard).primary
-            pool = pools.setdefault(node, NodePool(node, url.credentials, options))
-            identity = Identity(name, shard, topology.shard_count, topology.placement)
-            yield pool, shard_database(name, shard), "shard", identity
+        shards: dict[int, _Database] = {}
+        for cluster in topology.clusters:
+            pool = pools.setdefault(cluster.primary, NodePool(cluster.primary, url.credentials, options))
+            for shard in topology.shards_of(cluster.name):
+                identity = Identity(name, shard, topology.shard_count, topology.placement)
+                shards[shard] = _Database(pool, shard_database(name, shard), "shard", identity)
+        yield [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))]
     finally:
         for pool in pools.values():
             pool.close()
+
+
+def _shown(progress: Progress | None, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda more: None) if progress is None else progress(total)

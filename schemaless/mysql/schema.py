@@ -1,34 +1,22 @@
-"""Databases and their tables: created from the metadata and stamped, upgraded by Alembic revisions, verified."""
+"""Databases and their tables: created from the metadata and stamped, upgraded by revisions, verified."""
 
 from __future__ import annotations
 
-import importlib.resources
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal
 
-import alembic.command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData
 from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import FORMAT
-from schemaless.errors import SchemaMismatch, ShardIdentityMismatch
+from schemaless.errors import ShardIdentityMismatch
+from schemaless.mysql import revisions
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import Connection, NodePool
+from schemaless.mysql.revisions import Branch
 from schemaless.mysql.statements import insert_identity, select_identity, select_version
-from schemaless.mysql.tables import CHARACTER_SET, COLLATION, catalog_metadata, shard_metadata
-
-Branch = Literal["catalog", "shard"]
-
-_METADATA: Final[dict[Branch, MetaData]] = {"catalog": catalog_metadata, "shard": shard_metadata}
-
-# Alembic's ``op`` and ``context`` are one per process.
-_alembic_lock = threading.Lock()
+from schemaless.mysql.tables import CHARACTER_SET, COLLATION, catalog_metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +42,18 @@ def create_database(pool: NodePool, database: str) -> None:
 def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
     """Create a branch's tables in ``database`` as the metadata has them, and stamp them with its newest revision.
 
-    Safe to repeat after an interruption: what is there stays.
+    Safe to repeat after an interruption: what is there stays, with its revision.
     """
 
     def operation(connection: Connection) -> None:
         connection.execute(f"USE `{database}`".encode())
         for statement in _create_statements(branch):
             connection.execute(statement)
-        connection.execute(b"INSERT IGNORE INTO alembic_version (version_num) VALUES ('%b')" % head(branch).encode())
+        # An earlier version of this library may have made the tables, and was interrupted: they keep their revision.
+        connection.execute(
+            b"INSERT IGNORE INTO alembic_version (version_num) SELECT '%b' FROM DUAL "
+            b"WHERE NOT EXISTS (SELECT * FROM alembic_version)" % revisions.head(branch).encode()
+        )
 
     pool.run(operation)
 
@@ -144,60 +136,37 @@ def version_of(pool: NodePool, database: str) -> str | None:
         rows = pool.run(lambda connection: connection.rows(select_version(database)))
     except DatabaseMissing as missing:
         if missing.code == 1146:
+            # MariaDB says so of a database that is missing, too; this tells them apart.
+            tables_of(pool, database)
             return None
         raise
     return str(rows[0][0]) if rows else None
 
 
-def upgrade(pool: NodePool, database: str, branch: Branch) -> bool:
+def upgrade(pool: NodePool, database: str, branch: Branch, expected: Identity | None = None) -> bool:
     """Run the revisions that a database lacks.
+
+    Args:
+        pool: its server.
+        database: its name.
+        branch: which revisions.
+        expected: what a shard has to say of itself before it is changed; one without tables says nothing.
 
     Returns:
         Whether there was any.
 
     Raises:
-        SchemaMismatch: it is at a revision that this version does not know.
+        ShardIdentityMismatch: it is another shard.
+        SchemaMismatch: it is at a revision that this version does not know, or its tables are not what they should be.
         ServerError: the server refused one; those before it are done.
     """
     version = version_of(pool, database)
-    if version == head(branch):
+    if version == revisions.head(branch):
         return False
-    if version is not None and version not in known_revisions(branch):
-        raise SchemaMismatch(
-            f"{database!r} on {pool.node} is at revision {version!r}, which this version does not know; "
-            "use a later version of schemaless. Nothing was changed"
-        )
-    with _alembic_lock, pool.sqlalchemy_connection(database) as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        config.attributes["metadata"] = _METADATA[branch]
-        alembic.command.upgrade(config, f"{branch}@head")
-    return True
-
-
-@cache
-def head(branch: Branch) -> str:
-    """Return the newest revision of a branch."""
-    revision = ScriptDirectory.from_config(_config()).get_revision(f"{branch}@head")
-    assert revision is not None
-    return revision.revision
-
-
-@cache
-def known_revisions(branch: Branch) -> frozenset[str]:
-    """Return every revision of a branch that this version has."""
-    script = ScriptDirectory.from_config(_config())
-    return frozenset(revision.revision for revision in script.iterate_revisions(head(branch), "base"))
-
-
-def _config() -> Config:
-    folder = str(importlib.resources.files("schemaless.migrations"))
-    config = Config()
-    # ConfigParser would read a percent sign in a path as its own.
-    config.set_main_option("script_location", folder.replace("%", "%%"))
-    config.set_main_option("path_separator", "newline")
-    config.set_main_option("version_locations", f"{folder}/catalog\n{folder}/shard".replace("%", "%%"))
-    return config
+    revisions.check_known(pool, database, branch, version)
+    if expected is not None and has_identity(pool, database):
+        verify_identity(pool, database, expected)
+    return revisions.run(pool, database, branch)
 
 
 @cache
@@ -205,12 +174,9 @@ def _create_statements(branch: Branch) -> Sequence[bytes]:
     dialect = mysql.dialect()
     statements = [
         str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
-        for table in _METADATA[branch].sorted_tables
+        for table in revisions.METADATA[branch].sorted_tables
     ]
-    # The same table that Alembic makes.
-    statements.append(
-        "CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
-    )
+    statements.append(revisions.VERSION_TABLE)
     return [statement.encode() for statement in statements]
 
 

@@ -12,7 +12,8 @@ from schemaless.errors import DatastoreNotFound, SchemaMismatch, TopologyError
 from schemaless.mysql import tables
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.schema import head, known_revisions, version_of
+from schemaless.mysql.revisions import head, known_revisions
+from schemaless.mysql.schema import version_of
 
 
 @dataclass(frozen=True, slots=True)

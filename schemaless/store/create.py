@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from schemaless.cluster.topology import (
     Cluster,
@@ -16,6 +15,7 @@ from schemaless.cluster.topology import (
 )
 from schemaless.errors import DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.mysql.errors import DuplicateKey
+from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import (
     Identity,
@@ -28,8 +28,6 @@ from schemaless.mysql.schema import (
 )
 from schemaless.mysql.urls import ServerURL, parse_url
 from schemaless.store.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
-
-_WORKERS_PER_NODE = 4
 
 
 def create(
@@ -69,7 +67,7 @@ def create(
         clusters=tuple(Cluster(cluster, (url.node,)) for cluster, url in zip(names, urls, strict=True)),
         ranges=even_ranges(shard_count, names),
     )
-    options = PoolOptions(pool_size=_WORKERS_PER_NODE)
+    options = PoolOptions(pool_size=AT_ONCE)
     pools = {url.node: NodePool(url.node, urls[0].credentials, options) for url in urls}
     catalog = pools[urls[0].node]
     try:
@@ -144,13 +142,7 @@ def _create_shards(topology: Topology, pools: Mapping[Node, NodePool], on_shard:
         create_shard(pool, shard_database(topology.name, shard), identity)
         return shard
 
-    with ThreadPoolExecutor(_WORKERS_PER_NODE * len(pools)) as workers:
-        pending = [workers.submit(one, shard) for shard in range(topology.shard_count)]
-        try:
-            for done in as_completed(pending):
-                shard = done.result()
-                if on_shard is not None:
-                    on_shard(shard)
-        except BaseException:
-            workers.shutdown(cancel_futures=True)
-            raise
+    shards = ((topology.cluster_of(shard).primary, shard) for shard in range(topology.shard_count))
+    for shard in on_servers(shards, one):
+        if on_shard is not None:
+            on_shard(shard)

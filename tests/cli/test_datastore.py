@@ -8,6 +8,8 @@ import re
 import pytest
 
 from schemaless import connect
+from schemaless.cli import datastore as commands
+from schemaless.jobs.schema import DatabaseState, UpgradeOutcome
 
 pytestmark = pytest.mark.mysql
 
@@ -96,11 +98,13 @@ def test_url_without_a_datastore_is_exit_2(invoke, server_urls, command):
 
 
 def test_schema_status_and_upgrade(invoke, fresh_url, fresh_store):
-    """All current: 0. A shard that lacks its revision: 1 and its name. An upgrade that fails there: 1."""
+    """All current: 0. A shard that lacks its revision: 1 and its name. An upgrade that fails there: 1, and the rest."""
     current = invoke("schema", "status", "--json", url=fresh_url)
     upgraded = invoke("schema", "upgrade", "--json", url=fresh_url)
-    database = fresh_store.shards.database(2)
+    database, other = fresh_store.shards.database(2), fresh_store.shards.database(3)
     fresh_store.shards.execute(2, f"DROP TABLE `{database}`.alembic_version".encode())
+    fresh_store.shards.execute(2, f"ALTER TABLE `{database}`.cell MODIFY body BLOB NOT NULL".encode())
+    fresh_store.shards.execute(3, f"DROP TABLE `{other}`.alembic_version".encode())
     behind = invoke("schema", "status", url=fresh_url)
     behind_json = invoke("schema", "status", "--json", url=fresh_url)
     failed = invoke("schema", "upgrade", url=fresh_url)
@@ -111,12 +115,74 @@ def test_schema_status_and_upgrade(invoke, fresh_url, fresh_store):
     assert upgraded.code == 0
     assert upgraded.json == {"upgraded": [], "current": 5, "failed": {}}
     assert behind.code == behind_json.code == failed.code == failed_json.code == 1
-    assert "4 of 5 databases" in behind.out
-    assert database in behind.out
+    assert [line.split() for line in behind.out.splitlines()[1:]] == [
+        ["branch", "revision", "which", "databases"],
+        ["catalog", "catalog_0001", "this", "version's", "1"],
+        ["shard", "none", f"{database},", other, "2"],
+        ["shard", "shard_0001", "this", "version's", "2"],
+    ]
+    assert "3 of 5 databases" in behind.out
     assert "next: schemaless schema upgrade" in behind.err
-    assert [state["database"] for state in behind_json.json if not state["current"]] == [database]
+    assert [state["database"] for state in behind_json.json if not state["current"]] == [database, other]
+    assert failed.out == "upgraded 1 databases; 3 were at this version's revision already\n"
     assert f"failed: {database}: " in failed.err
+    assert "modify_type cell.body. Mend them by hand" in failed.err
+    assert "1 failed, all others are done; mend what is named and run the same command again" in failed.err
     assert list(failed_json.json["failed"]) == [database]
+
+
+def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_url, fresh_store):
+    """A database that is gone, a revision of a later version: named with the reason, the others are done."""
+    gone, later, none = (fresh_store.shards.database(shard) for shard in (0, 1, 2))
+    fresh_store.shards.execute(0, f"DROP DATABASE `{gone}`".encode())
+    fresh_store.shards.execute(1, f"UPDATE `{later}`.alembic_version SET version_num = 'shard_9999'".encode())
+    for table in ("alembic_version", "cell", "shard_identity"):
+        fresh_store.shards.execute(2, f"DROP TABLE `{none}`.{table}".encode())
+    status = invoke("schema", "status", url=fresh_url)
+    states = {state["database"]: state for state in invoke("schema", "status", "--json", url=fresh_url).json}
+    failed = invoke("schema", "upgrade", "--json", url=fresh_url)
+
+    assert status.code == failed.code == 1
+    assert "2 of 5 databases" in status.out
+    assert f"not asked: {gone}: there is no such database" in status.err
+    assert [states[name]["revision"] for name in (gone, later, none)] == [None, "shard_9999", None]
+    assert [bool(states[name]["error"]) for name in (gone, later, none)] == [True, False, False]
+    assert failed.json["upgraded"] == [none]
+    assert failed.json["current"] == 2
+    assert list(failed.json["failed"]) == [gone, later]
+    assert "Unknown database" in failed.json["failed"][gone]
+    assert "revision 'shard_9999', which this version does not know; use a later" in failed.json["failed"][later]
+
+
+def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
+    """Thousands of shards: how many are at which revision, a few names, and each reason once."""
+    names = [f"trips_{shard:04d}" for shard in range(4096)]
+    states = [DatabaseState("trips", "db-1:3306", "catalog", "catalog_0001", True)]
+    states += [
+        DatabaseState(name, "db-1:3306", "shard", *(("shard_0001", True) if shard < 40 else ("shard_0000", False)))
+        for shard, name in enumerate(names[:2048])
+    ]
+    states += [DatabaseState(name, "db-2:3306", "shard", None, False, "db-2:3306: gone") for name in names[2048:]]
+    failed = {name: f"{name} is odd" for name in names[:30]} | dict.fromkeys(names[2048:], "db-2:3306: gone")
+    monkeypatch.setattr(commands, "schema_status", lambda url, progress: states)
+    monkeypatch.setattr(
+        commands, "upgrade_schema", lambda url, at_once, progress: UpgradeOutcome(names[30:2048], 1, failed)
+    )
+    status = invoke("schema", "status", url="mysql://root@db-1/trips")
+    upgraded = invoke("schema", "upgrade", url="mysql://root@db-1/trips")
+
+    assert [line.split() for line in status.out.splitlines()[2:]] == [
+        ["catalog", "catalog_0001", "this", "version's", "1"],
+        ["shard", "not", "asked", "trips_2048,", "trips_2049,", "trips_2050", "and", "2,045", "more", "2,048"],
+        ["shard", "shard_0000", "trips_0040,", "trips_0041,", "trips_0042", "and", "2,005", "more", "2,008"],
+        ["shard", "shard_0001", "this", "version's", "40"],
+    ]
+    assert "not asked: trips_2048, trips_2049, trips_2050 and 2,045 more: db-2:3306: gone\n" in status.err
+    assert upgraded.out == "upgraded 2,018 databases; 1 were at this version's revision already\n"
+    *lines, more, last = upgraded.err.splitlines()
+    assert lines == [f"failed: {name}: {name} is odd" for name in names[:20]]
+    assert more == "failed: 11 more: with other reasons; --json has all"
+    assert last.startswith("2,078 failed, all others are done; mend what is named and run the same command again")
 
 
 def test_schema_upgrade_says_what_it_did(invoke, fresh_url, fresh_store):
@@ -124,8 +190,9 @@ def test_schema_upgrade_says_what_it_did(invoke, fresh_url, fresh_store):
     database = fresh_store.shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
         fresh_store.shards.execute(1, f"DROP TABLE `{database}`.{table}".encode())
-    result = invoke("schema", "upgrade", url=fresh_url)
+    result = invoke("schema", "upgrade", "--at-once", 1, url=fresh_url)
 
     assert result.code == 0
     assert result.out == "upgraded 1 databases; 4 were at this version's revision already\n"
     assert invoke("schema", "status", url=fresh_url).out == "5 of 5 databases are at this version's revision\n"
+    assert invoke("schema", "upgrade", "--at-once", 0, url=fresh_url).code == 2

@@ -1,4 +1,7 @@
-"""Kill -9 in the middle, of the command or of a server under it: run again, it completes and nothing is lost."""
+"""Kill -9 in the middle, of the command or of a server under it: run again, it completes and nothing is lost.
+
+Upgrades here are to the later revisions of ``tests/revisions``.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 import schemaless
 from schemaless.codec.recode import recode
 from schemaless.jobs.check import check
+from schemaless.jobs.schema import schema_status, upgrade_schema
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from tests.revisions import FIRST, LAST, installed
 from tests.servers import private_servers
 
 pytestmark = pytest.mark.mysql
@@ -172,10 +179,112 @@ def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url,
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     assert str(server.socket) in err
-    local_servers.start(server)
+    own_servers[own_servers.index(server)] = local_servers.start(server)
     finish(url, *arguments)
 
     if job == "migrate":
         assert everything(url) == undisturbed(before)
     else:
         assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
+
+
+UPGRADE = """
+import sys
+from schemaless.cli.main import run
+from tests.revisions import installed
+with installed():
+    sys.exit(run(["schema", "upgrade", "--json"]))
+"""
+
+
+def start_upgrade(url: str) -> subprocess.Popen[str]:
+    """Start an upgrade to the later revisions."""
+    return subprocess.Popen(
+        [sys.executable, "-c", UPGRADE],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "SCHEMALESS_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def revisions_of(url: str) -> list[str | None]:
+    """Return the revision of each shard."""
+    return [state.revision for state in schema_status(parse_url(url)) if state.branch == "shard"]
+
+
+def tables_in_shards(url: str) -> set[str]:
+    """Return the definitions of the shards' cell tables: one, where all are the same."""
+    with schemaless.connect(url) as store:
+        return {
+            str(store.shards.rows(shard, f"SHOW CREATE TABLE `{store.shards.database(shard)}`.cell".encode())[0][1])
+            for shard in range(store.shard_count)
+        }
+
+
+def test_upgrade_killed_and_run_again_goes_on(own_servers, url):
+    """Kill -9 of an upgrade while a shard's table is being changed: the others are done, and so is that one then."""
+    name = parse_url(url).database
+    node = parse_url(own_servers[1].url)
+    pool = NodePool(node.node, node.credentials, PoolOptions(pool_size=2))
+    waiting = b"SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'"
+    with pool.session(f"{name}_0003") as reader:
+        # The change of this table waits for its reader.
+        reader.exec_driver_sql("START TRANSACTION")
+        reader.exec_driver_sql("SELECT * FROM cell")
+        process = start_upgrade(url)
+        wait_until(
+            lambda: (
+                revisions_of(url) == [LAST, LAST, LAST, "shard_0001"]
+                and pool.run(lambda connection: connection.rows(waiting)) == ((1,),)
+            ),
+            process,
+        )
+        process.kill()
+        process.communicate()
+        reader.exec_driver_sql("COMMIT")
+    again = start_upgrade(url)
+    out, err = again.communicate(timeout=60)
+    pool.close()
+
+    assert again.returncode == 0, err
+    assert json.loads(out) == {"upgraded": [f"{name}_0003"], "current": 4, "failed": {}}
+    assert revisions_of(url) == [LAST] * 4
+    assert len(tables_in_shards(url)) == 1
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE cell ADD", "UPDATE alembic_version"])
+def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, statement):
+    """Kill -9 of a server behind a change, before or after its revision is noted: its shards are named, then done."""
+    name = parse_url(url).database
+    server = own_servers[1]
+    killed: list[bool] = []
+
+    def kill(connection, cursor, sql, parameters, context, executemany) -> None:
+        on_it = connection.engine.url.query["unix_socket"] == str(server.socket)
+        if sql.startswith(statement) and on_it and not killed:
+            killed.append(True)
+            local_servers.kill(server)
+
+    event.listen(Engine, "after_cursor_execute", kill)
+    try:
+        with installed():
+            outcome = upgrade_schema(parse_url(url), at_once=1)
+    finally:
+        event.remove(Engine, "after_cursor_execute", kill)
+    with installed():
+        states = {state.database: state for state in schema_status(parse_url(url))}
+        own_servers[1] = local_servers.start(server)
+        middle = revisions_of(url)
+        rest = upgrade_schema(parse_url(url))
+
+    assert outcome.upgraded == [f"{name}_0000", f"{name}_0001"]
+    assert list(outcome.failed) == [f"{name}_0002", f"{name}_0003"]
+    assert all(str(server.socket) in message for message in outcome.failed.values())
+    assert "is the server running" in outcome.failed[f"{name}_0003"]
+    assert [state.database for state in states.values() if state.error] == [f"{name}_0002", f"{name}_0003"]
+    assert middle == [LAST, LAST, "shard_0001" if statement.startswith("ALTER") else FIRST, "shard_0001"]
+    assert (rest.upgraded, rest.current, rest.failed) == ([f"{name}_0002", f"{name}_0003"], 3, {})
+    assert revisions_of(url) == [LAST] * 4
+    assert len(tables_in_shards(url)) == 1

@@ -1,0 +1,216 @@
+"""Revisions: the steps from older tables to this version's, taken on one database at a time, from many threads at once.
+
+The files are Alembic's and so are their operations. Its runner is not used: that keeps the operations and the
+connection in globals of the process, and MySQL commits each statement that changes a table by itself, so a step may be
+found half taken. Here a revision is handed its operations, ``upgrade(op)``, and what an operation finds done counts as
+done, once the tables have been compared with this version's. ``migrations/README.md`` has the rules for a revision.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Final, Literal
+
+import sqlalchemy
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.operations import MigrateOperation, Operations
+from alembic.operations.ops import CreateTableOp, ExecuteSQLOp
+from alembic.runtime.migration import MigrationContext
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy import MetaData, text
+
+from schemaless.errors import SchemaMismatch, ServerTimeout
+from schemaless.mysql.errors import error_code
+from schemaless.mysql.pool import NodePool
+from schemaless.mysql.tables import catalog_metadata, shard_metadata
+
+Branch = Literal["catalog", "shard"]
+
+METADATA: Final[dict[Branch, MetaData]] = {"catalog": catalog_metadata, "shard": shard_metadata}
+
+VERSION_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
+)
+"""The same one that Alembic makes."""
+
+_TURN_WAIT_S: Final = 10
+"""How long to wait for another upgrade of the same database."""
+
+_LOCK_WAIT_S: Final = 10
+"""How long a change of a table waits for those who use it: meanwhile all others wait behind it, writers too."""
+
+_DONE: Final = frozenset({1050, 1051, 1060, 1061, 1091})
+"""A table, column or key to make is there, or one to drop is not."""
+
+
+@cache
+def head(branch: Branch) -> str:
+    """Return the newest revision of a branch."""
+    return _chain(branch)[-1].revision
+
+
+@cache
+def known_revisions(branch: Branch) -> frozenset[str]:
+    """Return every revision of a branch that this version has."""
+    return frozenset(script.revision for script in _chain(branch))
+
+
+def version_of(connection: sqlalchemy.Connection) -> str | None:
+    """Return the revision that the connection's database is at, or None where it has none."""
+    try:
+        row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+    except sqlalchemy.exc.DBAPIError as error:
+        if error_code(error) == 1146:
+            return None
+        raise
+    return None if row is None else str(row[0])
+
+
+def check_known(pool: NodePool, database: str, branch: Branch, version: str | None) -> None:
+    """Check that a database is at a revision that this version has, or at none.
+
+    Raises:
+        SchemaMismatch: it is at another.
+    """
+    if version is not None and version not in known_revisions(branch):
+        raise SchemaMismatch(
+            f"{database!r} on {pool.node} is at revision {version!r}, which this version does not know; "
+            "use a later version of schemaless. Nothing was changed"
+        )
+
+
+def run(pool: NodePool, database: str, branch: Branch) -> bool:
+    """Run the revisions that a database lacks, oldest first; safe to repeat after an interruption at any point.
+
+    Returns:
+        Whether there was any.
+
+    Raises:
+        SchemaMismatch: it is at a revision that this version does not know, or an operation found its work done and
+            the tables are not this version's in the end.
+        ServerError: the server refused an operation, or failed; the revisions before it are done.
+    """
+    with pool.session(database) as connection, _turn(connection, pool, database):
+        version = version_of(connection)
+        check_known(pool, database, branch, version)
+        known = [script.revision for script in _chain(branch)]
+        lacking = _chain(branch)[0 if version is None else known.index(version) + 1 :]
+        if not lacking:
+            return False
+        operations = _Repeatable(MigrationContext.configure(connection))
+        for script in lacking:
+            script.module.upgrade(operations)
+            if operations.found and script is lacking[-1]:
+                # What was found done may be somebody else's doing.
+                _compare(pool, database, branch, operations.found)
+            version = _note(connection, version, script.revision)
+    return True
+
+
+def configuration() -> Config:
+    """Return Alembic's configuration of the two branches."""
+    folder = str(importlib.resources.files("schemaless.migrations"))
+    config = Config()
+    # ConfigParser would read a percent sign in a path as its own.
+    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", f"{folder}/catalog\n{folder}/shard".replace("%", "%%"))
+    return config
+
+
+@cache
+def _chain(branch: Branch) -> list[Script]:
+    """Return a branch's revisions, oldest first."""
+    scripts = ScriptDirectory.from_config(configuration()).iterate_revisions(f"{branch}@head", "base")
+    return list(scripts)[::-1]
+
+
+class _Repeatable(Operations):
+    """Alembic's operations, where one that finds its work done goes on.
+
+    A process or a server may have died behind any of them, since none can be undone together with the note of its
+    revision. Only statements of the revision's own, ``op.execute``, are for the revision to make repeatable.
+
+    Attributes:
+        found: what the server said of work that was done already.
+    """
+
+    def __init__(self, context: MigrationContext) -> None:
+        super().__init__(context)
+        self.found: list[str] = []
+
+    def invoke(self, operation: MigrateOperation) -> Any:
+        """Run one operation."""
+        try:
+            return super().invoke(operation)
+        except sqlalchemy.exc.DBAPIError as error:
+            if error_code(error) not in _DONE or isinstance(operation, ExecuteSQLOp):
+                raise
+            self.found.append(str(error.orig.args[1]) if error.orig is not None else str(error))
+        return operation.to_table(self.migration_context) if isinstance(operation, CreateTableOp) else None
+
+
+def _note(connection: sqlalchemy.Connection, old: str | None, new: str) -> str:
+    """Write down that a revision is done, and return it."""
+    if old is None:
+        connection.execute(text(VERSION_TABLE))
+        connection.execute(text("INSERT INTO alembic_version (version_num) VALUES (:new)"), {"new": new})
+    else:
+        connection.execute(
+            text("UPDATE alembic_version SET version_num = :new WHERE version_num = :old"), {"new": new, "old": old}
+        )
+    return new
+
+
+def _compare(pool: NodePool, database: str, branch: Branch, found: list[str]) -> None:
+    """Check that the tables are this version's.
+
+    Raises:
+        SchemaMismatch: they are not.
+    """
+    # A connection of its own: Alembic looks for tables in the database that its engine connects to.
+    with pool.sqlalchemy_connection(database) as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), METADATA[branch])
+    telling = [difference for difference in differences if difference[0] != "remove_table"]
+    if telling:
+        raise SchemaMismatch(
+            f"{database!r} on {pool.node} has what a revision was to make or to drop ({found[0]}), but its tables are "
+            f"not those of revision {head(branch)!r}: {_named(telling[0])}. Mend them by hand, then run "
+            "'schemaless schema upgrade' again"
+        )
+
+
+def _named(difference: Any) -> str:
+    """Return what a difference that Alembic found is about, such as ``add_column cell.note``."""
+    first = difference[0] if isinstance(difference, list) else difference
+    what, *about = first
+    words = [part if isinstance(part, str) else getattr(part, "name", None) for part in about]
+    # A changed column stands there as schema, table, column, its facts, old, new; what is there or not as an object.
+    words = words[:3] if what.startswith("modify_") else words
+    table = getattr(getattr(about[-1], "table", None), "name", None)
+    names = list(dict.fromkeys(word for word in [table, *words] if word))
+    return f"{what} {'.'.join(names)}"
+
+
+@contextmanager
+def _turn(connection: sqlalchemy.Connection, pool: NodePool, database: str) -> Iterator[None]:
+    """Hold a database's lock among upgrades for the block; where that fails, the end of the connection frees it.
+
+    Raises:
+        ServerTimeout: another upgrade holds it.
+    """
+    # Under 64 characters, as MySQL wants it: a database's name has 54 at most.
+    name = {"name": f"upgrade.{database}"}
+    got = connection.execute(text("SELECT GET_LOCK(:name, :wait)"), {**name, "wait": _TURN_WAIT_S}).scalar()
+    if got != 1:
+        raise ServerTimeout(
+            f"another upgrade is changing {database!r}; wait for its end, then run 'schemaless schema upgrade' again",
+            node=str(pool.node),
+        )
+    connection.execute(text("SET SESSION lock_wait_timeout = :wait"), {"wait": _LOCK_WAIT_S})
+    yield
+    connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)

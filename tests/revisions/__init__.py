@@ -1,0 +1,44 @@
+"""Later revisions than there are, for tests: what an upgrade from this version's tables would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from alembic.config import Config
+from sqlalchemy import BigInteger, Column, MetaData
+
+from schemaless.mysql import revisions, schema
+from schemaless.mysql.tables import shard_metadata
+
+FIRST, LAST = "shard_later_1", "shard_later_2"
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Make the later revisions, and the tables that they lead to, this version's for the block."""
+    original = revisions.configuration
+
+    def configuration() -> Config:
+        config = original()
+        locations = config.get_main_option("version_locations")
+        config.set_main_option("version_locations", f"{locations}\n{Path(__file__).parent}".replace("%", "%%"))
+        return config
+
+    later = MetaData()
+    for table in shard_metadata.sorted_tables:
+        table.to_metadata(later)
+    later.tables["cell"].append_column(Column("later", BigInteger()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(revisions, "configuration", configuration)
+        patch.setitem(revisions.METADATA, "shard", later)
+        _forget()
+        yield
+    _forget()
+
+
+def _forget() -> None:
+    for cached in (revisions.head, revisions.known_revisions, revisions._chain, schema._create_statements):
+        cached.cache_clear()
