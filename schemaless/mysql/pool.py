@@ -137,6 +137,23 @@ class Connection:
         self.execute(b"COMMIT")
 
 
+class _CheckedOut:
+    """A connection for the length of a ``with`` block; ``contextmanager`` would double what that costs."""
+
+    __slots__ = ("_connection", "_pool", "_shard")
+
+    def __init__(self, pool: NodePool, shard: int | None) -> None:
+        self._pool = pool
+        self._shard = shard
+
+    def __enter__(self) -> Connection:
+        self._connection = self._pool.take(self._shard)
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._pool.give_back(self._connection, error)
+
+
 class NodePool:
     """The connections to one server."""
 
@@ -200,8 +217,8 @@ class NodePool:
         event.listen(engine, "connect", _remember_facts)
         return engine
 
-    def _take(self, shard: int | None) -> Connection:
-        """Check a connection out.
+    def take(self, shard: int | None) -> Connection:
+        """Check a connection out, for ``connection``.
 
         Raises:
             ServerUnavailable, ServerTimeout, AccessDenied: none could be had.
@@ -228,12 +245,17 @@ class NodePool:
             self._places.put(None)
             raise
 
-    def _give_back(self, connection: Connection) -> None:
-        self._idle.append(connection)
-        self._places.put(None)
-
-    def _throw_away(self, connection: Connection) -> None:
-        connection.close()
+    def give_back(self, connection: Connection, error: BaseException | None) -> None:
+        """Check a connection in after a block that ended with ``error``."""
+        if isinstance(error, ConnectionLost):
+            connection.close()
+            # The server restarted, or closed what was idle: older connections are likely as dead.
+            self._lost_at_s = time.monotonic()
+        elif error is None or isinstance(error, Exception):
+            self._idle.append(connection)
+        else:
+            # Interrupted in the middle of a reply: what would be read next on it is not ours.
+            connection.close()
         self._places.put(None)
 
     def _connect(self, shard: int | None) -> Connection:
@@ -249,25 +271,15 @@ class NodePool:
         except Exception as error:
             raise translated(error, str(self.node), shard, connecting=True) from error
 
-    def _run_once(self, operation: Callable[[Connection], T], shard: int | None) -> T:
-        """Run ``operation`` on a connection, which is thrown away if it fails in the driver or is interrupted."""
-        connection = self._take(shard)
-        try:
-            result = operation(connection)
-        except ConnectionLost:
-            self._throw_away(connection)
-            # The server restarted, or closed what was idle: older connections are likely as dead.
-            self._lost_at_s = time.monotonic()
-            raise
-        except Exception:
-            self._give_back(connection)
-            raise
-        except BaseException:
-            # Interrupted in the middle of a reply: what would be read next on it is not ours.
-            self._throw_away(connection)
-            raise
-        self._give_back(connection)
-        return result
+    def connection(self, shard: int | None = None) -> _CheckedOut:
+        """Check a connection out for a ``with`` block.
+
+        It is thrown away if the block fails in the driver or is interrupted.
+
+        Raises:
+            ServerUnavailable, ServerTimeout, AccessDenied: no connection could be had; at the block's beginning.
+        """
+        return _CheckedOut(self, shard)
 
     def run(self, operation: Callable[[Connection], T], *, shard: int | None = None, writes: bool = False) -> T:
         """Run ``operation`` on a connection, and again where the connection was lost or a deadlock ended it.
@@ -289,7 +301,8 @@ class NodePool:
             if attempt:
                 time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
             try:
-                return self._run_once(operation, shard)
+                with self.connection(shard) as connection:
+                    return operation(connection)
             except ConnectionLost as error:
                 lost = last = error
                 if isinstance(error, ReplyTimedOut) and not writes:
@@ -372,10 +385,13 @@ class NodePool:
 
     def forget_after_fork(self) -> None:
         """Drop the connections that a forked child inherited: they are its parent's, so without a word on the wire."""
+        _of_the_parent.extend(self._idle)
         self._begin()
 
 
 _all_pools: weakref.WeakSet[NodePool] = weakref.WeakSet()
+_of_the_parent: list[Connection] = []
+"""Kept from being collected: mysqlclient would take leave of the server, and so end its parent's connection."""
 
 
 def _after_fork_in_child() -> None:
