@@ -73,6 +73,17 @@ def test_no_page_sends_people_to_the_other_distribution(page):
     assert not re.search(r"pip3? install (?:-U |--upgrade )?schemaless(?![\w-])", page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_tests_that_a_page_names_exist(page):
+    """A promise that names the test behind it names one of the suite."""
+    named = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
+    defined: set[str] = set()
+    for path in ROOT.glob("tests/**/test_*.py"):
+        defined.update(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert named - defined == set()
+
+
 @pytest.mark.mysql
 def test_readme_example_prints_what_it_says(datastore_url, capsys):
     """The library example of the README runs as it stands, on a real datastore."""
