@@ -12,7 +12,8 @@ import pytest
 
 import schemaless
 from schemaless.local.servers import LocalServer
-from schemaless.mysql.pool import Connection, NodePool, PoolOptions, parse_url
+from schemaless.mysql.pool import Connection, NodePool, PoolOptions
+from schemaless.mysql.urls import parse_url
 from schemaless.store import changes
 from tests.servers import private_servers
 
