@@ -135,7 +135,7 @@ def test_every_command_shows_its_help(path, capsys):
 # ---- the wheel
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
     """The wheel, built from a copy, so that nothing is left in the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
@@ -150,7 +150,7 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(wheel, tmp_path_factory) -> Path:
     """The ``bin`` folder of an empty environment into which only the wheel with its extra [cli] was installed."""
     folder = tmp_path_factory.mktemp("installed") / "environment"

@@ -200,6 +200,28 @@ def test_demo_passes_on_a_file_whose_name_has_a_space(make, project):
     assert own == [*plain, "<--data>", "<my 'own' trips.ndjson>", "<--row-key>", "<uuid5:trip.id>"]
 
 
+def test_test_runs_everything_with_and_without_the_fast_extra(make, project):
+    """Both at once in two processes, on servers of others one after the other, one alone where FAST says which."""
+    (project / "tools" / "bootstrap.sh").write_text("")
+    environment = project / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").write_text('#!/bin/sh\n[ "$2" = pytest ] && echo "${SCHEMALESS_FAST-}<$*>"; :\n')
+    (environment / "lint-imports").write_text("#!/bin/sh\n")
+    for path in environment.iterdir():
+        path.chmod(0o755)
+
+    def runs(*variables: str) -> list[str]:
+        return make("-s", "test", *variables).stdout.splitlines()
+
+    (both,) = runs("ARGS=tests/codec -x")
+    assert both.startswith("<-m pytest --dist each ")
+    assert both.endswith(" tests/codec -x>")
+    assert [f"env:SCHEMALESS_FAST={value} " in both for value in "01"] == [True, True]
+    assert runs("FAST=0", "ARGS=-x") == ["0<-m pytest -x>"]
+    assert runs("FAST=1", "SERVER=docker") == ["1<-m pytest>"]
+    assert runs("SERVER=docker") == runs("SERVER=mysql://root@db") == ["1<-m pytest>", "0<-m pytest>"]
+
+
 def test_bench_runs_each_script_and_stops_at_a_failure(make, project):
     """Every benchmark but helpers (with an underscore) runs; a failed one fails the target."""
     (project / "tools" / "bootstrap.sh").write_text("")

@@ -259,7 +259,10 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
         user = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups"]
         home = base / "an empty home"
         home.mkdir()
-        os.chown(home, 4321, 4321)
+        temporary = base / "tmp"
+        temporary.mkdir()
+        for folder in (home, temporary):
+            os.chown(folder, 4321, 4321)
         found = binaries.unpacked(flavour)
         assert found.root is not None
         cache = base / "cache/servers"
@@ -268,6 +271,7 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
+            "TMPDIR": str(temporary),
             "SCHEMALESS_CACHE": str(base / "cache"),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -285,4 +289,3 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
         assert list(home.iterdir()) == [home / ".schemaless"]
     finally:
         shutil.rmtree(base, ignore_errors=True)
-        shutil.rmtree(Path("/tmp/schemaless-4321"), ignore_errors=True)
