@@ -7,6 +7,7 @@ what may be repeated is repeated. SQLAlchemy's own pool would add 6 us to each c
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
@@ -38,6 +39,7 @@ from schemaless.mysql.urls import Credentials, driver_arguments, sqlalchemy_url
 
 T = TypeVar("T")
 
+MAX_TIMEOUT_S: Final = 31_536_000
 ATTEMPTS: Final = 5
 _FIRST_PAUSE_S: Final = 0.05
 
@@ -55,6 +57,14 @@ class PoolOptions:
     pool_size: int = 8
     pool_timeout_s: float = 30
 
+    def __post_init__(self) -> None:
+        for name in ("connect_timeout_s", "read_timeout_s", "write_timeout_s", "pool_timeout_s"):
+            seconds = getattr(self, name)
+            if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_TIMEOUT_S:
+                raise InvalidInput(f"{name} must be seconds, over 0 and at most {MAX_TIMEOUT_S:,}, got {seconds!r}")
+        if type(self.pool_size) is not int or self.pool_size < 1:
+            raise InvalidInput(f"pool_size must be a number from 1 up, got {self.pool_size!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class Executed:
@@ -69,12 +79,14 @@ class Connection:
 
     Attributes:
         shard: what it is used for now; named in errors.
+        in_transaction: whether a transaction may be open on it; what follows would become a part of that.
     """
 
     __slots__ = (
         "_raw",
         "auto_increment_increment",
         "connected_at_s",
+        "in_transaction",
         "max_allowed_packet",
         "node",
         "shard",
@@ -85,6 +97,7 @@ class Connection:
         self._raw = raw
         self.node = node
         self.shard = shard
+        self.in_transaction = False
         self.connected_at_s: float = facts["connected_at_s"]
         self.max_allowed_packet: int = facts["max_allowed_packet"]
         self.auto_increment_increment: int = facts["auto_increment_increment"]
@@ -125,16 +138,31 @@ class Connection:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the block as one transaction: committed at its end, rolled back where it raises."""
+        """Run the block as one transaction: committed at its end, rolled back where it raises.
+
+        Raises:
+            ConnectionLost: the reply to COMMIT or ROLLBACK did not come, or was a refusal.
+        """
+        self.in_transaction = True
         self.execute(b"START TRANSACTION")
         try:
             yield
         except ConnectionLost:
             raise
         except Exception:
-            self.execute(b"ROLLBACK")
+            self._end_transaction(b"ROLLBACK")
             raise
-        self.execute(b"COMMIT")
+        self._end_transaction(b"COMMIT")
+
+    def _end_transaction(self, sql: bytes) -> None:
+        try:
+            self.execute(sql)
+        except (ConnectionLost, Deadlock):
+            raise
+        except ServerError as error:
+            # MySQL rolls back where COMMIT is interrupted. MariaDB may leave the transaction open, after ROLLBACK too.
+            raise ConnectionLost(error.message, node=error.node, shard=error.shard, code=error.code) from error
+        self.in_transaction = False
 
 
 class _CheckedOut:
@@ -162,6 +190,7 @@ class NodePool:
         self.options = options
         self._credentials = credentials
         self._lost_at_s = 0.0
+        self._closed_at_s = 0.0
         self._begin()
         _all_pools.add(self)
 
@@ -169,6 +198,8 @@ class NodePool:
         self._engine: Engine | None = None
         self._lock = threading.Lock()
         self._idle: deque[Connection] = deque()
+        # Every driver connection there is, in use or not: a forked child has to let go of them.
+        self._opened: weakref.WeakSet[Any] = weakref.WeakSet()
         # One entry for each connection that may still be taken: a semaphore, but in C.
         self._places: SimpleQueue[None] = SimpleQueue()
         for _ in range(self.options.pool_size):
@@ -190,11 +221,14 @@ class NodePool:
         options = self.options
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
-            # mysqlclient takes whole seconds only, and 0 would mean for ever.
-            "connect_timeout": max(1, round(options.connect_timeout_s)),
-            "read_timeout": max(1, round(options.read_timeout_s)),
-            "write_timeout": max(1, round(options.write_timeout_s)),
+            "connect_timeout": options.connect_timeout_s,
+            "read_timeout": options.read_timeout_s,
+            "write_timeout": options.write_timeout_s,
         }
+        if self._credentials.drivername == "mysql+mysqldb":
+            # It takes whole seconds only, and 0 would mean for ever.
+            whole = {name: math.ceil(value) for name, value in arguments.items() if name.endswith("_timeout")}
+            arguments |= whole
         # What the URL says counts; SQLAlchemy hands it to the driver.
         said = self._credentials.driver_options
         used = {name: value for name, value in arguments.items() if name not in said}
@@ -214,8 +248,28 @@ class NodePool:
                 f"{self._credentials.drivername} needs the driver {missing.name!r}, which is not installed; "
                 "use mysql:// for PyMySQL, which is"
             ) from None
+        event.listen(engine, "do_connect", self._open)
         event.listen(engine, "connect", _remember_facts)
         return engine
+
+    def _open(self, dialect: Any, _record: Any, arguments: list[Any], options: dict[str, Any]) -> Any:
+        """Make a driver connection as SQLAlchemy would, but let ``connect_timeout`` hold until the login is over."""
+        if dialect.driver != "pymysql":
+            connection = dialect.connect(*arguments, **options)
+            self._opened.add(connection)
+            return connection
+        read_timeout_s = options["read_timeout"]
+        options["read_timeout"] = min(read_timeout_s, options["connect_timeout"])
+        try:
+            connection = dialect.connect(*arguments, **options, defer_connect=True)
+        except Exception as error:
+            # Nothing was sent yet: a number that is out of range, an option that PyMySQL does not have.
+            raise InvalidInput(f"the URL's options cannot be used: {error}") from error
+        self._opened.add(connection)
+        connection.connect()
+        # PyMySQL would wait as long for the server's greeting as for a reply to a statement.
+        connection._read_timeout = read_timeout_s  # noqa: SLF001 - it has no public name
+        return connection
 
     def take(self, shard: int | None) -> Connection:
         """Check a connection out, for ``connection``.
@@ -251,6 +305,8 @@ class NodePool:
             connection.close()
             # The server restarted, or closed what was idle: older connections are likely as dead.
             self._lost_at_s = time.monotonic()
+        elif connection.in_transaction or connection.connected_at_s < self._closed_at_s:
+            connection.close()
         elif error is None or isinstance(error, Exception):
             self._idle.append(connection)
         else:
@@ -369,6 +425,7 @@ class NodePool:
             hide_parameters=True,
             connect_args=self._connect_args(),
         )
+        event.listen(engine, "do_connect", self._open)
         connecting = True
         try:
             with engine.begin() as connection:
@@ -378,20 +435,36 @@ class NodePool:
             raise translated(error, str(self.node), None, connecting=connecting) from error
 
     def close(self) -> None:
-        """Close every idle connection. The pool can still be used; it then connects again."""
+        """Close every idle connection, and each one in use when it is given back.
+
+        The pool can still be used; it then connects again.
+        """
+        self._closed_at_s = time.monotonic()
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
 
     def forget_after_fork(self) -> None:
-        """Drop the connections that a forked child inherited: they are its parent's, so without a word on the wire."""
-        _of_the_parent.extend(self._idle)
+        """Let a forked child go of its parent's connections, without a word on the wire.
+
+        Of those in use by the parent's threads too: while the child held them open, the server would not see them end.
+        """
+        opened = list(self._opened)
         self._begin()
+        if opened:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for connection in opened:
+                try:
+                    # What mysqlclient says to the server when it is collected goes nowhere then.
+                    os.dup2(nowhere, int(getattr(connection, "_sock", connection).fileno()), inheritable=False)
+                except (AttributeError, TypeError, ValueError, OSError):
+                    _of_the_parent.append(connection)
+            os.close(nowhere)
 
 
 _all_pools: weakref.WeakSet[NodePool] = weakref.WeakSet()
-_of_the_parent: list[Connection] = []
-"""Kept from being collected: mysqlclient would take leave of the server, and so end its parent's connection."""
+_of_the_parent: list[Any] = []
+"""Kept from being collected: driver connections that are closed, or that do not say which socket is theirs."""
 
 
 def _after_fork_in_child() -> None:

@@ -1,0 +1,32 @@
+"""Seeded schedules of faults on real servers: what the store says is true. ``benchmarks/faults.py`` runs 2,000."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from schemaless.local.servers import LocalServer
+from schemaless.mysql import pool
+from tests.faults.harness import Harness
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture(scope="module")
+def harness(servers: list[LocalServer]) -> Iterator[Harness]:
+    """A datastore behind a proxy, with short pauses between attempts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "_FIRST_PAUSE_S", 0.002)
+        harness = Harness([str(server.socket) for server in servers], "faults", stalls=0.01, read_timeout_s=0.3)
+        yield harness
+        harness.close()
+
+
+@pytest.mark.parametrize("first", range(0, 150, 30))
+def test_whatever_breaks_results_and_errors_are_true(harness, first):
+    """Each cell is there once or the error says what is known; the datastore works on, and no reply is another's."""
+    for number in range(first, first + 30):
+        harness.run(number)
+
+    harness.expect_what_was_not_written_is_not_there()
