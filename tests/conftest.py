@@ -2,6 +2,11 @@
 
 ``SERVER=mysql`` or ``SERVER=mariadb`` runs the suite on one of them only, ``SERVER=docker`` on the containers of
 docker/compose.yaml, ``SERVER=mysql://...`` or two such URLs with a comma on servers that run already (docs/docker.md).
+
+Who does what: datastores are created and upgraded by an account with the privileges of ``schemaless grants --role
+admin`` and no others (``admin_urls``, ``admin_url``), written, read and checked by ``app`` (``datastore_url``,
+``fresh_url`` and the stores named after them), tailed by ``tail``, re-encoded by ``migrate``. Root (``server_urls``,
+``by_hand``) makes these accounts, and looks at tables and damages them where a test wants that.
 """
 
 from __future__ import annotations
@@ -17,10 +22,16 @@ from typing import NoReturn
 
 import pytest
 from pytest_docker.plugin import Services
+from sqlalchemy import make_url
 
 import schemaless
+from schemaless.cluster.topology import Topology
 from schemaless.local.description import LocalServer
+from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.urls import parse_url
+from schemaless.store.shards import Shards
 from tests import foreign
+from tests.accounts import Accounts, accounts_on
 from tests.servers import private_servers
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
@@ -86,7 +97,7 @@ def servers(flavour: str) -> Iterator[list[LocalServer]]:
 
 @pytest.fixture(scope="session")
 def server_urls(request: pytest.FixtureRequest, flavour: str) -> list[str]:
-    """The URLs of the two servers."""
+    """The URLs of the two servers for root."""
     if _ON_FOREIGN:
         urls: list[str] = request.getfixturevalue("_foreign").urls
         return urls
@@ -100,9 +111,30 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def datastore_url(server_urls: list[str], prefix: str) -> str:
-    """A datastore of four shards over two servers, shared by tests that keep to rows of their own."""
-    return schemaless.create(f"{prefix}shared", 4, server_urls)
+def accounts(request: pytest.FixtureRequest, server_urls: list[str], prefix: str) -> Iterator[Accounts]:
+    """The accounts of the four roles on the two servers."""
+    with accounts_on(server_urls, request.config.stash[_PASSWORD], prefix, clean=_ON_FOREIGN) as made:
+        yield made
+
+
+@pytest.fixture
+def new_name(accounts: Accounts, prefix: str) -> str:
+    """A name that no datastore has, for one of up to eight shards that ``admin`` may create."""
+    unused = f"{prefix}made{next(_names)}"
+    accounts.allow_admin_anywhere(unused, 8)
+    return unused
+
+
+@pytest.fixture(scope="session")
+def admin_urls(accounts: Accounts) -> list[str]:
+    """The URLs of the two servers for ``admin``."""
+    return accounts.urls("admin")
+
+
+@pytest.fixture(scope="session")
+def datastore_url(accounts: Accounts, prefix: str) -> str:
+    """A datastore of four shards over two servers for ``app``, shared by tests that keep to rows of their own."""
+    return accounts.create(f"{prefix}shared", 4)
 
 
 @pytest.fixture(scope="session")
@@ -119,16 +151,65 @@ def store(shared_store: schemaless.Datastore) -> schemaless.Datastore:
 
 
 @pytest.fixture
-def fresh_url(server_urls: list[str], prefix: str) -> str:
-    """A new, empty datastore of four shards over two servers."""
-    return schemaless.create(f"{prefix}fresh{next(_names)}", 4, server_urls)
+def fresh_url(accounts: Accounts, prefix: str) -> str:
+    """A new, empty datastore of four shards over two servers, for ``app``."""
+    return accounts.create(f"{prefix}fresh{next(_names)}", 4)
 
 
 @pytest.fixture
 def fresh_store(fresh_url: str) -> Iterator[schemaless.Datastore]:
-    """A connection to a new, empty datastore."""
+    """A connection to the new datastore, as ``app``."""
     with schemaless.connect(fresh_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def admin_url(accounts: Accounts, fresh_url: str) -> str:
+    """The new datastore for ``admin``."""
+    return accounts.url("admin", fresh_url)
+
+
+@pytest.fixture
+def migrate_url(accounts: Accounts, fresh_url: str) -> str:
+    """The new datastore for ``migrate``."""
+    accounts.allow("migrate", str(make_url(fresh_url).database), 4)
+    return accounts.url("migrate", fresh_url)
+
+
+@pytest.fixture
+def migrate_store(migrate_url: str) -> Iterator[schemaless.Datastore]:
+    """A connection to the new datastore, as ``migrate``."""
+    with schemaless.connect(migrate_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def tail_url(accounts: Accounts, fresh_url: str) -> str:
+    """The new datastore for ``tail``."""
+    accounts.allow("tail", str(make_url(fresh_url).database), 4)
+    return accounts.url("tail", fresh_url)
+
+
+@pytest.fixture
+def tail_store(tail_url: str) -> Iterator[schemaless.Datastore]:
+    """A connection to the new datastore, as ``tail``."""
+    with schemaless.connect(tail_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def by_hand(server_urls: list[str]) -> Iterator[Callable[[schemaless.Datastore], Shards]]:
+    """Gives the shards of a store as root reaches them, for tests that look at tables or damage them."""
+    opened: dict[Topology, Shards] = {}
+
+    def shards_of(store: schemaless.Datastore) -> Shards:
+        if store.topology not in opened:
+            opened[store.topology] = Shards(store.topology, parse_url(server_urls[0]).credentials, PoolOptions())
+        return opened[store.topology]
+
+    yield shards_of
+    for shards in opened.values():
+        shards.close()
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
-from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.errors import AccessDenied
 from schemaless.jobs.schema import DatabaseState, schema_status, upgrade_schema
 from schemaless.mysql.parallel import AT_ONCE
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
-from schemaless.mysql.urls import parse_url
+from schemaless.mysql.urls import datastore_url
 from schemaless.store.create import create as create_datastore
 from schemaless.store.datastore import Datastore
 
@@ -90,7 +90,7 @@ def info(url: str, count: bool, as_json: bool) -> None:
                 cluster["version"],
                 str(cluster["shards"]),
                 f"{cluster['cells']:,}",
-                "not allowed to look" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
+                "needs PROCESS" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
             ]
             for cluster in clusters
         ],
@@ -149,7 +149,7 @@ def status(url: str, as_json: bool) -> int:
 
     Exit status: 0 when all are at this version's, else 1.
     """
-    states = schema_status(_parse(url), progress=lambda total: progress("asking", total, "databases"))
+    states = schema_status(datastore_url(url)[0], progress=lambda total: progress("asking", total, "databases"))
     current = all(state.current for state in states)
     if as_json:
         print_json([asdict(state) for state in states])
@@ -184,7 +184,7 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
     Exit status: 0 when all are at this version's revision, 1 when one failed.
     """
     outcome = upgrade_schema(
-        _parse(url), at_once=at_once, progress=lambda total: progress("upgrading", total, "databases")
+        datastore_url(url)[0], at_once=at_once, progress=lambda total: progress("upgrading", total, "databases")
     )
     if as_json:
         print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
@@ -233,10 +233,3 @@ def _by_message(messages: dict[str, str]) -> Iterator[tuple[str, str]]:
 def _names(names: list[str]) -> str:
     shown = ", ".join(names[:_MOST_NAMES])
     return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES:,} more"
-
-
-def _parse(url: str) -> Any:
-    parsed = parse_url(url)
-    if parsed.database is None:
-        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
-    return parsed

@@ -23,6 +23,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line for the overview; held against the command's own help by a test)
     "local": ("schemaless.cli.local", "local", "Private MySQL servers here: no root, no Docker."),
     "create": ("schemaless.cli.datastore", "create", "Create a datastore."),
+    "grants": ("schemaless.cli.grants", "grants", "Print the SQL that gives an account a role."),
     "info": ("schemaless.cli.datastore", "info", "Show a datastore's topology and cell counts."),
     "schema": ("schemaless.cli.datastore", "schema", "Upgrade tables, or show their versions."),
     "cell": ("schemaless.cli.cell", "cell", "Write and read single cells, or follow them all."),

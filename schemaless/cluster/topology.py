@@ -196,3 +196,29 @@ def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, 
     return tuple(
         ShardRange(first, after - 1, cluster) for first, after, cluster in zip(edges, edges[1:], clusters, strict=False)
     )
+
+
+def new_topology(name: str, shard_count: int, primaries: Sequence[Node]) -> Topology:
+    """Return a new datastore's topology: a cluster for each primary, and shards spread evenly, neighbours together.
+
+    Args:
+        name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
+        shard_count: 1 to 65,536.
+        primaries: at least one, each once.
+
+    Raises:
+        InvalidInput: an argument cannot be used.
+    """
+    check_datastore_name(name)
+    check_shard_count(shard_count)
+    if not primaries:
+        raise InvalidInput("a datastore needs at least one cluster; name its primary by a URL")
+    if len(set(primaries)) != len(primaries):
+        raise InvalidInput("the same server is named as two clusters")
+    names = [f"cluster-{position + 1}" for position in range(len(primaries))]
+    return Topology(
+        name=name,
+        shard_count=shard_count,
+        clusters=tuple(Cluster(cluster, (primary,)) for cluster, primary in zip(names, primaries, strict=True)),
+        ranges=even_ranges(shard_count, names),
+    )

@@ -5,6 +5,7 @@ Drivers differ in their classes but not in MySQL's numbers, so the number decide
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from sqlalchemy import exc as sqlalchemy_errors
@@ -52,7 +53,18 @@ _NEXT_STEP: Final = {
     1836: "the server is read-only: is it a replica?",
     2002: "is the server running, and is the socket right?",
     2003: "is the server running, and are host and port right?",
+    3159: "it wants encrypted connections: add ssl_mode=required to the URL",
 }
+_LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+_TLS: Final = (
+    ("mismatch, certificate", "use a name that is in the certificate, or have only the CA checked: ssl_mode=verify_ca"),
+    ("CERTIFICATE_VERIFY_FAILED", "ssl_ca has to name the authority that signed the server's certificate"),
+    (
+        "SSL is required",
+        "give the server a certificate, or leave ssl_mode out to send cells in the open",
+    ),
+)
+"""What is said where a server is not the one that the URL's TLS options ask for: nothing to try again."""
 
 
 def error_code(error: BaseException) -> int | None:
@@ -77,11 +89,18 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
     inner = error.orig if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None else error
     text = str(inner.args[1]) if len(inner.args) > 1 else str(inner) or type(inner).__name__
     message = f"{text} (error {code})" if code else text
-    if code in _NEXT_STEP:
+    unsafe = next((step for words, step in _TLS if words in text), None) if connecting else None
+    if unsafe is not None:
+        message += f"; {unsafe}"
+    elif code in _NEXT_STEP:
         message += f"; {_NEXT_STEP[code]}"
+    elif code in _LACKS_PRIVILEGE:
+        message += f"; 'schemaless grants{_role(text)}' prints what the account needs"
 
     kind: type[ServerError]
-    if code == 1062:
+    if unsafe is not None:
+        kind = ServerRefused
+    elif code == 1062:
         kind = DuplicateKey
     elif code == 1213:
         kind = Deadlock
@@ -99,3 +118,20 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
     else:
         kind = ServerRefused
     return kind(message, node=node, shard=shard, code=code or None)
+
+
+def _role(text: str) -> str:
+    """Return the option of ``schemaless grants`` for what an account was refused, empty where that cannot be told."""
+    found = re.match(r"(?P<command>[A-Z]+)[A-Z ,]* command denied .*\b(?P<table>\w+)\W*$", text)
+    if found is None:
+        return ""
+    command, table = found["command"], found["table"]
+    if table == "metadata_locks":
+        role = "tail"
+    elif (command == "SELECT" and table != "alembic_version") or (command == "INSERT" and table == "cell"):
+        role = "app"
+    elif command == "UPDATE" and table in ("cell", "c"):
+        role = "migrate"
+    else:
+        role = "admin"
+    return f" --role {role}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy
 from sqlalchemy.engine import URL
 
-from schemaless.cluster.topology import Node
+from schemaless.cluster.topology import Node, check_datastore_name
 from schemaless.errors import InvalidInput
 from schemaless.mysql.option_file import DEFAULT_FILE, read_option_file
 from schemaless.mysql.tls import NO_OPTIONS, TLS, tls_of
@@ -116,6 +116,18 @@ def parse_url(text: str) -> ServerURL:
         tls_of(file_given | given, "the URL" if given else "the option file"),
     )
     return ServerURL(_node(url, socket, file), credentials, url.database or None)
+
+
+def datastore_url(text: str) -> tuple[ServerURL, str]:
+    """Parse the URL of a datastore; return it and the datastore's name.
+
+    Raises:
+        InvalidInput: it is no such URL, or names no datastore.
+    """
+    parsed = parse_url(text)
+    if parsed.database is None:
+        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
+    return parsed, check_datastore_name(parsed.database)
 
 
 def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import cast
 from sqlalchemy import insert, select, update
 
 from schemaless.cluster.topology import FORMAT, Cluster, Node, Role, ShardRange, Topology
-from schemaless.errors import DatastoreNotFound, SchemaMismatch, TopologyError
+from schemaless.errors import AccessDenied, DatastoreNotFound, SchemaMismatch, TopologyError
 from schemaless.mysql import tables
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
@@ -29,6 +29,7 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
 
     Raises:
         DatastoreNotFound: there is no catalog of that name on the server.
+        AccessDenied: the account may not read it, or there is none.
         SchemaMismatch: its tables are older or newer than this version.
         TopologyError: it contradicts itself.
     """
@@ -36,6 +37,16 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
         version = version_of(pool, name)
     except DatabaseMissing:
         version = None
+    except AccessDenied as denied:
+        if denied.code != 1142:
+            raise
+        # To an account without privileges on it, a database that is not there looks the same as one that is.
+        raise AccessDenied(
+            f"there is no datastore {name!r}, or this account may not read it; check the name, or let "
+            "'schemaless grants --role app' print what the account needs",
+            node=denied.node,
+            code=denied.code,
+        ) from denied
     if version is None:
         raise DatastoreNotFound(
             f"no datastore {name!r} on {pool.node}; check the URL, or create it with 'schemaless create {name}'"

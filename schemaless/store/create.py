@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from schemaless.cluster.topology import (
-    Cluster,
-    Node,
-    Topology,
-    check_datastore_name,
-    check_shard_count,
-    even_ranges,
-    shard_database,
-)
-from schemaless.errors import DatastoreExists, DatastoreNotFound, InvalidInput
+from schemaless.cluster.topology import Node, Topology, new_topology, shard_database
+from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
@@ -56,17 +48,9 @@ def create(
         DatastoreExists: a datastore of that name, or databases that it would use, are there.
         ServerError: a server cannot be reached, or refuses.
     """
-    check_datastore_name(name)
-    check_shard_count(shard_count)
     urls = [parse_url(url) for url in clusters]
+    topology = new_topology(name, shard_count, [url.node for url in urls])
     _check_urls(urls)
-    names = [f"cluster-{position + 1}" for position in range(len(urls))]
-    topology = Topology(
-        name=name,
-        shard_count=shard_count,
-        clusters=tuple(Cluster(cluster, (url.node,)) for cluster, url in zip(names, urls, strict=True)),
-        ranges=even_ranges(shard_count, names),
-    )
     options = PoolOptions(pool_size=AT_ONCE)
     pools = {url.node: NodePool(url.node, urls[0].credentials, options) for url in urls}
     catalog = pools[urls[0].node]
@@ -99,8 +83,6 @@ def create(
 
 
 def _check_urls(urls: Sequence[ServerURL]) -> None:
-    if not urls:
-        raise InvalidInput("a datastore needs at least one cluster; name its primary by a URL")
     for url in urls:
         if url.database is not None:
             raise InvalidInput(f"a cluster's URL names a server, not a database: {url}; leave {url.database!r} out")
@@ -109,8 +91,6 @@ def _check_urls(urls: Sequence[ServerURL]) -> None:
             urls[0].credentials.password,
         ):
             raise InvalidInput(f"all clusters share one account, {url} names another than {urls[0]}")
-    if len({url.node for url in urls}) != len(urls):
-        raise InvalidInput("the same server is named as two clusters")
 
 
 def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
@@ -119,6 +99,14 @@ def _catalog_entry(catalog: NodePool, name: str) -> CatalogEntry | None:
         return read_catalog(catalog, name)
     except DatastoreNotFound:
         return None
+    except AccessDenied as denied:
+        if denied.code != 1142:
+            raise
+        raise AccessDenied(
+            f"the account may not create {name!r}; 'schemaless grants --role admin --name {name}' prints what it needs",
+            node=denied.node,
+            code=denied.code,
+        ) from denied
 
 
 def _refuse_existing(pools: Iterable[NodePool], catalog: NodePool, name: str) -> None:

@@ -24,13 +24,13 @@ from schemaless.cell import (
     row_key_bytes,
 )
 from schemaless.cluster.placement import shard_for
-from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
+from schemaless.cluster.topology import Topology, check_shard
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import parse_url
+from schemaless.mysql.urls import datastore_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell
 from schemaless.store.changes import Changes
@@ -58,8 +58,9 @@ def connect(
     Args:
         url: the catalog's server and the datastore's name, such as ``mysql://app@db-1:3306/mezzanine`` or
             ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``. The account serves for every node of the datastore;
-            a password stands in the URL or in ``SCHEMALESS_PASSWORD``. Through a socket there is no TLS, unless the URL
-            has an option for it (``ssl_...``).
+            a password stands in the URL, in ``SCHEMALESS_PASSWORD``, or in the option file that the URL names by
+            ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` say how connections are encrypted, and what a
+            server's certificate has to prove.
         connect_timeout_s: how long a server may take to answer a new connection.
         read_timeout_s: how long a reply may take.
         write_timeout_s: how long sending may take.
@@ -75,10 +76,7 @@ def connect(
         TopologyError: the catalog cannot be used by this version.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    parsed = parse_url(url)
-    if parsed.database is None:
-        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
-    name = check_datastore_name(parsed.database)
+    parsed, name = datastore_url(url)
     options = PoolOptions(connect_timeout_s, read_timeout_s, write_timeout_s, pool_size)
     catalog = NodePool(parsed.node, parsed.credentials, options)
     try:

@@ -148,12 +148,12 @@ def test_get_prints_what_text_cannot_carry_escaped(invoke, datastore_url, row, t
     assert repr(plain.json) == repr(around.json["body"]) == repr(json.loads(text))
 
 
-def test_get_of_a_corrupt_body_names_the_cell(invoke, store, datastore_url, row):
+def test_get_of_a_corrupt_body_names_the_cell(invoke, store, datastore_url, row, by_hand):
     """Exit 1, and history still lists it."""
     store.put_stored_cells([NewStoredCell(row, "BASE", 1, b"{}")])
     shard = store.shard_of(row)
     database = store.shards.database(shard).encode()
-    store.shards.execute(
+    by_hand(store).execute(
         shard, b"UPDATE `%b`.cell SET body = x'C1FF' WHERE row_key = x'%b'" % (database, row.hex.encode())
     )
     got = invoke("cell", "get", row, "BASE", url=datastore_url)
@@ -162,4 +162,4 @@ def test_get_of_a_corrupt_body_names_the_cell(invoke, store, datastore_url, row)
     assert (got.code, got.out) == (1, "")
     assert f"cell ({row}, BASE, 1) in shard {shard}: " in got.err
     assert listed.json[0]["codec"].startswith("unreadable: ")
-    store.shards.execute(shard, b"DELETE FROM `%b`.cell WHERE row_key = x'%b'" % (database, row.hex.encode()))
+    by_hand(store).execute(shard, b"DELETE FROM `%b`.cell WHERE row_key = x'%b'" % (database, row.hex.encode()))

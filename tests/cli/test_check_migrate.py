@@ -27,12 +27,12 @@ def legacy(fresh_store, new_row):
 
 
 @pytest.fixture
-def damage(fresh_store):
+def damage(fresh_store, by_hand):
     """Overwrites a cell's body."""
 
     def overwrite(key, body: bytes) -> int:
         shard = fresh_store.shard_of(key[0])
-        fresh_store.shards.execute(
+        by_hand(fresh_store).execute(
             shard,
             b"UPDATE `%b`.cell SET body = x'%b' WHERE row_key = x'%b'"
             % (fresh_store.shards.database(shard).encode(), body.hex().encode(), key[0].hex.encode()),
@@ -85,12 +85,12 @@ def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, lega
     assert all(fault["added_id"] and fault["message"] for fault in data.json["faults"])
 
 
-def test_plan_and_run_without_execute_change_nothing(invoke, fresh_url, fresh_store, legacy):
+def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_store, legacy):
     """Both say what a run would do; the second also how to do it."""
     before = everything(fresh_store)
-    plan = invoke("migrate", "plan", url=fresh_url)
-    run = invoke("migrate", "run", url=fresh_url)
-    data = invoke("migrate", "run", "--json", url=fresh_url)
+    plan = invoke("migrate", "plan", url=migrate_url)
+    run = invoke("migrate", "run", url=migrate_url)
+    data = invoke("migrate", "run", "--json", url=migrate_url)
 
     assert everything(fresh_store) == before
     assert plan.code == run.code == data.code == 0
@@ -106,13 +106,15 @@ def test_plan_and_run_without_execute_change_nothing(invoke, fresh_url, fresh_st
     }
 
 
-def test_run_with_execute_reports_and_finds_nothing_the_second_time(invoke, fresh_url, fresh_store, legacy):
+def test_run_with_execute_reports_and_finds_nothing_the_second_time(
+    invoke, fresh_url, migrate_url, fresh_store, legacy
+):
     """The totals are those of the bytes in the tables, by shard and column; then there is nothing to do."""
     before = everything(fresh_store)
-    done = invoke("migrate", "run", "--execute", "--json", url=fresh_url)
+    done = invoke("migrate", "run", "--execute", "--json", url=migrate_url)
     after = everything(fresh_store)
-    again = invoke("migrate", "run", "--execute", url=fresh_url)
-    plan = invoke("migrate", "plan", url=fresh_url)
+    again = invoke("migrate", "run", "--execute", url=migrate_url)
+    plan = invoke("migrate", "plan", url=migrate_url)
     checked = invoke("check", "--json", url=fresh_url)
 
     total = done.json["total"]
@@ -134,9 +136,9 @@ def test_run_with_execute_reports_and_finds_nothing_the_second_time(invoke, fres
     assert checked.json["by_codec"] == {"msgpack+zlib": CELLS - 1, "json+zlib": 1}
 
 
-def test_run_some_shards_to_another_codec(invoke, fresh_url, fresh_store, legacy):
+def test_run_some_shards_to_another_codec(invoke, migrate_url, fresh_store, legacy):
     """--shards and --to; the other shards stay as they are, and the tables are for people."""
-    result = invoke("migrate", "run", "--execute", "--shards", "1,3", "--to", "msgpack+zstd", url=fresh_url)
+    result = invoke("migrate", "run", "--execute", "--shards", "1,3", "--to", "msgpack+zstd", url=migrate_url)
 
     codecs: dict[int, set] = {}
     for (shard, _), (_, body, _) in everything(fresh_store).items():
@@ -149,13 +151,13 @@ def test_run_some_shards_to_another_codec(invoke, fresh_url, fresh_store, legacy
     assert result.err == ""
 
 
-def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, fresh_url, fresh_store, legacy, damage):
+def test_run_that_leaves_something_is_exit_1_and_names_it(invoke, migrate_url, fresh_store, legacy, damage):
     """The unreadable body stays, the others are done."""
     shard = damage(legacy[5], b"{broken")
     row, column, ref_key = legacy[5]
-    plan = invoke("migrate", "plan", url=fresh_url)
-    done = invoke("migrate", "run", "--execute", url=fresh_url)
-    data = invoke("migrate", "run", "--execute", "--json", url=fresh_url)
+    plan = invoke("migrate", "plan", url=migrate_url)
+    done = invoke("migrate", "run", "--execute", url=migrate_url)
+    data = invoke("migrate", "run", "--execute", "--json", url=migrate_url)
 
     assert plan.code == 0
     assert done.code == data.code == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
@@ -13,32 +12,28 @@ from schemaless.jobs.schema import DatabaseState, UpgradeOutcome
 
 pytestmark = pytest.mark.mysql
 
-_numbers = itertools.count(1)
-
 
 def clusters(urls: list[str]) -> list[str]:
     return [part for url in urls for part in ("--cluster", url)]
 
 
-def test_create_prints_the_url_and_how_to_use_it(invoke, server_urls):
+def test_create_prints_the_url_and_how_to_use_it(invoke, admin_urls, new_name):
     """The URL is the one line on standard output; a second time the name is taken."""
-    name = f"by_hand_{next(_numbers)}"
-    result = invoke("create", name, "--shards", 3, *clusters(server_urls))
-    again = invoke("create", name, "--shards", 3, *clusters(server_urls))
+    result = invoke("create", new_name, "--shards", 3, *clusters(admin_urls))
+    again = invoke("create", new_name, "--shards", 3, *clusters(admin_urls))
 
     assert result.code == 0
     url = result.out.strip()
     assert f"export SCHEMALESS_URL='{url}'" in result.err
     with connect(url) as store:
-        assert (store.name, store.shard_count) == (name, 3)
+        assert (store.name, store.shard_count) == (new_name, 3)
     assert (again.code, again.out) == (1, "")
-    assert f"datastore '{name}' exists" in again.err
+    assert f"datastore '{new_name}' exists" in again.err
 
 
-def test_create_as_json(invoke, server_urls):
+def test_create_as_json(invoke, admin_urls, new_name):
     """--json: name, shards, url."""
-    name = f"by_hand_{next(_numbers)}"
-    result = invoke("create", name, "--shards", 2, "--json", *clusters(server_urls[:1]))
+    result = invoke("create", new_name, "--shards", 2, "--json", *clusters(admin_urls[:1]))
 
     assert list(result.json) == ["name", "shards", "url"]
     assert result.json["shards"] == 2
@@ -54,9 +49,9 @@ def test_create_as_json(invoke, server_urls):
         (("trips",), "--shards"),
     ],
 )
-def test_create_with_what_it_cannot_use_is_exit_2(invoke, server_urls, arguments, complaint):
+def test_create_with_what_it_cannot_use_is_exit_2(invoke, admin_urls, arguments, complaint):
     """Nothing is created."""
-    result = invoke("create", *arguments, *clusters(server_urls))
+    result = invoke("create", *arguments, *clusters(admin_urls))
 
     assert (result.code, result.out) == (2, "")
     assert re.search(complaint, result.err)
@@ -75,14 +70,26 @@ def test_info_shows_topology_and_counts_exactly_when_asked(invoke, fresh_url, fr
     assert (counted.json["shards"], counted.json["placement"]) == (4, "crc32")
     assert sum(cluster["cells"] for cluster in counted.json["clusters"]) == 25
     assert [cluster["shards"] for cluster in counted.json["clusters"]] == [2, 2]
-    assert all(cluster["cells_exact"] and cluster["allocated_bytes"] > 0 for cluster in counted.json["clusters"])
+    assert all(cluster["cells_exact"] for cluster in counted.json["clusters"])
     assert not any(cluster["cells_exact"] for cluster in estimated.json["clusters"])
     assert shown.out.splitlines()[0] == f"datastore {fresh_store.name}: 4 shards, placed by crc32"
 
 
-def test_info_of_no_datastore_is_exit_1(invoke, server_urls):
+def test_info_shows_sizes_to_those_who_may_see_them(invoke, accounts, server_urls, fresh_url, fresh_store):
+    """InnoDB shows them with PROCESS only; without it, that is said, and the rest is shown."""
+    allowed = invoke("info", "--json", url=accounts.root(fresh_url))
+    refused = invoke("info", "--json", url=fresh_url)
+    shown = invoke("info", url=fresh_url)
+
+    assert allowed.code == refused.code == shown.code == 0
+    assert all(cluster["allocated_bytes"] > 0 for cluster in allowed.json["clusters"])
+    assert [cluster["allocated_bytes"] for cluster in refused.json["clusters"]] == [None, None]
+    assert shown.out.count("needs PROCESS") == 2
+
+
+def test_info_of_no_datastore_is_exit_1(invoke, accounts, server_urls):
     """The server is there, the datastore is not."""
-    result = invoke("info", url=server_urls[0].replace("/?", "/nowhere?"))
+    result = invoke("info", url=accounts.root(server_urls[0], "nowhere"))
 
     assert (result.code, result.out) == (1, "")
     assert "no datastore 'nowhere'" in result.err
@@ -97,18 +104,18 @@ def test_url_without_a_datastore_is_exit_2(invoke, server_urls, command):
     assert "the URL names no datastore" in result.err
 
 
-def test_schema_status_and_upgrade(invoke, fresh_url, fresh_store):
+def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     """All current: 0. A shard that lacks its revision: 1 and its name. An upgrade that fails there: 1, and the rest."""
-    current = invoke("schema", "status", "--json", url=fresh_url)
-    upgraded = invoke("schema", "upgrade", "--json", url=fresh_url)
+    current = invoke("schema", "status", "--json", url=admin_url)
+    upgraded = invoke("schema", "upgrade", "--json", url=admin_url)
     database, other = fresh_store.shards.database(2), fresh_store.shards.database(3)
-    fresh_store.shards.execute(2, f"DROP TABLE `{database}`.alembic_version".encode())
-    fresh_store.shards.execute(2, f"ALTER TABLE `{database}`.cell MODIFY body BLOB NOT NULL".encode())
-    fresh_store.shards.execute(3, f"DROP TABLE `{other}`.alembic_version".encode())
-    behind = invoke("schema", "status", url=fresh_url)
-    behind_json = invoke("schema", "status", "--json", url=fresh_url)
-    failed = invoke("schema", "upgrade", url=fresh_url)
-    failed_json = invoke("schema", "upgrade", "--json", url=fresh_url)
+    by_hand(fresh_store).execute(2, f"DROP TABLE `{database}`.alembic_version".encode())
+    by_hand(fresh_store).execute(2, f"ALTER TABLE `{database}`.cell MODIFY body BLOB NOT NULL".encode())
+    by_hand(fresh_store).execute(3, f"DROP TABLE `{other}`.alembic_version".encode())
+    behind = invoke("schema", "status", url=admin_url)
+    behind_json = invoke("schema", "status", "--json", url=admin_url)
+    failed = invoke("schema", "upgrade", url=admin_url)
+    failed_json = invoke("schema", "upgrade", "--json", url=admin_url)
 
     assert (current.code, len(current.json)) == (0, 5)
     assert all(state["current"] and state["revision"] for state in current.json)
@@ -131,16 +138,16 @@ def test_schema_status_and_upgrade(invoke, fresh_url, fresh_store):
     assert list(failed_json.json["failed"]) == [database]
 
 
-def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_url, fresh_store):
+def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_store, by_hand, admin_url):
     """A database that is gone, a revision of a later version: named with the reason, the others are done."""
     gone, later, none = (fresh_store.shards.database(shard) for shard in (0, 1, 2))
-    fresh_store.shards.execute(0, f"DROP DATABASE `{gone}`".encode())
-    fresh_store.shards.execute(1, f"UPDATE `{later}`.alembic_version SET version_num = 'shard_9999'".encode())
+    by_hand(fresh_store).execute(0, f"DROP DATABASE `{gone}`".encode())
+    by_hand(fresh_store).execute(1, f"UPDATE `{later}`.alembic_version SET version_num = 'shard_9999'".encode())
     for table in ("alembic_version", "cell", "shard_identity"):
-        fresh_store.shards.execute(2, f"DROP TABLE `{none}`.{table}".encode())
-    status = invoke("schema", "status", url=fresh_url)
-    states = {state["database"]: state for state in invoke("schema", "status", "--json", url=fresh_url).json}
-    failed = invoke("schema", "upgrade", "--json", url=fresh_url)
+        by_hand(fresh_store).execute(2, f"DROP TABLE `{none}`.{table}".encode())
+    status = invoke("schema", "status", url=admin_url)
+    states = {state["database"]: state for state in invoke("schema", "status", "--json", url=admin_url).json}
+    failed = invoke("schema", "upgrade", "--json", url=admin_url)
 
     assert status.code == failed.code == 1
     assert "2 of 5 databases" in status.out
@@ -185,14 +192,14 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     assert last.startswith("2,078 failed, all others are done; mend what is named and run the same command again")
 
 
-def test_schema_upgrade_says_what_it_did(invoke, fresh_url, fresh_store):
+def test_schema_upgrade_says_what_it_did(invoke, fresh_store, by_hand, admin_url):
     """A shard whose tables are gone gets them."""
     database = fresh_store.shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
-        fresh_store.shards.execute(1, f"DROP TABLE `{database}`.{table}".encode())
-    result = invoke("schema", "upgrade", "--at-once", 1, url=fresh_url)
+        by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
+    result = invoke("schema", "upgrade", "--at-once", 1, url=admin_url)
 
     assert result.code == 0
     assert result.out == "upgraded 1 databases; 4 were at this version's revision already\n"
-    assert invoke("schema", "status", url=fresh_url).out == "5 of 5 databases are at this version's revision\n"
-    assert invoke("schema", "upgrade", "--at-once", 0, url=fresh_url).code == 2
+    assert invoke("schema", "status", url=admin_url).out == "5 of 5 databases are at this version's revision\n"
+    assert invoke("schema", "upgrade", "--at-once", 0, url=admin_url).code == 2

@@ -228,10 +228,9 @@ def test_dump_selects_columns_and_shards(invoke, dumped, fresh_url, tmp_path):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_dump_into_load_is_a_copy(invoke, dumped, fresh_url, server_urls, stored):
+def test_dump_into_load_is_a_copy(invoke, dumped, fresh_url, accounts, new_name, stored):
     """Documents, or with --stored the very bytes; run again, all is there already."""
-    target = f"copy_of_{dumped.name}"
-    url = invoke("create", target, "--shards", 2, "--cluster", server_urls[0]).out.strip()
+    url = accounts.create(new_name, 2)
     text = invoke("dump", *(["--stored"] if stored else []), url=fresh_url).out.encode()
     loaded = invoke("load", "-", "--from-dump", "--json", url=url, stdin=text)
     again = invoke("load", "-", "--from-dump", "--as", "json+zlib", "--json", url=url, stdin=text)
@@ -247,12 +246,12 @@ def test_dump_into_load_is_a_copy(invoke, dumped, fresh_url, server_urls, stored
     assert cells(copied) == cells(invoke("dump", "--stored", url=fresh_url).out)
 
 
-def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url, row):
+def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url, row, by_hand):
     """With --stored its bytes are written all the same, and load names the line."""
     shard = dumped.shard_of(row)
     damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
     damaged[-1] ^= 1
-    dumped.shards.execute(
+    by_hand(dumped).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'A', 1, x'%b')"
         % (dumped.shards.database(shard).encode(), row.hex.encode(), damaged.hex().encode()),

@@ -71,7 +71,7 @@ def test_load_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fres
 
 
 @pytest.mark.parametrize("how", SIGNALS)
-def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fresh_url, new_row, how):
+def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, migrate_url, new_row, how):
     """Bodies of the shards before are done, the others legacy; the same run again does the rest, ids and times kept."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:600]],
@@ -85,7 +85,7 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, f
     try:
         with holder.cursor() as cursor:
             cursor.execute(f"SELECT added_id FROM `{database}`.cell WHERE added_id = 1 FOR UPDATE")
-        process = start(*arguments, url=fresh_url)
+        process = start(*arguments, url=migrate_url)
         eventually(lambda: not list(fresh_store.scan_shard(1, legacy_only=True)), "the second shard is done")
         process.send_signal(how)
         expect_stopped(process)
@@ -93,7 +93,7 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, f
         holder.close()
     middle = everything(fresh_store)
 
-    again = start(*arguments, url=fresh_url)
+    again = start(*arguments, url=migrate_url)
     out, err = again.communicate(timeout=60)
     after = everything(fresh_store)
 

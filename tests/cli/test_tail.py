@@ -27,9 +27,9 @@ def lines(out: str) -> list[dict]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_tail_writes_every_cell_in_the_order_of_its_shard(invoke, fresh_store, fresh_url, cells):
+def test_tail_writes_every_cell_in_the_order_of_its_shard(invoke, fresh_store, tail_url, cells):
     """One cell a line, as dump writes it, with its shard; the end of what is there is the end."""
-    result = invoke("cell", "tail", url=fresh_url)
+    result = invoke("cell", "tail", url=tail_url)
 
     found = lines(result.out)
     assert (result.code, result.err) == (0, "")
@@ -41,13 +41,13 @@ def test_tail_writes_every_cell_in_the_order_of_its_shard(invoke, fresh_store, f
         assert all(fresh_store.shard_of(uuid.UUID(line["row_key"])) == shard for line in of_shard)
 
 
-def test_tail_goes_on_where_it_stopped(invoke, fresh_store, fresh_url, cells, tmp_path):
+def test_tail_goes_on_where_it_stopped(invoke, fresh_store, tail_url, cells, tmp_path):
     """--limit ends it, --offsets keeps where; the next run begins there, and a run without news writes nothing."""
     offsets = tmp_path / "offsets"
     arguments = ("cell", "tail", "--offsets", offsets)
-    first = invoke(*arguments, "--limit", 7, url=fresh_url)
-    rest = invoke(*arguments, url=fresh_url)
-    nothing = invoke(*arguments, url=fresh_url)
+    first = invoke(*arguments, "--limit", 7, url=tail_url)
+    rest = invoke(*arguments, url=tail_url)
+    nothing = invoke(*arguments, url=tail_url)
 
     seen = [(line["shard"], line["added_id"]) for line in lines(first.out) + lines(rest.out)]
     assert (len(lines(first.out)), len(seen), len(set(seen))) == (7, 20, 20)
@@ -55,20 +55,20 @@ def test_tail_goes_on_where_it_stopped(invoke, fresh_store, fresh_url, cells, tm
     assert json.loads(offsets.read_text())["datastore"] == fresh_store.name
 
 
-def test_tail_of_one_shard_column_and_location(invoke, fresh_store, fresh_url, cells):
+def test_tail_of_one_shard_column_and_location(invoke, fresh_store, tail_url, cells):
     """Each narrows it, and the end says how to go on."""
-    everything = lines(invoke("cell", "tail", "--shards", 1, url=fresh_url).out)
-    some = invoke("cell", "tail", "--shards", 1, "--location", everything[0]["added_id"], "--limit", 1, url=fresh_url)
-    column = lines(invoke("cell", "tail", "--column", "STATUS", url=fresh_url).out)
+    everything = lines(invoke("cell", "tail", "--shards", 1, url=tail_url).out)
+    some = invoke("cell", "tail", "--shards", 1, "--location", everything[0]["added_id"], "--limit", 1, url=tail_url)
+    column = lines(invoke("cell", "tail", "--column", "STATUS", url=tail_url).out)
 
     assert lines(some.out) == everything[1:2]
     assert some.err.strip() == f"to go on from here: --shards 1 --location {everything[1]['added_id']}"
     assert {line["body"]["n"] for line in column} == set(range(0, 20, 2))
 
 
-def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, server_urls, cells):
+def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, tail_url, server_urls, cells):
     """A stored feed can be loaded into another datastore, byte for byte."""
-    result = invoke("cell", "tail", "--stored", url=fresh_url)
+    result = invoke("cell", "tail", "--stored", url=tail_url)
     again = invoke("load", "-", "--from-dump", url=fresh_url, stdin=result.out.encode())
 
     assert (again.code, again.err) == (0, "")
@@ -84,32 +84,32 @@ def test_tail_output_is_what_load_reads(invoke, fresh_store, fresh_url, server_u
         (("--shards", 1, "--location", 99), "location 99 lies behind"),
     ],
 )
-def test_what_cannot_be_used_is_said(invoke, fresh_url, arguments, word):
+def test_what_cannot_be_used_is_said(invoke, tail_url, arguments, word):
     """Usage errors, and a location that is not there."""
-    result = invoke("cell", "tail", *arguments, url=fresh_url)
+    result = invoke("cell", "tail", *arguments, url=tail_url)
 
     assert result.code in (1, 2)
     assert result.out == ""
     assert word in result.err
 
 
-def test_offsets_of_another_datastore_are_refused(invoke, fresh_url, tmp_path):
+def test_offsets_of_another_datastore_are_refused(invoke, tail_url, tmp_path):
     """A file that is none, or another datastore's, is not used and not overwritten."""
     offsets = tmp_path / "offsets"
     for text in ("[]", "no JSON", '{"datastore": "other", "shard_count": 4, "locations": {"0": 17}}'):
         offsets.write_text(text)
-        result = invoke("cell", "tail", "--offsets", offsets, url=fresh_url)
+        result = invoke("cell", "tail", "--offsets", offsets, url=tail_url)
         assert (result.code, result.out) == (2, "")
         assert "offsets" in result.err
         assert offsets.read_text() == text
 
 
-def test_follow_writes_what_comes_and_keeps_its_place(start, eventually, fresh_store, fresh_url, new_row, tmp_path):
+def test_follow_writes_what_comes_and_keeps_its_place(start, eventually, fresh_store, tail_url, new_row, tmp_path):
     """Ctrl-C ends it with exit 3; what was written before is in the file, and comes once."""
     offsets = tmp_path / "offsets"
     arguments = ("cell", "tail", "--follow", "--from-end", "--poll", "0.02", "--offsets", offsets)
     fresh_store.put_cell(new_row(), "BASE", 1, "before")
-    process = start(*arguments, url=fresh_url)
+    process = start(*arguments, url=tail_url)
     eventually(offsets.exists, "it has found the end")
     for number in range(3):
         fresh_store.put_cell(new_row(), "BASE", 1, number)
@@ -118,7 +118,7 @@ def test_follow_writes_what_comes_and_keeps_its_place(start, eventually, fresh_s
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     fresh_store.put_cell(new_row(), "BASE", 1, "later")
-    again = start("cell", "tail", "--offsets", offsets, url=fresh_url)
+    again = start("cell", "tail", "--offsets", offsets, url=tail_url)
     out_again, _ = again.communicate(timeout=30)
 
     assert sorted(seen) == [0, 1, 2]
@@ -126,7 +126,7 @@ def test_follow_writes_what_comes_and_keeps_its_place(start, eventually, fresh_s
     assert [line["body"] for line in lines(out_again.decode())] == ["later"]
 
 
-def test_follow_says_what_holds_it_up(start, eventually, fresh_store, fresh_url, server_urls, new_row, monkeypatch):
+def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, server_urls, new_row, monkeypatch):
     """An open transaction is named on standard error after two seconds, and the end of the wait is told too."""
     row = new_row()
     shard = fresh_store.shard_of(row)
@@ -137,7 +137,7 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, fresh_url,
         late.execute(b"START TRANSACTION")
         late.execute((insert + f"(x'{uuid.uuid4().hex}','BASE',1,'0')").encode())
         fresh_store.put_cell(row, "BASE", 1, "waits")
-        process = start("cell", "tail", "--follow", "--limit", 1, url=fresh_url)
+        process = start("cell", "tail", "--follow", "--limit", 1, url=tail_url)
         first = process.stderr.readline().decode()
         late.execute(b"ROLLBACK")
     pool.close()
@@ -148,7 +148,7 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, fresh_url,
     assert f"shard {shard} goes on, after " in err.decode()
 
 
-def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, fresh_url, server_urls, new_row):
+def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, tail_url, server_urls, new_row):
     """What came before is written; the cell is named, and the option that goes past it."""
     puts = [fresh_store.put_cell(new_row(), "BASE", 1, [number]) for number in range(12)]
     damaged = puts[8]
@@ -161,7 +161,7 @@ def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, fresh
             f"WHERE added_id={damaged.added_id}".encode()
         )
     pool.close()
-    result = invoke("cell", "tail", "--shards", shard, url=fresh_url)
+    result = invoke("cell", "tail", "--shards", shard, url=tail_url)
 
     assert result.code == 1
     assert str(damaged.key.row_key) in result.err

@@ -21,12 +21,12 @@ def sealed(format_byte: int, payload: bytes) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "big")
 
 
-def faults_after(store, row, body: bytes) -> list[str]:
+def faults_after(store, shards, row, body: bytes) -> list[str]:
     """Store a cell, replace its body behind the library's back, and return the kinds of faults found."""
     store.put_cell(row, "BASE", 1, ORIGINAL)
     shard = store.shard_of(row)
     database = store.shards.database(shard).encode()
-    store.shards.execute(shard, b"UPDATE `%b`.cell SET body=x'%b'" % (database, body.hex().encode()))
+    shards.execute(shard, b"UPDATE `%b`.cell SET body=x'%b'" % (database, body.hex().encode()))
     found = []
     report = check(store, on_fault=found.append)
 
@@ -50,9 +50,9 @@ def faults_after(store, row, body: bytes) -> list[str]:
         (sealed(0x11, zlib.compress(b"\xda" + b"\xff\xff" + b"a" * 65535) + b"x"), "TrailingBytes"),
     ],
 )
-def test_check_finds_every_kind_of_rot(fresh_store, row, body, kind):
+def test_check_finds_every_kind_of_rot(fresh_store, row, body, kind, by_hand):
     """One cell is at fault, and its kind is the exception that a reader would meet."""
-    assert faults_after(fresh_store, row, body) == [kind]
+    assert faults_after(fresh_store, by_hand(fresh_store), row, body) == [kind]
 
 
 def test_check_of_every_codec_is_clean(fresh_store, new_row):
@@ -68,7 +68,7 @@ def test_check_of_every_codec_is_clean(fresh_store, new_row):
     assert set(report.by_codec) >= {codec_named(name).name for name in codec_names()}
 
 
-def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row):
+def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
     """A cell that no read would find is found."""
     fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
     home = fresh_store.shard_of(row)
@@ -77,7 +77,7 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row):
     )
     columns = "row_key, column_name, ref_key, body"
     copy = f"INSERT INTO `{{}}`.cell ({columns}) SELECT {columns} FROM `{{}}`.cell"
-    fresh_store.shards.execute(
+    by_hand(fresh_store).execute(
         other, copy.format(fresh_store.shards.database(other), fresh_store.shards.database(home)).encode()
     )
     found = []
@@ -88,11 +88,11 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row):
     assert report.cells == 2
 
 
-def test_check_finds_keys_that_no_cell_may_have(fresh_store, row):
+def test_check_finds_keys_that_no_cell_may_have(fresh_store, row, by_hand):
     """Somebody wrote past the library."""
     shard = fresh_store.shard_of(row)
     database = fresh_store.shards.database(shard).encode()
-    fresh_store.shards.execute(
+    by_hand(fresh_store).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) "
         b"VALUES (x'%b', 'a b', 1, '1'), (x'%b', 'a', -1, '1')" % (database, row.hex.encode(), row.hex.encode()),
@@ -103,13 +103,13 @@ def test_check_finds_keys_that_no_cell_may_have(fresh_store, row):
     assert [fault.kind for fault in found] == ["InvalidCell", "InvalidCell"]
 
 
-def test_check_finds_a_shard_that_is_another_and_goes_on(fresh_store, new_row):
+def test_check_finds_a_shard_that_is_another_and_goes_on(fresh_store, new_row, by_hand):
     """Also where this process has verified it before; the other shards are still looked at."""
     rows = [new_row() for _ in range(20)]
     for row in rows:
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
     database = fresh_store.shards.database(2)
-    fresh_store.shards.execute(2, f"UPDATE `{database}`.shard_identity SET shard_count = 5".encode())
+    by_hand(fresh_store).execute(2, f"UPDATE `{database}`.shard_identity SET shard_count = 5".encode())
     found = []
     report = check(fresh_store, on_fault=found.append)
 

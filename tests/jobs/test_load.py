@@ -22,6 +22,7 @@ from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.jobs import load as loading
 from schemaless.jobs.check import check
 from schemaless.mysql.pool import Connection
+from schemaless.store.shards import Shards
 
 pytestmark = pytest.mark.mysql
 
@@ -79,17 +80,17 @@ def ids(store: Datastore, shard: int) -> list[int]:
     return [cell.added_id for cell in store.scan_shard(shard)]
 
 
-def put_raw(store: Datastore, row: uuid.UUID, body: bytes) -> None:
+def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> None:
     """Store bytes that the library would refuse."""
     shard = store.shard_of(row)
-    store.shards.execute(
+    shards.execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'DOC', 1, x'%b')"
         % (store.shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
     )
 
 
-def test_load_as_legacy_keeps_the_very_bytes(store, rows_for):
+def test_load_as_legacy_keeps_the_very_bytes(store, rows_for, by_hand):
     """What readers older than the envelope get is the line, spaces and all, without its line end."""
     key_of = rows_for()
     report = loading.load(store, LINES, loading.document_reader(key_of, LEGACY), source="x")
@@ -408,13 +409,10 @@ def mixed(fresh_store, new_row):
 
 
 @pytest.fixture
-def other_store(server_urls) -> Iterator[Datastore]:
+def other_store(accounts, new_name) -> Iterator[Datastore]:
     """A second datastore, of another number of shards."""
-    with schemaless.connect(schemaless.create(f"other{next(_others)}", 3, server_urls)) as opened:
+    with schemaless.connect(accounts.create(new_name, 3)) as opened:
         yield opened
-
-
-_others = itertools.count(1)
 
 
 @pytest.mark.parametrize("name", ["legacy", "msgpack+zlib", "json+zstd"])
@@ -471,11 +469,11 @@ def test_dump_line_is_json_with_the_body_last(fresh_store, row):
     assert base64.b64decode(stored["stored"]) == cell.body
 
 
-def test_dump_of_a_corrupt_body_names_the_cell(fresh_store, row):
+def test_dump_of_a_corrupt_body_names_the_cell(fresh_store, by_hand, row):
     """It cannot be shown as a document; --stored copies its bytes, and load then refuses them by line."""
     damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
     damaged[10] ^= 1
-    put_raw(fresh_store, row, bytes(damaged))
+    put_raw(fresh_store, by_hand(fresh_store), row, bytes(damaged))
     [cell] = everything(fresh_store)
 
     with pytest.raises(CorruptBody, match=rf"cell \({row}, DOC, 1\) in shard {cell.shard}: CRC-32"):

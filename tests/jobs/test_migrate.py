@@ -41,10 +41,10 @@ def everything(store) -> dict[tuple, tuple]:
     }
 
 
-def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, legacy):
+def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, legacy, migrate_store):
     """Documents, added_id and created_at stay; bodies are in the new codec; a second run finds nothing."""
     before = everything(fresh_store)
-    report = migrate.run(fresh_store)
+    report = migrate.run(migrate_store)
     after = everything(fresh_store)
     total = report.total()
 
@@ -58,15 +58,15 @@ def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, le
     assert {column: tally.cells for column, tally in report.by_column().items()} == {"A": 150, "B": 150}
     assert check(fresh_store).faults == {}
 
-    again = migrate.run(fresh_store)
+    again = migrate.run(migrate_store)
     assert again.tallies == {}
     assert everything(fresh_store) == after
 
 
-def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy, new_row):
+def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy, new_row, migrate_store):
     """Only legacy bodies are re-encoded, to the codec that was asked for."""
     fresh_store.put_cell(new_row(), "A", 1, DOCUMENTS[0], codec="json+zlib")
-    report = migrate.run(fresh_store, codec_named("msgpack+zstd"))
+    report = migrate.run(migrate_store, codec_named("msgpack+zstd"))
 
     assert report.total().cells == 300
     assert {describe_body(body).name for body, _, _ in everything(fresh_store).values()} <= {
@@ -86,33 +86,33 @@ def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy,
         (b"[1e999]", "double"),
     ],
 )
-def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, row, text, reason):
+def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, row, text, reason, migrate_store):
     """The exact text stays under an envelope, is counted by reason, and is not looked at again."""
     padded = text[:-1] + b" " * 200 + text[-1:]
     fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, padded)])
-    total = migrate.run(fresh_store).total()
+    total = migrate.run(migrate_store).total()
     cell = next(fresh_store.get_stored_versions(row, "A"))
 
     assert [(count, reason in name) for name, count in total.kept_as_text.items()] == [(1, True)]
     assert describe_body(cell.body).name == "json+zlib"
     assert fresh_store.get_cell(row, "A", 1).body == json.loads(padded)
-    assert migrate.run(fresh_store).tallies == {}
+    assert migrate.run(migrate_store).tallies == {}
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\x1f\x8b\x08\x00rest", b"[" * 100_000]
 )
-def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body):
+def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body, migrate_store, by_hand):
     """An unreadable body stays byte for byte, is reported with its cell, and does not stop the others."""
     rows = [new_row() for _ in range(3)]
     fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, b'{"fine": true}') for row in rows])
     shard = fresh_store.shard_of(rows[1])
-    fresh_store.shards.execute(
+    by_hand(fresh_store).execute(
         shard,
         b"UPDATE `%b`.cell SET body=x'%b' WHERE row_key=x'%b'"
         % (fresh_store.shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
     )
-    report = migrate.run(fresh_store)
+    report = migrate.run(migrate_store)
 
     assert report.total().cells == 2
     assert report.total().left.total() == 1
@@ -121,12 +121,12 @@ def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body)
     assert next(fresh_store.get_stored_versions(rows[1], "A")).body == body
 
 
-def test_run_to_legacy_is_refused(fresh_store):
+def test_run_to_legacy_is_refused(fresh_store, migrate_store):
     """From legacy to legacy there is nothing to do, and the way back is another command."""
     with pytest.raises(InvalidInput, match="name a codec"):
-        migrate.run(fresh_store, LEGACY)
+        migrate.run(migrate_store, LEGACY)
     with pytest.raises(InvalidInput, match="0 to 3, got 4"):
-        migrate.run(fresh_store, shards=[4])
+        migrate.run(migrate_store, shards=[4])
 
 
 @pytest.fixture
@@ -148,19 +148,17 @@ def meddle(monkeypatch):
     return arrange
 
 
-def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, meddle):
+def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, meddle, migrate_store, by_hand):
     """A cell that was erased between reading and writing stays erased, and is counted as such."""
     erased = []
 
     def erase(database: str, changes: list) -> None:
         erased.append(changes[0][0])
         sql = f"DELETE FROM `{database}`.cell WHERE added_id = {changes[0][0]}".encode()
-        fresh_store.shards.pool_for(fresh_store.topology.cluster_of(0).primary).run(
-            lambda connection: connection.execute(sql)
-        )
+        by_hand(fresh_store).execute(0, sql)
 
     meddle(erase)
-    report = migrate.run(fresh_store, shards=[0])
+    report = migrate.run(migrate_store, shards=[0])
 
     assert report.total().left == {"erased meanwhile": 1}
     assert erased[0] not in [cell.added_id for cell in fresh_store.scan_shard(0)]
@@ -168,7 +166,7 @@ def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, med
 
 
 @pytest.mark.parametrize("change", [b'{"changed": true}', b'{"changed": 12345678901234567890123}'])
-def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, meddle, change):
+def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, meddle, change, migrate_store, by_hand):
     """A body that is no longer what was read is read again, and its new meaning is what is kept."""
     changed = []
 
@@ -179,10 +177,10 @@ def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, med
             change.hex().encode(),
             changes[0][0],
         )
-        fresh_store.shards.execute(0, sql)
+        by_hand(fresh_store).execute(0, sql)
 
     meddle(alter)
-    report = migrate.run(fresh_store, shards=[0])
+    report = migrate.run(migrate_store, shards=[0])
     cell = next(cell for cell in fresh_store.scan_shard(0) if cell.added_id == changed[0])
 
     assert cell.decode().body == json.loads(change)
@@ -191,10 +189,10 @@ def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, med
     assert list(fresh_store.scan_shard(0, legacy_only=True)) == []
 
 
-def test_run_counts_a_cell_that_another_run_took_once(fresh_store, legacy):
+def test_run_counts_a_cell_that_another_run_took_once(fresh_store, legacy, migrate_store):
     """Two runs at once do each cell once, between them."""
     reports = []
-    threads = [threading.Thread(target=lambda: reports.append(migrate.run(fresh_store))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: reports.append(migrate.run(migrate_store))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -207,7 +205,7 @@ def test_run_counts_a_cell_that_another_run_took_once(fresh_store, legacy):
         assert fresh_store.get_cell(row, column, ref_key).body == document
 
 
-def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch):
+def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
     """Interrupted after some chunks, the next run does the rest; the end is that of an undisturbed run."""
     monkeypatch.setattr(migrate, "_CHUNK_CELLS", 10)
     original = migrate._replace
@@ -221,30 +219,30 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
 
     monkeypatch.setattr(migrate, "_replace", breaks)
     with pytest.raises(KeyboardInterrupt):
-        migrate.run(fresh_store)
+        migrate.run(migrate_store)
     monkeypatch.setattr(migrate, "_replace", original)
 
-    assert migrate.run(fresh_store).total().cells == 300 - sum(chunks)
+    assert migrate.run(migrate_store).total().cells == 300 - sum(chunks)
     for row, column, ref_key, document in legacy:
         assert fresh_store.get_cell(row, column, ref_key).body == document
 
 
-def test_plan_counts_exactly_and_estimates_closely_without_changing(fresh_store, legacy):
+def test_plan_counts_exactly_and_estimates_closely_without_changing(fresh_store, legacy, migrate_store):
     """Cells and bytes are exact, the bytes after within a tenth, and nothing is rewritten."""
     before = everything(fresh_store)
-    plan = migrate.plan(fresh_store)
+    plan = migrate.plan(migrate_store)
     unchanged = everything(fresh_store) == before
-    report = migrate.run(fresh_store)
+    report = migrate.run(migrate_store)
 
     assert unchanged
     assert plan.report.total().cells == report.total().cells
     assert plan.report.total().bytes_before == report.total().bytes_before
     assert plan.report.total().bytes_after == pytest.approx(report.total().bytes_after, rel=0.1)
     assert sum(cells for cells, _ in plan.stored.values()) == 300
-    assert migrate.plan(fresh_store).report.total().cells == 0
+    assert migrate.plan(migrate_store).report.total().cells == 0
 
 
-def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row):
+def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_store):
     """A few bodies of several MB each, that do not compress, are cut into statements that the server takes."""
     noise = (
         "".join(chr(32 + (number * number * 7919 + number // 3) % 90) for number in range(3_000_000))
@@ -255,17 +253,17 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row):
     fresh_store.put_stored_cells(
         [NewStoredCell(row, "BIG", 1, json.dumps([noise, number]).encode()) for number, row in enumerate(rows)]
     )
-    report = migrate.run(fresh_store, DEFAULT)
+    report = migrate.run(migrate_store, DEFAULT)
 
     assert report.total().cells == len(rows)
     assert [fresh_store.get_cell(row, "BIG", 1).body[1] for row in rows] == list(range(len(rows)))
 
 
-def test_update_statement_uses_the_primary_key(fresh_store, legacy):
+def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_store):
     """Each chunk touches its own rows only: the plan looks rows up by added_id."""
     cells = list(fresh_store.scan_shard(0))[:5]
     sql = statements.update_bodies(fresh_store.shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
-    plan = json.loads(fresh_store.shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
+    plan = json.loads(migrate_store.shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
     text = json.dumps(plan)
 
     assert '"key": "PRIMARY"' in text or "Single-row index lookup on c using PRIMARY" in text, text

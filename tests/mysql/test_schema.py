@@ -84,12 +84,12 @@ def test_revisions_cannot_be_run_or_taken_back_by_hand():
             command(revisions.configuration(), revision)
 
 
-def test_upgrade_makes_what_is_missing(fresh_url, fresh_store):
+def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_url):
     """A shard whose tables are gone gets them from the revisions; its identity has to be restored by a person."""
     database = fresh_store.shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
-        fresh_store.shards.execute(1, f"DROP TABLE `{database}`.{table}".encode())
-    outcome = upgrade_schema(parse_url(fresh_url))
+        by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
+    outcome = upgrade_schema(parse_url(admin_url))
 
     assert outcome.upgraded == [database]
     with connect(fresh_url) as again, pytest.raises(ShardIdentityMismatch, match="does not say which shard it is"):
@@ -107,14 +107,14 @@ def test_upgrade_makes_what_is_missing(fresh_url, fresh_store):
     ],
 )
 def test_shard_of_another_datastore_is_refused_before_anything_is_read(
-    fresh_url, fresh_store, new_row, change, complaint
+    fresh_url, fresh_store, by_hand, new_row, change, complaint
 ):
     """A shard opened under another count or in another datastore serves nothing."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1)
     shard = 1
     database = fresh_store.shards.database(shard)
     fresh_store.put_cell(row, "BASE", 1, {})
-    fresh_store.shards.execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
+    by_hand(fresh_store).execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
 
     with connect(fresh_url) as again:
         for call in (

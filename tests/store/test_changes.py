@@ -15,6 +15,7 @@ from schemaless.mysql import writers
 from schemaless.mysql.errors import CannotObserve
 from schemaless.mysql.pool import Connection, NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from tests.accounts import Accounts
 from tests.servers import private_servers
 
 pytestmark = pytest.mark.mysql
@@ -74,14 +75,14 @@ def ids(page: schemaless.Page[schemaless.Cell]) -> list[int]:
 
 
 def test_pages_are_ordered_limited_and_strictly_behind_the_location(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
     """Case 9: each page begins behind the last, and the feed ends with an empty page."""
     puts = [put(number) for number in range(7)]
     seen = []
     location = 0
     for size in (3, 3, 1, 0):
-        page = fresh_store.get_cells_for_shard(SHARD, location, 3)
+        page = tail_store.get_cells_for_shard(SHARD, location, 3)
         assert len(page.cells) == size
         assert page.held is None
         seen += page.cells
@@ -90,12 +91,12 @@ def test_pages_are_ordered_limited_and_strictly_behind_the_location(
         (put.key, put.added_id, number) for number, put in enumerate(puts)
     ]
     assert location == puts[-1].added_id
-    assert list(fresh_store.iter_shard(SHARD, puts[4].added_id)) == seen[5:]
-    assert fresh_store.get_cells_for_shard(SHARD - 1).cells == []
+    assert list(tail_store.iter_shard(SHARD, puts[4].added_id)) == seen[5:]
+    assert tail_store.get_cells_for_shard(SHARD - 1).cells == []
 
 
 def test_gaps_in_the_ids_are_gone_over(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Case 10: ids of transactions that were rolled back hold nothing up, at either end or between."""
     with open_insert(primary, database, 5):
@@ -106,78 +107,78 @@ def test_gaps_in_the_ids_are_gone_over(
             pass
         last = put()
     assert last.added_id == first.added_id + 9
-    page = fresh_store.get_cells_for_shard(SHARD)
+    page = tail_store.get_cells_for_shard(SHARD)
     assert (len(page.cells), page.next_location, page.held) == (4, last.added_id, None)
     with open_insert(primary, database):
         pass
-    assert fresh_store.get_cells_for_shard(SHARD, last.added_id) == schemaless.Page([], last.added_id)
+    assert tail_store.get_cells_for_shard(SHARD, last.added_id) == schemaless.Page([], last.added_id)
 
 
 def test_a_cell_that_is_committed_late_is_not_skipped(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Case 11: the feed ends before an open transaction's id, says why, and goes on when it is committed."""
     first = put()
     with open_insert(primary, database) as late:
         behind = [put(), put()]
-        page = fresh_store.get_cells_for_shard(SHARD)
+        page = tail_store.get_cells_for_shard(SHARD)
         assert ids(page) == [first.added_id]
-        held = fresh_store.get_cells_for_shard(SHARD, page.next_location)
+        held = tail_store.get_cells_for_shard(SHARD, page.next_location)
         assert (held.cells, held.next_location) == ([], first.added_id)
         assert held.held is not None
         assert "stay open" in held.held
         late.execute(b"COMMIT")
-        page = fresh_store.get_cells_for_shard(SHARD, held.next_location)
+        page = tail_store.get_cells_for_shard(SHARD, held.next_location)
         assert ids(page) == [first.added_id + 1, *(put.added_id for put in behind)]
         assert page.held is None
 
 
 def test_a_transaction_that_is_rolled_back_lets_the_feed_go_on(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Its ids stay gaps."""
     with open_insert(primary, database, 3) as late:
         put()
-        assert fresh_store.get_cells_for_shard(SHARD).cells == []
+        assert tail_store.get_cells_for_shard(SHARD).cells == []
         late.execute(b"ROLLBACK")
-        assert len(fresh_store.get_cells_for_shard(SHARD).cells) == 1
+        assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
 def test_transactions_that_begin_later_do_not_hold_it_up(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Under steady writing there is always someone: only those are waited for who were there when it looked."""
     with open_insert(primary, database) as early:
         put()
-        assert fresh_store.get_cells_for_shard(SHARD).held
+        assert tail_store.get_cells_for_shard(SHARD).held
         with open_insert(primary, database):
             put()
             early.execute(b"COMMIT")
-            page = fresh_store.get_cells_for_shard(SHARD)
+            page = tail_store.get_cells_for_shard(SHARD)
             assert [cell.added_id for cell in page.cells] == [1, 2]
-            assert fresh_store.get_cells_for_shard(SHARD, page.next_location).held
+            assert tail_store.get_cells_for_shard(SHARD, page.next_location).held
             insert(early, database)
-            assert fresh_store.get_cells_for_shard(SHARD, page.next_location).cells == []
-        assert ids(fresh_store.get_cells_for_shard(SHARD, page.next_location)) == [4, 5]
+            assert tail_store.get_cells_for_shard(SHARD, page.next_location).cells == []
+        assert ids(tail_store.get_cells_for_shard(SHARD, page.next_location)) == [4, 5]
 
 
 def test_the_same_connection_writing_again_is_another_transaction(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """A connection that commits and begins anew does not hold up what came before."""
     with open_insert(primary, database) as busy:
         put()
-        assert fresh_store.get_cells_for_shard(SHARD).held
+        assert tail_store.get_cells_for_shard(SHARD).held
         busy.execute(b"COMMIT")
         busy.execute(b"START TRANSACTION")
         insert(busy, database)
         put()
-        page = fresh_store.get_cells_for_shard(SHARD)
+        page = tail_store.get_cells_for_shard(SHARD)
         assert [cell.added_id for cell in page.cells][:2] == [1, 2]
 
 
 def test_readers_and_a_rebuild_do_not_hold_it_up(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """A transaction that has only read is no writer."""
     with primary.connection() as reader:
@@ -186,29 +187,29 @@ def test_readers_and_a_rebuild_do_not_hold_it_up(
         with open_insert(primary, database):
             pass
         put()
-        assert len(fresh_store.get_cells_for_shard(SHARD).cells) == 1
+        assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
         reader.execute(b"ROLLBACK")
 
 
 def test_a_page_ends_before_the_first_gap_that_is_open(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """What comes before it is given at once, behind gaps that were settled before."""
     with open_insert(primary, database, 2):
         pass
     before = [put() for _ in range(3)]
-    assert len(fresh_store.get_cells_for_shard(SHARD).cells) == 3
+    assert len(tail_store.get_cells_for_shard(SHARD).cells) == 3
     more = [put() for _ in range(2)]
     with open_insert(primary, database):
         put()
-        page = fresh_store.get_cells_for_shard(SHARD)
+        page = tail_store.get_cells_for_shard(SHARD)
         assert ids(page) == [put.added_id for put in before]
-        page = fresh_store.get_cells_for_shard(SHARD, page.next_location)
+        page = tail_store.get_cells_for_shard(SHARD, page.next_location)
         assert ids(page) == [put.added_id for put in more]
 
 
 def test_one_column_only(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """Case 12: other columns' cells are gone over, and an open transaction holds it up all the same."""
     wanted = []
@@ -221,7 +222,7 @@ def test_one_column_only(
     location = 0
     seen = []
     for size in (4, 2, 0):
-        page = fresh_store.get_cells_for_shard(SHARD, location, 4, column_name="STATUS")
+        page = tail_store.get_cells_for_shard(SHARD, location, 4, column_name="STATUS")
         assert len(page.cells) == size
         seen += ids(page)
         location = page.next_location
@@ -229,21 +230,21 @@ def test_one_column_only(
     assert location == last.added_id
     with open_insert(primary, database) as late:
         put(column_name="STATUS")
-        page = fresh_store.get_cells_for_shard(SHARD, location, column_name="STATUS")
+        page = tail_store.get_cells_for_shard(SHARD, location, column_name="STATUS")
         assert page.cells == []
         assert page.held
         late.execute(b"COMMIT")
-    assert len(list(fresh_store.iter_shard(SHARD, location, column_name="STATUS"))) == 1
-    assert [cell.body for cell in fresh_store.iter_shard(SHARD, column_name="NONE")] == []
+    assert len(list(tail_store.iter_shard(SHARD, location, column_name="STATUS"))) == 1
+    assert [cell.body for cell in tail_store.iter_shard(SHARD, column_name="NONE")] == []
 
 
-def test_big_cells_make_short_pages(fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put]) -> None:
+def test_big_cells_make_short_pages(tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]) -> None:
     """A page is bounded by its bytes, but has one cell at least."""
     text = "".join(f"{number:x}" for number in range(700_000))
     puts = [put([number, text]) for number in range(4)]
     pages = []
     location = 0
-    while (page := fresh_store.get_stored_cells_for_shard(SHARD, location)).cells:
+    while (page := tail_store.get_stored_cells_for_shard(SHARD, location)).cells:
         pages.append(sum(len(cell.body) for cell in page.cells))
         location = page.next_location
     assert location == puts[-1].added_id
@@ -252,14 +253,14 @@ def test_big_cells_make_short_pages(fresh_store: schemaless.Datastore, put: Call
 
 
 def test_following_gives_cells_as_they_come(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
     """A thread follows while another writes, one transaction a cell."""
     got: list[int] = []
     done = threading.Event()
 
     def follow() -> None:
-        for cell in fresh_store.iter_shard(SHARD, follow=True, poll_s=0.01):
+        for cell in tail_store.iter_shard(SHARD, follow=True, poll_s=0.01):
             got.append(cell.body)
             if cell.body == 19:
                 done.set()
@@ -274,9 +275,7 @@ def test_following_gives_cells_as_they_come(
     assert got == list(range(20))
 
 
-def test_writers_at_once_never_make_it_skip(
-    fresh_store: schemaless.Datastore, primary: NodePool, database: str
-) -> None:
+def test_writers_at_once_never_make_it_skip(tail_store: schemaless.Datastore, primary: NodePool, database: str) -> None:
     """Case 11 again, with twelve threads that commit late, roll back and insert many rows at once."""
     done = threading.Event()
     failures = []
@@ -299,7 +298,7 @@ def test_writers_at_once_never_make_it_skip(
         location = 0
         while True:
             last = done.is_set()
-            page = fresh_store.get_stored_cells_for_shard(SHARD, location, 50)
+            page = tail_store.get_stored_cells_for_shard(SHARD, location, 50)
             seen.extend(cell.added_id for cell in page.cells)
             if last and page.next_location == location:
                 return
@@ -329,28 +328,28 @@ def test_writers_at_once_never_make_it_skip(
 
 
 def test_the_end_is_settled(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """The feed's end lies behind all that is there, and waits for what may still come before it."""
-    assert fresh_store.end_of_shard(SHARD) == 0
+    assert tail_store.end_of_shard(SHARD) == 0
     with open_insert(primary, database) as late:
         last = put()
         with pytest.raises(schemaless.ServerTimeout, match="stay open"):
-            fresh_store.end_of_shard(SHARD, timeout_s=0)
+            tail_store.end_of_shard(SHARD, timeout_s=0)
         late.execute(b"COMMIT")
-        assert fresh_store.end_of_shard(SHARD) == last.added_id
+        assert tail_store.end_of_shard(SHARD) == last.added_id
 
 
 def test_a_location_behind_the_last_cell_is_an_error(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put]
 ) -> None:
     """After a failover that lost cells, new ones would come below the location, and be skipped in silence."""
     last = put()
     with pytest.raises(schemaless.LocationLost, match=f"location {last.added_id + 1} lies behind") as caught:
-        fresh_store.get_cells_for_shard(SHARD, last.added_id + 1)
+        tail_store.get_cells_for_shard(SHARD, last.added_id + 1)
     assert (caught.value.shard, caught.value.last) == (SHARD, last.added_id)
     with pytest.raises(schemaless.LocationLost):
-        list(fresh_store.iter_shard(SHARD - 1, 1))
+        list(tail_store.iter_shard(SHARD - 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -370,7 +369,7 @@ def test_arguments_are_checked_at_once(store: schemaless.Datastore, arguments: t
 
 
 def test_a_damaged_cell_is_named_and_can_be_gone_past(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """The feed never gives garbage; its stored form reads past it."""
     damaged = put([1, 2, 3])
@@ -380,9 +379,9 @@ def test_a_damaged_cell_is_named_and_can_be_gone_past(
             f"UPDATE `{database}`.cell SET body=INSERT(body,4,1,'?') WHERE added_id={damaged.added_id}".encode()
         )
     with pytest.raises(schemaless.ChecksumMismatch, match=str(damaged.key.row_key)):
-        fresh_store.get_cells_for_shard(SHARD)
-    assert len(fresh_store.get_stored_cells_for_shard(SHARD).cells) == 2
-    assert [cell.body for cell in fresh_store.iter_shard(SHARD, damaged.added_id)] == ["whole"]
+        tail_store.get_cells_for_shard(SHARD)
+    assert len(tail_store.get_stored_cells_for_shard(SHARD).cells) == 2
+    assert [cell.body for cell in tail_store.iter_shard(SHARD, damaged.added_id)] == ["whole"]
 
 
 # ---- servers that do not show who is writing
@@ -412,28 +411,33 @@ def test_an_empty_list_of_locks_is_not_believed(
 
 
 def test_without_the_list_writers_are_held_off(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore,
+    put: Callable[..., schemaless.Put],
+    primary: NodePool,
+    database: str,
+    accounts: Accounts,
 ) -> None:
     """The fallback waits for them by LOCK TABLES, for a second, and leaves no lock and no setting behind."""
+    accounts.allow("tail", tail_store.name, 4, lock_tables=True)
     with unobservable(primary):
         with open_insert(primary, database) as late:
             put()
-            page = fresh_store.get_cells_for_shard(SHARD)
+            page = tail_store.get_cells_for_shard(SHARD)
             assert page.cells == []
             assert page.held == f"a transaction that stays open on {primary.node}"
             late.execute(b"COMMIT")
-        fresh_store._changes._feeds.clear()
+        tail_store._changes._feeds.clear()
         with open_insert(primary, database):
             pass
         put()
-        assert ids(fresh_store.get_cells_for_shard(SHARD)) == [1, 2, 4]
+        assert ids(tail_store.get_cells_for_shard(SHARD)) == [1, 2, 4]
     put()
-    timeout = fresh_store.shards.rows(SHARD, b"SELECT @@session.lock_wait_timeout = @@global.lock_wait_timeout")
+    timeout = tail_store.shards.rows(SHARD, b"SELECT @@session.lock_wait_timeout = @@global.lock_wait_timeout")
     assert timeout == ((1,),)
 
 
 def test_several_writers_on_one_cluster_are_refused(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """With auto_increment_increment other than 1, ids of different servers come in no order."""
     put()
@@ -444,14 +448,14 @@ def test_several_writers_on_one_cluster_are_refused(
                 pass
             put()
             with pytest.raises(schemaless.FeedRefused, match="auto_increment_increment is 2") as caught:
-                fresh_store.get_cells_for_shard(SHARD)
+                tail_store.get_cells_for_shard(SHARD)
         finally:
             connection.execute(b"SET GLOBAL auto_increment_increment=1")
     assert (caught.value.shard, caught.value.node) == (SHARD, str(primary.node))
 
 
 def test_a_read_only_server_is_no_primary(
-    fresh_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
+    tail_store: schemaless.Datastore, put: Callable[..., schemaless.Put], primary: NodePool, database: str
 ) -> None:
     """On a replica that the catalog takes for the primary, rows come in the applier's order."""
     with open_insert(primary, database):
@@ -461,10 +465,10 @@ def test_a_read_only_server_is_no_primary(
         connection.execute(b"SET GLOBAL read_only=1")
         try:
             with pytest.raises(schemaless.FeedRefused, match="is it a replica"):
-                fresh_store.get_cells_for_shard(SHARD)
+                tail_store.get_cells_for_shard(SHARD)
         finally:
             connection.execute(b"SET GLOBAL read_only=0")
-    assert len(fresh_store.get_cells_for_shard(SHARD).cells) == 1
+    assert len(tail_store.get_cells_for_shard(SHARD).cells) == 1
 
 
 def test_locks_that_had_no_room_are_noticed(flavour: str) -> None:

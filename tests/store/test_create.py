@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 import schemaless
@@ -12,14 +10,6 @@ from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import databases_like
 from schemaless.mysql.urls import parse_url
 from schemaless.store import create as creation
-
-_names = (f"made{number}" for number in itertools.count(1))
-
-
-@pytest.fixture
-def name():
-    """A name that no datastore has."""
-    return next(_names)
 
 
 def databases(url: str, name: str) -> list[str]:
@@ -33,35 +23,35 @@ def databases(url: str, name: str) -> list[str]:
 
 
 @pytest.mark.mysql
-def test_create_spreads_shards_over_both_servers(server_urls, name):
+def test_create_spreads_shards_over_both_servers(server_urls, new_name, admin_urls):
     """Half of the shards each, and the catalog on the first."""
     seen = []
-    url = schemaless.create(name, 5, server_urls, on_shard=seen.append)
+    url = schemaless.create(new_name, 5, admin_urls, on_shard=seen.append)
 
-    assert databases(server_urls[0], name) == [name, f"{name}_0000", f"{name}_0001"]
-    assert databases(server_urls[1], name) == [f"{name}_0002", f"{name}_0003", f"{name}_0004"]
+    assert databases(server_urls[0], new_name) == [new_name, f"{new_name}_0000", f"{new_name}_0001"]
+    assert databases(server_urls[1], new_name) == [f"{new_name}_0002", f"{new_name}_0003", f"{new_name}_0004"]
     assert sorted(seen) == [0, 1, 2, 3, 4]
     with schemaless.connect(url) as store:
         assert store.shard_count == 5
-        assert store.name == name
+        assert store.name == new_name
 
 
 @pytest.mark.mysql
-def test_create_twice_is_refused_and_changes_nothing(server_urls, name, row):
+def test_create_twice_is_refused_and_changes_nothing(new_name, row, admin_urls):
     """A second create, with the same or other numbers, touches no cell."""
-    url = schemaless.create(name, 4, server_urls)
+    url = schemaless.create(new_name, 4, admin_urls)
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, "mine")
         for shards in (4, 8):
             with pytest.raises(DatastoreExists, match="nothing was changed"):
-                schemaless.create(name, shards, server_urls)
+                schemaless.create(new_name, shards, admin_urls)
 
         assert store.get_cell(row, "BASE", 1).body == "mine"
 
 
 @pytest.mark.mysql
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_create_interrupted_goes_on_when_repeated(server_urls, name, monkeypatch, after):
+def test_create_interrupted_goes_on_when_repeated(server_urls, new_name, monkeypatch, after, admin_urls, accounts):
     """Whatever was made before is kept, the rest is made, and until then nobody can connect."""
     made = 0
     original = creation.create_shard
@@ -75,47 +65,48 @@ def test_create_interrupted_goes_on_when_repeated(server_urls, name, monkeypatch
 
     monkeypatch.setattr(creation, "create_shard", breaks)
     with pytest.raises(KeyboardInterrupt):
-        schemaless.create(name, 4, server_urls)
+        schemaless.create(new_name, 4, admin_urls)
     monkeypatch.undo()
     with pytest.raises(schemaless.DatastoreNotFound, match="interrupted"):
-        schemaless.connect(f"{server_urls[0].replace('/?', f'/{name}?')}")
+        schemaless.connect(accounts.url("admin", server_urls[0], new_name))
     with pytest.raises(DatastoreExists, match=r"interrupted creation .* with 4 shards"):
-        schemaless.create(name, 5, server_urls)
-    url = schemaless.create(name, 4, server_urls)
+        schemaless.create(new_name, 5, admin_urls)
+    url = schemaless.create(new_name, 4, admin_urls)
 
     with schemaless.connect(url) as store:
         assert [list(store.scan_shard(shard)) for shard in range(4)] == [[]] * 4
 
 
 @pytest.mark.mysql
-def test_create_over_somebodys_databases_is_refused(server_urls, name):
+def test_create_over_somebodys_databases_is_refused(server_urls, new_name, admin_urls):
     """A database that looks like a shard, but that no catalog knows, is not taken over."""
     parsed = parse_url(server_urls[1])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
-    pool.run(lambda connection: connection.execute(f"CREATE DATABASE {name}_0002".encode()))
+    pool.run(lambda connection: connection.execute(f"CREATE DATABASE {new_name}_0002".encode()))
     pool.close()
 
-    with pytest.raises(DatastoreExists, match=f"{name}_0002"):
-        schemaless.create(name, 4, server_urls)
-    assert databases(server_urls[0], name) == []
+    with pytest.raises(DatastoreExists, match=f"{new_name}_0002"):
+        schemaless.create(new_name, 4, admin_urls)
+    assert databases(server_urls[0], new_name) == []
 
 
 @pytest.mark.mysql
-def test_create_beside_a_longer_name_is_fine(server_urls, name):
+def test_create_beside_a_longer_name_is_fine(server_urls, new_name, admin_urls, accounts):
     """'trips' and 'trips_eu' do not meet."""
-    schemaless.create(f"{name}_eu", 2, server_urls)
-    schemaless.create(name, 2, server_urls)
+    accounts.allow_admin_anywhere(f"{new_name}_eu", 2)
+    schemaless.create(f"{new_name}_eu", 2, admin_urls)
+    schemaless.create(new_name, 2, admin_urls)
 
-    assert len(databases(server_urls[0], name)) == 2
+    assert len(databases(server_urls[0], new_name)) == 2
 
 
 @pytest.mark.mysql
-def test_shards_swapped_between_servers_are_refused(server_urls, name, row):
+def test_shards_swapped_between_servers_are_refused(server_urls, new_name, row, admin_urls):
     """A catalog that points to the wrong server is found out before a read finds nothing."""
-    url = schemaless.create(name, 2, server_urls)
+    url = schemaless.create(new_name, 2, admin_urls)
     parsed = parse_url(server_urls[0])
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
-    swap = f"UPDATE `{name}`.shard_range SET cluster = IF(cluster = 'cluster-1', 'cluster-2', 'cluster-1')"
+    swap = f"UPDATE `{new_name}`.shard_range SET cluster = IF(cluster = 'cluster-1', 'cluster-2', 'cluster-1')"
     pool.run(lambda connection: connection.execute(swap.encode()))
     pool.close()
 

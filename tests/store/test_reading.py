@@ -138,7 +138,7 @@ def test_every_format_at_once_reads_the_same_through_every_call(store, new_row):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "extend", "text"])
-def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage):
+def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, by_hand):
     """Conformance 27: corruption is found and named, and never returned as data."""
     fresh_store.put_cell(row, "BASE", 1, {"fare": 10})
     shard = fresh_store.shard_of(row)
@@ -148,7 +148,7 @@ def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage):
         "extend": b"CONCAT(body, 'x')",
         "text": b"'{\"fare\": 1'",
     }[damage]
-    fresh_store.shards.execute(
+    by_hand(fresh_store).execute(
         shard, b"UPDATE `%b`.cell SET body=%b" % (fresh_store.shards.database(shard).encode(), change)
     )
     reads = [

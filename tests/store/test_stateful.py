@@ -15,6 +15,7 @@ from schemaless.codec.envelope import describe_body, same_put
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
+from schemaless.store.shards import Shards
 
 pytestmark = pytest.mark.mysql
 
@@ -43,6 +44,9 @@ class Store(RuleBasedStateMachine):
     """The datastore against ``model``, which is what it should hold."""
 
     store: Datastore
+    migrating: Datastore
+    tailing: Datastore
+    shards: Shards
 
     @initialize()
     def begin(self) -> None:
@@ -51,7 +55,7 @@ class Store(RuleBasedStateMachine):
         self.locations = dict.fromkeys(range(self.store.shard_count), 0)
         self.tailed: list[tuple[int, int, tuple[uuid.UUID, str, int]]] = []
         for shard in range(self.store.shard_count):
-            self.store.shards.execute(shard, f"DELETE FROM `{self.store.shards.database(shard)}`.cell".encode())
+            self.shards.execute(shard, f"DELETE FROM `{self.store.shards.database(shard)}`.cell".encode())
 
     def expect(self, key: tuple[uuid.UUID, str, int], body: object) -> str:
         if key not in self.model:
@@ -108,7 +112,7 @@ class Store(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 5))
     def tail(self, limit) -> None:
         for shard, location in self.locations.items():
-            page = self.store.get_cells_for_shard(shard, location, limit)
+            page = self.tailing.get_cells_for_shard(shard, location, limit)
             assert len(page.cells) <= limit
             assert page.held is None
             self.tailed += [(shard, cell.added_id, tuple(cell.key)) for cell in page.cells]
@@ -131,7 +135,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]))
     def migrate(self, codec) -> None:
-        report = migrate.run(self.store, codec_named(codec))
+        report = migrate.run(self.migrating, codec_named(codec))
         assert report.total().left == {}
         assert all(
             describe_body(cell.body).name != "legacy"
@@ -179,11 +183,14 @@ class Store(RuleBasedStateMachine):
                 assert ids == sorted(ids)
 
 
-def test_datastore_agrees_with_a_plain_dict_whatever_is_called(fresh_store):
+def test_datastore_agrees_with_a_plain_dict_whatever_is_called(fresh_store, migrate_store, tail_store, by_hand):
     """Puts, batches, conflicts, legacy text, migrations and every read, in any order Hypothesis thinks of."""
 
     class Bound(Store):
         store = fresh_store
+        migrating = migrate_store
+        tailing = tail_store
+        shards = by_hand(fresh_store)
 
     run_state_machine_as_test(
         Bound,

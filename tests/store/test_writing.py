@@ -274,7 +274,7 @@ def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
     assert len(outcomes) == 240
 
 
-def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store, new_row):
+def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store, new_row, by_hand):
     """The ids of a batch are computed from the first one: that holds while others insert rows of unknown number."""
     rows = rows_in_shard(fresh_store, new_row, 0, 400)
     database = fresh_store.shards.database(0).encode()
@@ -284,7 +284,7 @@ def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store
         turn = 0
         while not stop.is_set():
             turn += 1
-            fresh_store.shards.execute(
+            by_hand(fresh_store).execute(
                 0,
                 b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) "
                 b"SELECT UNHEX(REPLACE(UUID(), '-', '')), 'BULK', %d, '1' FROM information_schema.collations LIMIT 50"

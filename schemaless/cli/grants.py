@@ -1,0 +1,136 @@
+"""``schemaless grants``: the SQL that gives an account what it needs, and no more."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import click
+
+from schemaless.cli.output import json_option, print_json
+from schemaless.cluster.topology import Node, Topology, new_topology
+from schemaless.errors import InvalidInput
+from schemaless.mysql.grants import ROLES, Role, ServerGrants, parse_account
+from schemaless.mysql.grants import grants as grants_of
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.urls import datastore_url, parse_url
+from schemaless.store.catalog import read_catalog
+
+_MEANS: dict[Role, str] = {
+    "app": "reads cells and writes new ones; can change or delete none",
+    "tail": "reads cells, and sees who is writing, for the change feed",
+    "migrate": "reads cells and replaces bodies, and nothing else of a cell",
+    "admin": "creates the datastore, upgrades its tables, writes its catalog",
+}
+
+
+@click.command()
+@click.option("--role", type=click.Choice(ROLES), required=True, help="app, tail, migrate or admin; see above.")
+@click.option("--account", metavar="NAME[@HOST]", help="Such as app@'10.0.%'.  [default: the role, from any host]")
+@click.option("--url", envvar="SCHEMALESS_URL", show_envvar=True, metavar="URL", help="The datastore.")
+@click.option("--name", metavar="NAME", help="Instead of --url: a datastore that is yet to be created, for admin.")
+@click.option("--shards", type=int, metavar="N", help="With --name: as for create.")
+@click.option("--cluster", "clusters", multiple=True, metavar="URL", help="With --name: as for create.")
+@click.option("--create-user", is_flag=True, help="Begin with CREATE USER, locked and without a password.")
+@click.option("--server", metavar="SERVER", help="Only what is for this server, such as db-1:3306.")
+@click.option("--replicas", is_flag=True, help="Also for replicas; they take accounts from their primary as a rule.")
+@click.option("--lock-tables", is_flag=True, help="With tail: for servers that do not show metadata locks.")
+@click.option("--partial-revokes", is_flag=True, help="For servers that run with partial_revokes=ON.")
+@json_option
+def grants(
+    role: Role,
+    account: str | None,
+    url: str | None,
+    name: str | None,
+    shards: int | None,
+    clusters: tuple[str, ...],
+    create_user: bool,
+    server: str | None,
+    replicas: bool,
+    lock_tables: bool,
+    partial_revokes: bool,
+    as_json: bool,
+) -> None:
+    """Print the SQL that gives an account a role.
+
+    \b
+      app      reads cells and writes new ones; can change or delete none
+      tail     reads cells, and sees who is writing, for the change feed
+      migrate  reads cells and replaces bodies, and nothing else of a cell
+      admin    creates the datastore, upgrades its tables, writes its catalog
+
+    Nothing is run: paste it into mysql on each server that it names, as an account that may grant. All of it may be run
+    again, and has to be for shards that came later. Its tables must be there, except for admin.
+
+    \b
+    Examples:
+      schemaless grants --role admin --name trips --shards 16 --cluster mysql://db-1/ --cluster mysql://db-2/
+      schemaless grants --role app --account app@'10.0.%' --create-user
+      schemaless grants --role app --server db-1:3306 | mysql -h db-1 -u root -p
+    """
+    topology, catalog = _planned(role, name, shards, clusters) if name is not None else _existing(url, shards, clusters)
+    who = parse_account(account or role)
+    parts = grants_of(
+        role,
+        who,
+        topology,
+        catalog,
+        create_user=create_user,
+        replicas=replicas,
+        partial_revokes=partial_revokes,
+        lock_tables=lock_tables,
+    )
+    if server is not None:
+        names = [str(part.node) for part in parts]
+        if server not in names:
+            raise InvalidInput(f"--server {server!r} is not one of {', '.join(names)}")
+        parts = [part for part in parts if str(part.node) == server]
+    if as_json:
+        print_json({"datastore": topology.name, "role": role, "account": str(who), "servers": _json(parts)})
+        return
+    click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_MEANS[role]}.")
+    if any("\\_" in statement for part in parts for statement in part.statements):
+        click.echo("-- Where SELECT @@partial_revokes says 1, take what --partial-revokes prints instead.")
+    for part in parts:
+        click.echo(f"\n-- {_printable(str(part.node))}: {_printable(part.holds)}")
+        for statement in part.statements:
+            click.echo(f"{statement};")
+    if create_user:
+        click.echo("\n-- The account is locked and has no password. On each server, with one of your own:")
+        click.echo(f"--   ALTER USER {who} IDENTIFIED BY '...' ACCOUNT UNLOCK;")
+
+
+def _planned(role: Role, name: str, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node]:
+    if role != "admin":
+        raise InvalidInput(f"--role {role} is granted on tables, and {name!r} has none yet; create it, then use --url")
+    if shards is None or not clusters:
+        raise InvalidInput("--name needs --shards and --cluster, as they will be given to create")
+    nodes = [parse_url(url).node for url in clusters]
+    return new_topology(name, shards, nodes), nodes[0]
+
+
+def _existing(url: str | None, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node]:
+    if url is None:
+        raise InvalidInput("name the datastore by --url or SCHEMALESS_URL, or one to be created by --name")
+    if shards is not None or clusters:
+        raise InvalidInput("--shards and --cluster go with --name; an existing datastore's are in its catalog")
+    parsed, name = datastore_url(url)
+    with closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
+        return read_catalog(pool, name).topology, parsed.node
+
+
+def _json(parts: list[ServerGrants]) -> list[dict[str, Any]]:
+    return [
+        {
+            "server": str(part.node),
+            "role": part.node.role,
+            "holds": part.holds,
+            "statements": list(part.statements),
+        }
+        for part in parts
+    ]
+
+
+def _printable(text: str) -> str:
+    """Return text that cannot end a comment: it comes from the catalog, and is run by root."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,163 @@
+"""Least privilege: the statements that give an account what its role needs, server by server. Nothing is sent here.
+
+Privileges are on tables (and one column) of each shard by its name, which covers no other datastore and costs a server
+nothing that could be measured, up to 8,192 of them. Only ``admin`` has privileges on databases: those that it is to
+create have no tables yet. In these, and only in these, ``_`` is a wildcard, unless the server's ``partial_revokes`` is
+on, where a backslash before it would be a part of the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from schemaless.cluster.topology import Cluster, Node, Topology, shard_database
+from schemaless.errors import InvalidInput
+
+Role = Literal["app", "tail", "migrate", "admin"]
+
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+
+_ON_CATALOG: Final[dict[Role, str]] = {
+    "app": "SELECT",
+    "tail": "SELECT",
+    "migrate": "SELECT",
+    "admin": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES",
+}
+_ON_SHARD: Final = "SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX"
+"""What ``admin`` needs to make a shard, to stamp it and to upgrade it."""
+
+_ON_CELL: Final[dict[Role, str]] = {
+    "app": "SELECT, INSERT",
+    "tail": "SELECT",
+    "migrate": "SELECT, UPDATE (`body`)",
+}
+
+_ACCOUNT = re.compile(
+    r"""(?P<quote>['"`]?)(?P<name>(?!@)[^'"`\\\x00-\x1f]{1,80}?(?<!@))(?P=quote)
+        (?:@(?P<host_quote>['"`]?)(?P<host>[^'"`\\@\x00-\x1f]{1,255})(?P=host_quote))?""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A MySQL account: its name, and where it may come from (``%``: anywhere)."""
+
+    name: str
+    host: str = "%"
+
+    def __str__(self) -> str:
+        return f"'{self.name}'@'{self.host}'"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGrants:
+    """What is to be run on one server.
+
+    Attributes:
+        node: the server.
+        holds: what it has of the datastore, in words.
+        statements: SQL, without the semicolon.
+    """
+
+    node: Node
+    holds: str
+    statements: tuple[str, ...]
+
+
+def parse_account(text: str) -> Account:
+    """Parse an account as MySQL writes it: ``'app'@'10.0.%'``, ``app@localhost``, or ``app`` for any host.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    found = _ACCOUNT.fullmatch(text)
+    if found is None:
+        raise InvalidInput(f"an account is written 'name'@'host', or name alone for any host; got {text!r}")
+    return Account(found["name"], found["host"] or "%")
+
+
+def grants(
+    role: Role,
+    account: Account,
+    topology: Topology,
+    catalog: Node,
+    *,
+    create_user: bool = False,
+    replicas: bool = False,
+    partial_revokes: bool = False,
+    lock_tables: bool = False,
+) -> list[ServerGrants]:
+    """Return what an account needs for a role, for each server that it has to be run on.
+
+    Args:
+        role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``migrate`` reads cells and
+            replaces bodies, ``admin`` creates the datastore, upgrades its tables and changes its catalog.
+        account: who gets it.
+        topology: the datastore. All tables have to be there, except for ``admin``.
+        catalog: the server of the catalog.
+        create_user: begin with the account itself, locked and without a password.
+        replicas: also for replicas, kept out of their binary logs; for those that do not replicate accounts.
+        partial_revokes: the servers run with ``partial_revokes``, so database names are taken literally.
+        lock_tables: with ``tail``, for servers that do not show metadata locks: writers are held off instead.
+    """
+    made = [f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"] if create_user else []
+    found = []
+    for node, holds, clusters in _servers(topology, catalog, replicas):
+        statements = [*made]
+        if node.role == "replica":
+            statements.insert(0, "SET SESSION sql_log_bin = 0")
+        if _same_server(node, catalog):
+            statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
+        for cluster in clusters:
+            for shard in topology.shards_of(cluster.name):
+                database = shard_database(topology.name, shard)
+                statements += _of_shard(role, database, account, partial_revokes)
+                if lock_tables and role == "tail":
+                    statements.append(_grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
+        if role == "tail" and clusters:
+            statements.append(_grant("SELECT", "`performance_schema`.`metadata_locks`", account))
+        found.append(ServerGrants(node, holds, tuple(statements)))
+    return found
+
+
+def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool) -> Iterator[str]:
+    if role == "admin":
+        yield _grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
+    else:
+        yield _grant(_ON_CELL[role], f"`{database}`.`cell`", account)
+        yield _grant("SELECT", f"`{database}`.`shard_identity`", account)
+
+
+def _servers(topology: Topology, catalog: Node, replicas: bool) -> Iterator[tuple[Node, str, Sequence[Cluster]]]:
+    """Yield each server once, with what it holds and its clusters: the catalog's first, replicas last."""
+    clusters = [cluster for cluster in topology.clusters if topology.shards_of(cluster.name)]
+    own = [cluster for cluster in clusters if _same_server(cluster.primary, catalog)]
+    yield catalog, ", ".join(["the catalog", *(_held(topology, cluster) for cluster in own)]), own
+    for cluster in clusters:
+        if cluster not in own:
+            yield cluster.primary, _held(topology, cluster), [cluster]
+    for cluster in clusters if replicas else ():
+        for replica in cluster.replicas:
+            yield replica, f"a replica of {cluster.primary}, {_held(topology, cluster)}", [cluster]
+
+
+def _held(topology: Topology, cluster: Cluster) -> str:
+    parts = sorted((part.first, part.last) for part in topology.ranges if part.cluster == cluster.name)
+    spans = ", ".join(f"{first} to {last}" if first != last else str(first) for first, last in parts)
+    return f"{cluster.name} with shards {spans}"
+
+
+def _same_server(one: Node, other: Node) -> bool:
+    return (one.host, one.port, one.socket) == (other.host, other.port, other.socket)
+
+
+def _grant(privileges: str, what: str, account: Account) -> str:
+    return f"GRANT {privileges} ON {what} TO {account}"
+
+
+def _database(name: str, partial_revokes: bool) -> str:
+    return f"`{name}`" if partial_revokes else "`" + name.replace("_", r"\_") + "`"

@@ -1,0 +1,136 @@
+"""The suite's accounts: one for each role of ``schemaless grants``, with its privileges and no others.
+
+They are made once on each server, by root or by the account that ``SERVER`` gives. A datastore's privileges come when
+it is made, by the statements that operators get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+import pymysql
+import pytest
+from sqlalchemy import make_url
+
+import schemaless
+from schemaless.cluster.topology import Node, new_topology
+from schemaless.mysql.grants import ROLES, Account, Role, grants
+from schemaless.mysql.urls import parse_url
+
+_MAY_NOT = {1044, 1045, 1142, 1227, 1410}
+
+
+class Accounts:
+    """One account for each role, the same on all of some servers.
+
+    Attributes:
+        servers: their URLs, with the account that may do everything.
+        password: of that account and of these, or None.
+    """
+
+    def __init__(
+        self, servers: Sequence[str], password: str | None, connections: Mapping[Node, pymysql.Connection], prefix: str
+    ) -> None:
+        self.servers = servers
+        self.password = password
+        self._connections = connections
+        self._prefix = prefix
+
+    def account(self, role: Role) -> Account:
+        """Return the account of a role."""
+        return Account(f"{self._prefix}{role}")
+
+    def url(self, role: Role, url: str, name: str | None = None) -> str:
+        """Return a URL with the account of a role, and with the name of a datastore where one is given."""
+        return _changed(url, self.account(role).name, name)
+
+    def root(self, url: str, name: str | None = None) -> str:
+        """Return a URL with the account that may do everything."""
+        return _changed(url, make_url(self.servers[0]).username, name)
+
+    def urls(self, role: Role) -> list[str]:
+        """Return the servers' URLs with the account of a role."""
+        return type(self.servers)([self.url(role, url) for url in self.servers])
+
+    def allow(self, role: Role, name: str, shard_count: int, **options: bool) -> None:
+        """Give a role what it needs for a datastore that ``create`` makes, or has made, on all the servers."""
+        nodes = list(self._connections)
+        for part in grants(role, self.account(role), new_topology(name, shard_count, nodes), nodes[0], **options):
+            for statement in part.statements:
+                run(self._connections[part.node], statement)
+
+    def allow_admin_anywhere(self, name: str, shard_count: int) -> None:
+        """Let ``admin`` create a datastore of up to so many shards, whichever of the servers they go to."""
+        for node, connection in self._connections.items():
+            for part in grants("admin", self.account("admin"), new_topology(name, shard_count, [node]), node):
+                for statement in part.statements:
+                    run(connection, statement)
+
+    def create(self, name: str, shard_count: int) -> str:
+        """Create a datastore as ``admin``, and return its URL for ``app``."""
+        self.allow("admin", name, shard_count)
+        url = schemaless.create(name, shard_count, self.urls("admin"))
+        self.allow("app", name, shard_count)
+        return self.url("app", url)
+
+
+def _changed(url: str, username: str | None, name: str | None) -> str:
+    changed = make_url(url).set(username=username)
+    if name is not None:
+        changed = changed.set(database=name)
+    return changed.render_as_string(hide_password=False).replace("%2F", "/")
+
+
+@contextmanager
+def accounts_on(
+    servers: Sequence[str], password: str | None = None, prefix: str = "", *, clean: bool = False
+) -> Iterator[Accounts]:
+    """Make the accounts on servers.
+
+    Args:
+        servers: URLs with an account that may create others.
+        password: of that account, and of those that are made.
+        prefix: what their names begin with.
+        clean: remove them at the end.
+    """
+    secret = "" if password is None else f" IDENTIFIED BY {pymysql.converters.escape_str(password)}"
+    with ExitStack() as stack:
+        connections = {parse_url(url).node: stack.enter_context(closing(connect(url, password))) for url in servers}
+        made = Accounts(servers, password, connections, prefix)
+        for connection in connections.values():
+            for role in ROLES:
+                try:
+                    run(connection, f"DROP USER IF EXISTS {made.account(role)}")
+                    run(connection, f"CREATE USER {made.account(role)}{secret}")
+                except pymysql.Error as error:
+                    if error.args[0] in _MAY_NOT:
+                        pytest.exit(
+                            f"the suite makes accounts of its own, and the given one may not: {error.args[1]}; "
+                            "give it CREATE USER, and its own privileges WITH GRANT OPTION"
+                        )
+                    raise
+        yield made
+        for connection in connections.values() if clean else ():
+            for role in ROLES:
+                run(connection, f"DROP USER {made.account(role)}")
+
+
+def connect(url: str, password: str | None) -> pymysql.Connection:
+    """Open a connection of its own to a server."""
+    parsed = parse_url(url)
+    return pymysql.connect(
+        host=parsed.node.host,
+        port=parsed.node.port or 3306,
+        unix_socket=parsed.node.socket,
+        user=parsed.credentials.username,
+        password=password or "",
+        autocommit=True,
+    )
+
+
+def run(connection: pymysql.Connection, sql: str) -> tuple[tuple[object, ...], ...]:
+    """Run a statement and return its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return tuple(cursor.fetchall())

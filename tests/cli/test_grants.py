@@ -1,0 +1,126 @@
+"""``schemaless grants``: what it prints is what an account needs."""
+
+from __future__ import annotations
+
+import pytest
+
+import schemaless
+from schemaless import AccessDenied
+from schemaless.mysql.grants import Account
+from schemaless.mysql.urls import parse_url
+from tests.accounts import connect, run
+
+CLUSTERS = ("--cluster", "mysql://root@db-1/", "--cluster", "mysql://root@db-2:3307/")
+
+
+def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
+    """No server is asked: db-1 does not exist."""
+    result = invoke("grants", "--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS)
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
+        "-- Role admin of datastore trips for 'admin'@'%': creates the datastore, upgrades its tables, writes its "
+        "catalog.\n"
+        "-- Where SELECT @@partial_revokes says 1, take what --partial-revokes prints instead.\n"
+        "\n"
+        "-- db-1:3306: the catalog, cluster-1 with shards 0\n"
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES ON `trips`.* TO 'admin'@'%';\n"
+        "GRANT SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX ON `trips\\_0000`.* TO 'admin'@'%';\n"
+        "\n"
+        "-- db-2:3307: cluster-2 with shards 1 to 2\n"
+        "GRANT SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX ON `trips\\_0001`.* TO 'admin'@'%';\n"
+        "GRANT SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX ON `trips\\_0002`.* TO 'admin'@'%';\n"
+    )
+
+
+def test_grants_as_json_and_for_one_server(invoke):
+    """Statements by server; --server leaves the others out."""
+    arguments = ("grants", "--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--account", "ops@localhost")
+    everything = invoke(*arguments, "--json").json
+    one = invoke(*arguments, "--json", "--server", "db-2:3307").json
+
+    assert [everything[name] for name in ("datastore", "role", "account")] == ["trips", "admin", "'ops'@'localhost'"]
+    assert [server["server"] for server in everything["servers"]] == ["db-1:3306", "db-2:3307"]
+    assert one["servers"] == everything["servers"][1:]
+    assert all(statement.endswith("TO 'ops'@'localhost'") for statement in one["servers"][0]["statements"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--role", "app"), "--url or SCHEMALESS_URL"),
+        (("--role", "root", "--name", "trips"), "'root' is not one of"),
+        (("--role", "app", "--name", "trips", "--shards", 3, *CLUSTERS), "'trips' has none yet"),
+        (("--role", "admin", "--name", "trips"), "needs --shards and --cluster"),
+        (("--role", "admin", "--name", "trips_0001", "--shards", 3, *CLUSTERS), "like a shard's"),
+        (("--role", "admin", "--url", "mysql://db-1/trips", "--shards", 3), "go with --name"),
+        (("--role", "admin", "--url", "mysql://db-1/"), "names no datastore"),
+        (("--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--account", "a'b"), "an account is written"),
+        (("--role", "admin", "--name", "trips", "--shards", 3, *CLUSTERS, "--server", "db-3"), "db-1:3306, db-2:3307"),
+    ],
+)
+def test_grants_of_what_cannot_be_meant_is_exit_2(invoke, arguments, complaint):
+    """Nothing is printed that somebody might run."""
+    result = invoke("grants", *arguments)
+
+    assert (result.code, result.out) == (2, "")
+    assert complaint in result.err
+
+
+@pytest.mark.mysql
+def test_grants_that_are_run_as_printed_make_the_account(invoke, accounts, fresh_url, fresh_store, row):
+    """From a locked account to one that writes a cell; what it may not do says which command to use."""
+    account = Account(f"{accounts.account('app').name}_printed")
+    printed = invoke("grants", "--role", "app", "--account", account, "--create-user", url=fresh_url)
+    by_server = {
+        server: invoke("grants", "--role", "app", "--account", account, "--server", server, url=fresh_url).out
+        for server in map(str, (cluster.primary for cluster in fresh_store.topology.clusters))
+    }
+    password = accounts.password or "of our own"
+    roots = {str(parse_url(url).node): connect(url, accounts.password) for url in accounts.servers}
+    try:
+        assert f"--   ALTER USER {account} IDENTIFIED BY '...' ACCOUNT UNLOCK;" in printed.out
+        for server, root in roots.items():
+            run(root, f"CREATE USER {account} IDENTIFIED BY '{password}'")
+            for line in by_server[server].splitlines():
+                if line and not line.startswith("--"):
+                    run(root, line.removesuffix(";"))
+        url = fresh_url.replace(accounts.account("app").name, f"{account.name}:{password}", 1)
+        with schemaless.connect(url) as store:
+            assert store.put_cell(row, "BASE", 1, {"fare": 10}).created
+    finally:
+        for root in roots.values():
+            run(root, f"DROP USER IF EXISTS {account}")
+            root.close()
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize(
+    ("command", "role", "needed"),
+    [
+        (("migrate", "run", "--execute"), "app", "migrate"),
+        (("cell", "put", "uuid5:x", "BASE", "1", "{}"), "tail", "app"),
+        (("schema", "upgrade"), "app", "admin"),
+        (("info",), "nobody", "app"),
+    ],
+)
+def test_command_that_lacks_a_privilege_says_which_role_has_it(
+    invoke, accounts, fresh_store, fresh_url, tail_url, by_hand, new_row, command, role, needed
+):
+    """The next step is one to copy."""
+    fresh_store.put_stored_cells([schemaless.NewStoredCell(new_row(), "BASE", 1, b"{}")])
+    if role == "nobody":
+        url = accounts.url("admin", accounts.servers[0], "nothing_of_that_name")
+    else:
+        url = fresh_url if role == "app" else tail_url
+    result = invoke(*command, url=url)
+
+    assert result.code == 1
+    assert f"schemaless grants --role {needed}" in result.err
+
+
+@pytest.mark.mysql
+def test_connect_that_may_not_read_a_catalog_names_both_reasons(accounts):
+    """To an account without privileges on it, a datastore that is not there looks the same as one that is."""
+    with pytest.raises(AccessDenied, match="no datastore 'elsewhere', or this account may not read it"):
+        schemaless.connect(accounts.url("app", accounts.servers[0], "elsewhere"))
