@@ -87,7 +87,7 @@ class Library:
             self.store.put_stored_cells([schemaless.NewStoredCell(*cell)], trusted=True)
 
     def latest(self, key: tuple[uuid.UUID, str]) -> object:
-        """Read one cell; for its bytes, by the one call that gives bytes, the newest of all versions."""
+        """Read one cell; for its bytes, by the one call that gives bytes: the first of all versions."""
         if self._encoding:
             return self.store.get_cell_latest(*key)
         return next(self.store.get_stored_versions(*key, limit=1))
@@ -101,9 +101,19 @@ class Library:
         return self.store.get_row(row_key)
 
     def scan(self, shard: int) -> Iterator[Any]:
-        """Read a shard."""
+        """Read what a shard holds now."""
         stored = self.store.scan_shard(shard)
         return (cell.decode() for cell in stored) if self._encoding else stored
+
+    def feed(self, shard: int) -> Iterator[Any]:
+        """Read a shard's change feed; for its bytes, page by page."""
+        if self._encoding:
+            yield from self.store.iter_shard(shard)
+            return
+        location = 0
+        while (page := self.store.get_stored_cells_for_shard(shard, location)).cells:
+            yield from page.cells
+            location = page.next_location
 
 
 Side = Library | Bare
@@ -200,6 +210,7 @@ class Contest:
         yield Task("get_cell_latest", lambda: self._chosen(size.calls), lambda side, key: side.latest(key), 1.15, True)
         self._fill_scans()
         yield Task("scan_shard", lambda: [0], self._scan, 0.85)
+        yield Task("iter_shard", lambda: [0], self._feed, 0.85)
         if not self._encoding:
             return
         many = lambda: [self._chosen(BATCH) for _ in range(size.batches)]  # noqa: E731
@@ -213,6 +224,10 @@ class Contest:
 
     def _scan(self, side: Side, shard: int) -> None:
         for _ in (self.library_scan if side is self.library else self.bare_scan).scan(shard):
+            pass
+
+    def _feed(self, side: Side, shard: int) -> None:
+        for _ in self.library_scan.feed(shard) if side is self.library else self.bare_scan.scan(shard):
             pass
 
     def _cells(self, count: int) -> list[Given]:

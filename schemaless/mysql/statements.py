@@ -15,7 +15,10 @@ from typing import Final
 
 CellColumns = tuple[int, bytes, str, int, bytes, object]
 
-_COLUMNS: Final = b"added_id, row_key, column_name, ref_key, body, created_at"
+_CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
+"""As text that says UTC: drivers take several microseconds to read a DATETIME, Python a tenth of one to read this."""
+
+_COLUMNS: Final = b"added_id, row_key, column_name, ref_key, body, " + _CREATED_AT
 
 ROW_OVERHEAD_BYTES: Final = 160
 """More than what a row of an INSERT or UPDATE adds to its escaped body."""
@@ -71,11 +74,11 @@ def select_row(database: str, row_key: bytes) -> bytes:
     """Select the latest cell of each column of a row."""
     key = row_key.hex().encode()
     return (
-        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, c.created_at FROM "
+        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
         b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b' GROUP BY column_name) AS latest "
         b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
         b"ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
-        b"ORDER BY c.column_name" % (_by_key(database), key, _cell(database), key)
+        b"ORDER BY c.column_name" % (_CREATED_AT, _by_key(database), key, _cell(database), key)
     )
 
 
@@ -154,13 +157,26 @@ def select_page_end(
 
 
 def select_page(
-    database: str, after: int, up_to: int, *, legacy_only: bool = False, column_name: str | None = None
+    database: str,
+    after: int,
+    up_to: int | None,
+    limit: int,
+    max_body_bytes: int,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
 ) -> bytes:
-    """Select cells with ``after < added_id <= up_to`` in that order."""
-    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (
-        _COLUMNS,
-        _by_id(database),
-        _range(after, up_to, legacy_only, column_name),
+    """Select the next ``limit`` cells with ``after < added_id <= up_to``, in that order; a longer body is NULL."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
+        b"ORDER BY added_id LIMIT %d"
+        % (
+            max_body_bytes,
+            _CREATED_AT,
+            _by_id(database),
+            _range(after, up_to, legacy_only, column_name),
+            limit,
+        )
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, cast
 
 from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell, check_ref_key
@@ -26,13 +26,12 @@ from schemaless.errors import (
 from schemaless.mysql import statements
 from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.pool import Connection
+from schemaless.store.pages import Row
 from schemaless.store.shards import ReadFrom, Shards
 
 _KEYS_PER_SELECT: Final = 200
 _RACES: Final = 20
 _APPEND_RACES: Final = 10_000
-
-Row = tuple[int, bytes, str, int, bytes, datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Cells:
             ref_key,
             body,
             added_id,
-            created_at.replace(tzinfo=UTC),
+            datetime.fromisoformat(created_at),
             shard,
             self.decode,
         )

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from schemaless.cell import Page, StoredCell
 from schemaless.cluster.topology import Node
@@ -35,12 +35,12 @@ from schemaless.mysql.writers import (
     wait_for_gtid,
     wait_for_writers,
 )
-from schemaless.store.cells import Cells, Row
+from schemaless.store.cells import Cells
+from schemaless.store.pages import PageSize, Row, read_page
 from schemaless.store.shards import ReadFrom, Shards
 
 log = logging.getLogger("schemaless")
 
-_PAGE_BYTES: Final = 4 << 20
 _SCANNED_IDS: Final = 10_000
 """How many ids a page goes over at most when it is about one column."""
 
@@ -75,6 +75,7 @@ class Changes:
     cells: Cells
     _feeds: dict[int, _Feed] = field(default_factory=dict)
     _replica_marks: dict[tuple[int, Node], int] = field(default_factory=dict)
+    _sizes: dict[int, PageSize] = field(default_factory=dict)
     _warned: bool = False
 
     def page(
@@ -82,26 +83,9 @@ class Changes:
     ) -> Page[StoredCell]:
         """Return settled cells behind ``location``; see ``Datastore.get_cells_for_shard``."""
         node = self.shards.node_of(shard, read_from)
-        end = self._end(node, shard, location, None, limit, column_name)
-        if end is None:
-            self._check_location(node, shard, location)
-            return Page([], location)
-        last, without_gap = end
-        held = None
-        if not without_gap:
-            settled, held = self._settle(node, shard, last)
-            if settled > location:
-                end = self._end(node, shard, location, settled, limit, column_name)
-                if end is None:
-                    return Page([], settled, held)
-                last, _ = end
-                if last < settled:
-                    held = None
-            else:
-                last = self._before_first_gap(node, shard, location, last)
-                if last == location:
-                    return Page([], location, held)
-        return self._read(node, shard, location, last, limit, column_name, held)
+        if column_name is None:
+            return self._page(node, shard, location, limit)
+        return self._page_of_column(node, shard, location, limit, column_name)
 
     def pages(
         self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom
@@ -142,12 +126,19 @@ class Changes:
 
     # What is settled
 
+    def _mark(self, node: Node, shard: int) -> int:
+        """Return an id up to which ``node`` is known to show every cell that there will be."""
+        if node == self.shards.node_of(shard):
+            feed = self._feeds.get(shard)
+            return 0 if feed is None else feed.settled
+        return self._replica_marks.get((shard, node), 0)
+
     def _settle(self, node: Node, shard: int, wanted: int) -> tuple[int, str | None]:
         """Return the highest id up to which ``node`` shows every cell that there will be, and what that waits for."""
         primary = self.shards.node_of(shard)
         if node == primary:
             return self._settle_on_primary(primary, shard, wanted)
-        mark = self._replica_marks.get((shard, node), 0)
+        mark = self._mark(node, shard)
         if mark >= wanted:
             return mark, None
         settled, held = self._settle_on_primary(primary, shard, wanted)
@@ -198,16 +189,55 @@ class Changes:
 
     # Reading
 
-    def _end(
-        self, node: Node, shard: int, after: int, up_to: int | None, limit: int, column_name: str | None
-    ) -> tuple[int, bool] | None:
-        """Return the last id of the next page, and whether none is missing before it; None where there is no cell."""
-        database = self.shards.database(shard)
-        if column_name is None:
-            sql = statements.select_page_end(database, after, up_to, limit, _PAGE_BYTES)
-        else:
-            sql = statements.select_block_end(database, after, max(limit, _SCANNED_IDS), up_to)
-        last, count, *_ = self._rows(node, shard, sql)[0]
+    def _page(self, node: Node, shard: int, location: int, limit: int) -> Page[StoredCell]:
+        settled_before = self._mark(node, shard)
+        rows, _ = self._read(node, shard, location, None, limit)
+        if not rows:
+            self._check_location(node, shard, location)
+            return Page([], location)
+        last = rows[-1][0]
+        if last - location == len(rows) or last <= settled_before:
+            return self._of(shard, rows, last)
+        settled, held = self._settle(node, shard, last)
+        if settled > location:
+            rows, _ = self._read(node, shard, location, settled, limit)
+            if not rows:
+                return Page([], settled, held)
+            last = rows[-1][0]
+            return self._of(shard, rows, last, held if last == settled else None)
+        before_gap = [row for added_id, row in enumerate(rows, location + 1) if row[0] == added_id]
+        return self._of(shard, before_gap, location + len(before_gap), held)
+
+    def _page_of_column(self, node: Node, shard: int, location: int, limit: int, column_name: str) -> Page[StoredCell]:
+        end = self._end_of_ids(node, shard, location, None, limit)
+        if end is None:
+            self._check_location(node, shard, location)
+            return Page([], location)
+        last, without_gap = end
+        held = None
+        if not without_gap:
+            settled, held = self._settle(node, shard, last)
+            if settled > location:
+                end = self._end_of_ids(node, shard, location, settled, limit)
+                if end is None:
+                    return Page([], settled, held)
+                last, _ = end
+                if last < settled:
+                    held = None
+            else:
+                last = self._before_first_gap(node, shard, location, last)
+                if last == location:
+                    return Page([], location, held)
+        rows, more = self._read(node, shard, location, last, limit, column_name)
+        return self._of(shard, rows, rows[-1][0]) if more else self._of(shard, rows, last, held)
+
+    def _of(self, shard: int, rows: Sequence[Row], next_location: int, held: str | None = None) -> Page[StoredCell]:
+        return Page([self.cells.stored(row, shard) for row in rows], next_location, held)
+
+    def _end_of_ids(self, node: Node, shard: int, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
+        """Return the last id of the next ones, and whether none is missing before it; None where there is no cell."""
+        sql = statements.select_block_end(self.shards.database(shard), after, max(limit, _SCANNED_IDS), up_to)
+        last, count = self._rows(node, shard, sql)[0]
         return None if last is None else (int(last), int(last) - after == int(count))
 
     def _before_first_gap(self, node: Node, shard: int, after: int, up_to: int) -> int:
@@ -219,19 +249,18 @@ class Changes:
         return after
 
     def _read(
-        self, node: Node, shard: int, after: int, up_to: int, limit: int, column_name: str | None, held: str | None
-    ) -> Page[StoredCell]:
-        database = self.shards.database(shard)
-        if column_name is not None:
-            sql = statements.select_page_end(database, after, up_to, limit, _PAGE_BYTES, column_name=column_name)
-            last, count, looked_at = self._rows(node, shard, sql)[0]
-            if last is None:
-                return Page([], up_to, held)
-            if count < looked_at or looked_at == limit:
-                up_to, held = int(last), None
-        sql = statements.select_page(database, after, up_to, column_name=column_name)
-        rows = cast("Sequence[Row]", self._rows(node, shard, sql))
-        return Page([self.cells.stored(row, shard) for row in rows], up_to, held)
+        self, node: Node, shard: int, after: int, up_to: int | None, limit: int, column_name: str | None = None
+    ) -> tuple[Sequence[Row], bool]:
+        """Return the next cells, and whether there may be more behind them."""
+        return read_page(
+            lambda sql: self._rows(node, shard, sql),
+            self._sizes.setdefault(shard, PageSize()),
+            self.shards.database(shard),
+            after,
+            up_to,
+            limit,
+            column_name=column_name,
+        )
 
     def _check_location(self, node: Node, shard: int, location: int) -> None:
         """Raise where cells that were read before are gone.

@@ -34,12 +34,12 @@ from schemaless.mysql.urls import datastore_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell
 from schemaless.store.changes import Changes
+from schemaless.store.pages import PageSize, read_page
 from schemaless.store.shards import ReadFrom, Shards
 
 _PAIRS_PER_SELECT = 200
 _FIRST_VERSIONS = 8
 _VERSIONS_PER_SELECT = 100
-_PAGE_CELLS = 1_000
 _MAX_PAGE_CELLS = 100_000
 _PAGE_BYTES = 4 << 20
 
@@ -567,14 +567,16 @@ class Datastore:
 
     def _scan(self, shard: int, after: int, up_to: int | None, legacy_only: bool) -> Iterator[StoredCell]:
         database = self.shards.database(shard)
-        while True:
-            sql = statements.select_page_end(database, after, up_to, _PAGE_CELLS, _PAGE_BYTES, legacy_only=legacy_only)
-            end = self.shards.rows(shard, sql)[0][0]
-            if end is None:
-                return
-            sql = statements.select_page(database, after, int(end), legacy_only=legacy_only)
-            yield from self.read_stored(shard, sql)
-            after = int(end)
+        size = PageSize()
+        more = True
+        while more:
+            rows, more = read_page(
+                lambda sql: self.shards.rows(shard, sql), size, database, after, up_to, legacy_only=legacy_only
+            )
+            for row in rows:
+                yield self._cells.stored(row, shard)
+            if rows:
+                after = rows[-1][0]
 
     def id_span(self, shard: int) -> int:
         """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""

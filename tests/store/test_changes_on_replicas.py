@@ -14,6 +14,7 @@ import schemaless
 from schemaless.local.servers import LocalServer
 from schemaless.mysql.pool import Connection, NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store import changes
 from tests.servers import private_servers
 
@@ -38,6 +39,9 @@ def url(primary: LocalServer) -> str:
             b"INSERT INTO replicated.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '%b')"
             % str(primary.replicas[0].socket).encode()
         )
+        position = gtid_position(connection)
+    with connection_to(primary.replicas[0].url) as replica:
+        assert wait_for_gtid(replica, position, 30)  # else the first test finds no database there
     return url
 
 
