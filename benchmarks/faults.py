@@ -18,10 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from schemaless.mysql import pool
+from schemaless.testing.servers import private_servers
 from tests.faults.harness import Harness, Report
 from tests.faults.proxy import ANSWERING, HOWS, SENDING
 from tests.faults.verdicts import Untrue
-from tests.servers import private_servers
 
 PLACES = ("accept", "greeting", "login", "setup", "SELECT", "START TRANSACTION", "INSERT", "COMMIT", "ROLLBACK")
 OUTCOMES = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,9 +31,10 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
+from schemaless.testing.datastores import Datastores
+from schemaless.testing.servers import private_servers
 from tests import foreign
 from tests.accounts import Accounts, accounts_on
-from tests.servers import private_servers
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -150,10 +152,18 @@ def store(shared_store: schemaless.Datastore) -> schemaless.Datastore:
     return shared_store
 
 
+@pytest.fixture(scope="session")
+def _datastores(accounts: Accounts, prefix: str) -> Iterator[Datastores]:
+    made = Datastores(accounts.servers, lambda name: accounts.create(name, 4), f"{prefix}fresh")
+    yield made
+    made.close(drop=False)
+
+
 @pytest.fixture
-def fresh_url(accounts: Accounts, prefix: str) -> str:
-    """A new, empty datastore of four shards over two servers, for ``app``."""
-    return accounts.create(f"{prefix}fresh{next(_names)}", 4)
+def fresh_url(_datastores: Datastores) -> Iterator[str]:
+    """An empty datastore of four shards over two servers, as good as new, for ``app``."""
+    with _datastores.fresh() as url:
+        yield url
 
 
 @pytest.fixture
@@ -222,6 +232,20 @@ def new_row() -> Callable[[], uuid.UUID]:
 def row(new_row: Callable[[], uuid.UUID]) -> uuid.UUID:
     """A row_key that no other test has."""
     return new_row()
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Poll until a condition holds, or fail."""
+
+    def wait(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"after {timeout_s} s, not yet: {what}")
+            time.sleep(0.01)
+
+    return wait
 
 
 # ---- servers that are not ours

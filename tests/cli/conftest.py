@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -84,17 +83,3 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             if stream is not None:
                 stream.close()
         process.wait()
-
-
-@pytest.fixture
-def eventually() -> Callable[..., None]:
-    """Poll until a condition holds, or fail."""
-
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"after {timeout_s} s, not yet: {what}")
-            time.sleep(0.01)
-
-    return wait

@@ -27,8 +27,8 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.testing.servers import private_servers
 from tests.revisions import FIRST, LAST, installed
-from tests.servers import private_servers
 
 pytestmark = pytest.mark.mysql
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,6 @@ import pytest
 
 from schemaless.errors import LocalServerError
 from schemaless.local import servers
-
-
-@pytest.fixture
-def eventually() -> Callable[..., None]:
-    """Poll until a condition holds, or fail."""
-
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 30) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"after {timeout_s} s, not yet: {what}")
-            time.sleep(0.02)
-
-    return wait
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from schemaless.errors import LocalServerError
 from schemaless.local import servers
 from schemaless.local.description import Description, LocalServer
-from tests.servers import private_servers
+from schemaless.testing.servers import private_servers
 
 pytestmark = pytest.mark.mysql
 

@@ -15,8 +15,8 @@ from schemaless.mysql import writers
 from schemaless.mysql.errors import CannotObserve
 from schemaless.mysql.pool import Connection, NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts
-from tests.servers import private_servers
 
 pytestmark = pytest.mark.mysql
 

@@ -16,7 +16,7 @@ from schemaless.mysql.pool import Connection, NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store import changes
-from tests.servers import private_servers
+from schemaless.testing.servers import private_servers
 
 pytestmark = pytest.mark.mysql
 

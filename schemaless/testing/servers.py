@@ -1,4 +1,4 @@
-"""Private servers for the test suite: started here, stopped at its end, whatever ends it."""
+"""Private servers for a test run: started here, stopped at its end, whatever ends it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ def private_servers(
         count: how many.
         options: further options of the servers, over the relaxed ones.
         replicas: of each; see ``LocalServer.replicas``.
+
+    Raises:
+        LocalServerError: no server program could be had, or it did not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="schemaless-test-"))
     try:

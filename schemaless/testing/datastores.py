@@ -1,0 +1,135 @@
+"""Datastores for tests: each as good as new, most of them used before.
+
+To look through one of four shards and to truncate what was written to takes a tenth of the time in which one is
+created and dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from schemaless.errors import SchemalessError
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.schema import databases_like
+from schemaless.mysql.urls import parse_url
+
+_LOCK_WAIT: Final = b"SET SESSION lock_wait_timeout = 1"
+"""In place of a day, or a year: a test may have left a transaction open."""
+
+_NEXT_ID: Final = re.compile(r" AUTO_INCREMENT=\d+")
+
+_Table = tuple[NodePool, str, str]
+"""Server, database and name."""
+
+
+class _Made(NamedTuple):
+    name: str
+    url: str
+    picture: dict[_Table, tuple[str, int]]
+
+
+class Datastores:
+    """Hands out empty datastores on running servers, one for each test.
+
+    One that comes back is handed out again once its ``cell`` tables are truncated, after which added_ids begin at 1 as
+    in a new one. That is done where every other table, and every definition, is what it was; else it is dropped. What
+    a test leaves behind, a thread or a process, may so meet the datastore of a later test under the same URL.
+
+    Args:
+        servers: the URL of each server, for an account that may look through, truncate and drop what is made.
+        make: creates a datastore of a name on these servers and returns its URL.
+        prefix: what the names begin with; nobody else's databases may begin so.
+    """
+
+    def __init__(self, servers: Sequence[str], make: Callable[[str], str], prefix: str) -> None:
+        self._make = make
+        self._prefix = prefix
+        self._count = 0
+        self._free: list[_Made] = []
+        urls = [parse_url(url) for url in servers]
+        self._pools = [NodePool(url.node, url.credentials, PoolOptions(pool_size=1)) for url in urls]
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
+        """Yield the URL of an empty datastore that is handed out to nobody else until the block ends.
+
+        Raises:
+            SchemalessError: whatever ``make`` raises.
+        """
+        made = self._used_before() or self._new()
+        try:
+            yield made.url
+        finally:
+            self._free.append(made)
+
+    def close(self, *, drop: bool) -> None:
+        """Close the connections, and with ``drop`` remove whatever was made here, also what a test spoiled.
+
+        Raises:
+            ServerError: a database could not be dropped.
+        """
+        for number in range(1, self._count + 1) if drop else ():
+            self._drop(f"{self._prefix}{number}")
+        for pool in self._pools:
+            pool.close()
+
+    def _new(self) -> _Made:
+        self._count += 1
+        name = f"{self._prefix}{self._count}"
+        url = self._make(name)
+        picture, _ = self._picture(name)
+        return _Made(name, url, picture)
+
+    def _used_before(self) -> _Made | None:
+        while self._free:
+            made = self._free.pop()
+            # What cannot be had in time, since a test holds a lock on it, is left until the end.
+            with contextlib.suppress(SchemalessError):
+                picture, written = self._picture(made.name)
+                if picture == made.picture:
+                    for pool, database, table in written:
+                        _execute(pool, f"TRUNCATE TABLE `{database}`.`{table}`")
+                    return made
+                self._drop(made.name)
+        return None
+
+    def _picture(self, name: str) -> tuple[dict[_Table, tuple[str, int]], list[_Table]]:
+        """Return the definition of each table, with the checksum of its rows, and the cell tables that have had rows.
+
+        Rows of cell tables are not in the checksum.
+        """
+        picture: dict[_Table, tuple[str, int]] = {}
+        written = []
+        for pool in self._pools:
+            for database in databases_like(pool, name):
+                for row in _rows(pool, f"SHOW TABLES FROM `{database}`"):
+                    table = (pool, database, str(row[0]))
+                    named = f"`{database}`.`{row[0]}`"
+                    definition = str(_rows(pool, f"SHOW CREATE TABLE {named}")[0][1])
+                    if row[0] == "cell":
+                        # A table shows its next id unless that is 1.
+                        if _NEXT_ID.search(definition):
+                            written.append(table)
+                        picture[table] = _NEXT_ID.sub("", definition), 0
+                    else:
+                        picture[table] = definition, int(_rows(pool, f"CHECKSUM TABLE {named}")[0][1] or 0)
+        return picture, written
+
+    def _drop(self, name: str) -> None:
+        for pool in self._pools:
+            for database in databases_like(pool, name):
+                _execute(pool, f"DROP DATABASE `{database}`")
+
+
+def _rows(pool: NodePool, sql: str) -> tuple[tuple[Any, ...], ...]:
+    return pool.run(lambda connection: connection.rows(sql.encode()))
+
+
+def _execute(pool: NodePool, sql: str) -> None:
+    with pool.connection() as connection:
+        connection.execute(_LOCK_WAIT)
+        connection.execute(sql.encode())

@@ -1,0 +1,134 @@
+"""The pytest plugin: options and fixtures for the tests of applications that use a datastore.
+
+pytest imports this in every run of an environment that has schemaless, so it imports nothing but pytest until a fixture
+is used.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from schemaless.store.datastore import Datastore
+    from schemaless.testing.datastores import Datastores
+
+_FLAVOURS = ("mysql", "mariadb")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options; each may stand in the configuration file too, with underscores."""
+    group = parser.getgroup("schemaless")
+    group.addoption(
+        "--schemaless-server",
+        action="append",
+        metavar="URL",
+        help="create datastores on this server, and drop them in the end; may be given again for more servers "
+        "(default: private servers, started when a test needs them)",
+    )
+    group.addoption("--schemaless-flavour", choices=_FLAVOURS, help="kind of private servers (default: mysql)")
+    group.addoption("--schemaless-servers", type=int, metavar="N", help="number of private servers (default: 2)")
+    group.addoption("--schemaless-shards", type=int, metavar="N", help="shards of each datastore (default: 4)")
+    parser.addini("schemaless_server", "URLs of servers to use, one a line", type="linelist")
+    parser.addini("schemaless_flavour", "kind of private servers: mysql or mariadb", default="mysql")
+    parser.addini("schemaless_servers", "number of private servers", default="2")
+    parser.addini("schemaless_shards", "shards of each datastore", default="4")
+
+
+@pytest.fixture(scope="session")
+def schemaless_servers(pytestconfig: pytest.Config) -> Iterator[list[str]]:
+    """URLs of running servers, without passwords: private ones that end with the session, or those that were named.
+
+    Meanwhile ``SCHEMALESS_PASSWORD`` is the password of the servers that were named, where they have one.
+    """
+    with ExitStack() as stack:
+        with _failing_in_one_line("no server to test on (--schemaless-server names one that runs already)"):
+            urls = stack.enter_context(_servers(pytestconfig))
+        yield urls
+
+
+@pytest.fixture(scope="session")
+def _schemaless_datastores(pytestconfig: pytest.Config, schemaless_servers: list[str]) -> Iterator[Datastores]:
+    from schemaless.store.create import create
+    from schemaless.testing.datastores import Datastores
+
+    shards = _number(pytestconfig, "shards")
+    # Workers of one run, and several runs, may share a server.
+    prefix = f"test_{secrets.token_hex(4)}_"
+    with _failing_in_one_line("no datastore to test on"):
+        datastores = Datastores(schemaless_servers, lambda name: create(name, shards, schemaless_servers), prefix)
+    yield datastores
+    with _failing_in_one_line(f"databases {prefix}... were not dropped"):
+        datastores.close(drop=bool(_setting(pytestconfig, "server")))
+
+
+@pytest.fixture
+def schemaless_url(_schemaless_datastores: Datastores) -> Iterator[str]:
+    """The URL of an empty datastore, this test's own, for code that connects by itself."""
+    with ExitStack() as stack:
+        with _failing_in_one_line("no datastore to test on"):
+            url = stack.enter_context(_schemaless_datastores.fresh())
+        yield url
+
+
+@pytest.fixture
+def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
+    """An open, empty datastore, this test's own: the one that ``schemaless_url`` names."""
+    from schemaless.store.datastore import connect
+
+    with connect(schemaless_url) as opened:
+        yield opened
+
+
+@contextmanager
+def _servers(config: pytest.Config) -> Iterator[list[str]]:
+    if named := _setting(config, "server"):
+        from schemaless.mysql.pool import NodePool, PoolOptions
+        from schemaless.mysql.urls import PASSWORD_VARIABLE, parse_url
+
+        urls = [parse_url(url) for url in named]
+        with pytest.MonkeyPatch.context() as patch:
+            # It stays out of URLs, which show in reports of failures.
+            if urls[0].credentials.password is not None:
+                patch.setenv(PASSWORD_VARIABLE, urls[0].credentials.password)
+            for url in urls:
+                with closing(NodePool(url.node, url.credentials, PoolOptions(pool_size=1))) as pool:
+                    pool.run(lambda connection: connection.rows(b"SELECT 1"))
+            yield [url.for_database("") for url in urls]
+    else:
+        from schemaless.testing.servers import private_servers
+
+        with private_servers(_setting(config, "flavour"), _number(config, "servers")) as running:
+            yield [server.url for server in running]
+
+
+@contextmanager
+def _failing_in_one_line(what: str) -> Iterator[None]:
+    from schemaless.errors import SchemalessError
+
+    try:
+        yield
+    except SchemalessError as problem:
+        raise _failed(f"{what}: {problem}") from None
+
+
+def _setting(config: pytest.Config, name: str) -> Any:
+    """Return what the command line says, else the configuration file, else the default."""
+    given = config.getoption(f"schemaless_{name}")
+    return config.getini(f"schemaless_{name}") if given is None else given
+
+
+def _number(config: pytest.Config, name: str) -> int:
+    value = _setting(config, name)
+    try:
+        return int(value)
+    except ValueError:
+        raise _failed(f"schemaless_{name} in the configuration must be a number, got {value!r}") from None
+
+
+def _failed(message: str) -> BaseException:
+    return pytest.fail.Exception(message, pytrace=False)

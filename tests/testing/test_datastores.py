@@ -1,0 +1,107 @@
+"""Datastores that tests get: used before, and yet as good as new."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import uuid
+from collections.abc import Iterator
+
+import pymysql
+import pytest
+
+import schemaless
+from schemaless.mysql.urls import parse_url
+from schemaless.testing.datastores import Datastores
+from tests.foreign import databases
+
+pytestmark = pytest.mark.mysql
+_runs = itertools.count(1)
+
+
+@pytest.fixture
+def made(server_urls, prefix) -> Iterator[Datastores]:
+    create = lambda name: schemaless.create(name, 4, server_urls)  # noqa: E731
+    datastores = Datastores(server_urls, create, f"{prefix}shelf{next(_runs)}_")
+    yield datastores
+    datastores.close(drop=True)
+
+
+def statement(url: str, sql: str) -> None:
+    """Run a statement on the catalog's server of a datastore; {db} is the datastore's name."""
+    parsed = parse_url(url)
+    node = parsed.node
+    connection = pymysql.connect(
+        host=node.host,
+        port=node.port or 3306,
+        unix_socket=node.socket,
+        user=parsed.credentials.username,
+        password=parsed.credentials.password or "",
+        autocommit=True,
+    )
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.execute(sql.format(db=parsed.database))
+
+
+def test_a_datastore_that_comes_back_is_empty_and_counts_from_one(made):
+    """Whatever cells a test wrote, the next one gets the same databases with none, and added_ids as in new ones."""
+    rows = [uuid.UUID(int=number) for number in range(40)]
+    seen = set()
+    for _ in range(3):
+        with made.fresh() as url, schemaless.connect(url) as store:
+            assert [list(store.scan_shard(shard)) for shard in range(4)] == [[]] * 4
+            puts = store.put_cells([schemaless.NewCell(row, "BASE", 1, {"n": 1}) for row in rows])
+            seen.add(url)
+
+            assert {store.shard_of(put.key.row_key) for put in puts} == {0, 1, 2, 3}
+            assert min(put.added_id for put in puts) == 1
+    assert len(seen) == 1
+
+
+def test_two_datastores_at_once_are_two(made):
+    """Nobody else gets what is in use."""
+    with made.fresh() as first, made.fresh() as second:
+        assert first != second
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE {db}.datastore SET ready = 0",
+        "INSERT INTO {db}.cluster (name) VALUES ('another')",
+        "DROP DATABASE {db}_0001",
+        "CREATE TABLE {db}_0000.another (n INT)",
+        "ALTER TABLE {db}_0000.cell ADD COLUMN another INT",
+        "UPDATE {db}_0000.shard_identity SET shard = 3",
+    ],
+)
+def test_a_datastore_that_a_test_spoiled_is_dropped(made, server_urls, sql):
+    """Anything but cells that is not as it was: the next test gets another one."""
+    with made.fresh() as spoiled:
+        statement(spoiled, sql)
+
+    with made.fresh() as url, schemaless.connect(url) as store:
+        assert store.put_cell(uuid.UUID(int=1), "BASE", 1, {}).added_id == 1
+        assert url != spoiled
+        there = databases(server_urls[0], os.environ.get("SCHEMALESS_PASSWORD"))
+        assert [name for name in there if name.startswith(str(parse_url(spoiled).database))] == []
+
+
+def test_a_datastore_that_a_test_left_locked_is_left_alone(made):
+    """A transaction that was forgotten holds up no later test for long."""
+    with made.fresh() as locked:
+        store = schemaless.connect(locked)
+        store.put_cell(uuid.UUID(int=1), "BASE", 1, {})
+        shard = store.shard_of(uuid.UUID(int=1))
+        left_open = store.shards.pool_for(store.shards.node_of(shard)).connection()
+        connection = left_open.__enter__()
+        connection.execute(b"START TRANSACTION")
+        connection.rows(f"SELECT * FROM {store.shards.database(shard)}.cell".encode())
+
+    with made.fresh() as url:
+        assert url != locked
+
+    connection.execute(b"ROLLBACK")
+    left_open.__exit__(None, None, None)
+    store.close()

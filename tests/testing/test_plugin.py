@@ -1,0 +1,168 @@
+"""The pytest plugin, in runs of pytest of its own, as users have them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from schemaless.local.binaries import cache_folder
+from schemaless.mysql.urls import parse_url
+from tests.foreign import databases, rows
+
+pytest_plugins = ["pytester"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+# pytester gives each run another home.
+_CACHE = cache_folder()
+
+NO_SERVER = "no server to test on (--schemaless-server names one that runs already): "
+# PyMySQL drops its socket unclosed where nobody listens.
+UNCLOSED = ("-W", "ignore:unclosed:ResourceWarning")
+
+NEW_IN_EACH_TEST = """
+import os, pathlib, uuid, pytest, schemaless
+
+@pytest.mark.parametrize("number", range(6))
+def test_new(schemaless_datastore, schemaless_url, schemaless_servers, number):
+    assert schemaless_datastore.shard_count == 3
+    assert schemaless_datastore.put_cell(uuid.uuid4(), "BASE", 1, {}).added_id == 1
+    with schemaless.connect(schemaless_url) as store:
+        assert store.name == schemaless_datastore.name
+    with pathlib.Path("seen").open("a") as file:
+        print(os.getpid(), *schemaless_servers, file=file)
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """Run pytest in a process of its own."""
+    monkeypatch.setenv("SCHEMALESS_CACHE", str(_CACHE))
+    monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
+    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+        monkeypatch.delenv(name)
+    return lambda *arguments: pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", *arguments)
+
+
+def seen(folder: Path) -> dict[str, list[str]]:
+    """Return the URLs of servers that each process of a run wrote down."""
+    lines = [line.split() for line in (folder / "seen").read_text().splitlines()]
+    return {pid: urls for pid, *urls in lines}
+
+
+@pytest.mark.mysql
+def test_the_example_of_the_page_runs(pytester, run):
+    """The tests and the settings that docs/testing.md shows, where neither [cli] nor [fast] is installed."""
+    page = PAGE.read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (settings,) = re.findall(r"^```ini\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    missing = ("click", "rich", "deflate", "msgspec", "orjson", "ormsgpack")
+    pytester.makeconftest(f"import sys\nsys.modules.update(dict.fromkeys({missing}))")
+    pytester.makeini(settings)
+    pytester.makepyfile(
+        test_trips=example,
+        test_settings="""
+            from tests.foreign import rows
+
+            def test_settings(schemaless_servers):
+                assert len(schemaless_servers) == 1
+                assert "MariaDB" in rows(schemaless_servers[0], None, "SELECT VERSION()")[0][0]
+        """,
+    )
+
+    run().assert_outcomes(passed=3)
+
+
+@pytest.mark.mysql
+def test_each_worker_of_xdist_has_servers_of_its_own(pytester, run):
+    """Every test has an empty datastore, workers meet nowhere, and nothing is left when the run ends."""
+    pytester.makepyfile(NEW_IN_EACH_TEST)
+
+    run("-n", "2", "--schemaless-shards=3", "--schemaless-servers=1").assert_outcomes(passed=6)
+
+    by_worker = seen(pytester.path)
+    sockets = {Path(str(parse_url(url).node.socket)) for (url,) in by_worker.values()}
+    assert len(by_worker) == len(sockets) == 2
+    assert [socket for socket in sockets if socket.exists()] == []
+
+
+@pytest.mark.mysql
+def test_servers_go_when_the_run_is_killed(pytester, run, eventually):
+    """Kill -9 of pytest: the servers and their folder are removed all the same."""
+    pytester.makepyfile(
+        """
+        import os, pathlib, signal
+        from tests.foreign import rows
+
+        def test_killed(schemaless_servers):
+            (row,) = rows(schemaless_servers[0], None, "SELECT @@datadir")
+            pathlib.Path("folder").write_text(str(pathlib.Path(row[0]).parents[1]))
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+
+    assert run("--schemaless-flavour=mariadb").ret == -9
+    folder = Path((pytester.path / "folder").read_text())
+    eventually(lambda: not folder.exists(), f"{folder} is removed")
+
+
+@pytest.mark.mysql
+def test_on_servers_that_run_already_nothing_is_left_and_no_password_shows(pytester, run, servers):
+    """--schemaless-server in place of private servers: both are used, and their databases are what they were."""
+    urls = []
+    for server in servers:
+        rows(server.url, None, "CREATE USER plugin@localhost IDENTIFIED BY 'secret'")
+        rows(server.url, None, "GRANT ALL ON *.* TO plugin@localhost")
+        urls.append(server.url.replace("root@", "plugin:secret@"))
+    before = [databases(server.url, None) for server in servers]
+    pytester.makepyfile(NEW_IN_EACH_TEST + "    assert number != 5, (schemaless_url, schemaless_servers)")
+
+    done = run("--schemaless-shards=3", *(f"--schemaless-server={url}" for url in urls))
+
+    done.assert_outcomes(passed=5, failed=1)
+    assert "secret" not in done.stdout.str() + done.stderr.str()
+    assert list(seen(pytester.path).values()) == [[url.replace(":secret", "") for url in urls]]
+    assert [databases(server.url, None) for server in servers] == before
+    for server in servers:
+        rows(server.url, None, "DROP USER plugin@localhost")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], NO_SERVER + "SCHEMALESS_MYSQLD"),
+        ([*UNCLOSED, "--schemaless-server=mysql://root@/?unix_socket=/none"], NO_SERVER + "/none: "),
+        (["--schemaless-server=postgresql://db"], NO_SERVER + "URL scheme must be mysql"),
+        (["-o", "schemaless_servers=many"], "schemaless_servers in the configuration must be a number, got 'many'"),
+    ],
+)
+def test_without_a_server_each_test_fails_in_one_line(pytester, run, monkeypatch, arguments, message):
+    """What came, and what to do; no traceback of ours."""
+    monkeypatch.setenv("SCHEMALESS_MYSQLD", "/none/mysqld")
+    pytester.makepyfile(NEW_IN_EACH_TEST)
+
+    done = run(*arguments)
+
+    done.assert_outcomes(errors=6)
+    errors = re.findall(r"^_+ ERROR at setup of test_new.*_\n(.*\n)(?=[_=])", done.stdout.str(), re.MULTILINE)
+    assert [line.startswith(message) for line in errors] == [True] * 6
+
+
+def test_a_run_without_the_fixtures_pays_nothing(pytester, run):
+    """The plugin is there, and has imported nothing of the library and no driver."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_imports(pytestconfig):
+            assert pytestconfig.pluginmanager.has_plugin("schemaless")
+            ours = {name for name in sys.modules if name.partition(".")[0] == "schemaless"}
+            assert ours == {"schemaless", "schemaless.testing", "schemaless.testing.plugin"}
+            assert not {"pymysql", "sqlalchemy", "msgpack", "alembic"} & set(sys.modules)
+        """
+    )
+
+    run().assert_outcomes(passed=1)
