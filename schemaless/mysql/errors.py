@@ -22,7 +22,7 @@ class ReplyTimedOut(ConnectionLost):
 
 
 class Deadlock(ServerTimeout):
-    """The server chose this transaction to end a deadlock; all of it was rolled back."""
+    """The server ended this transaction, because of a deadlock or the like: rolled back, it may simply be repeated."""
 
 
 class DuplicateKey(ServerRefused):
@@ -38,23 +38,33 @@ class CannotObserve(ServerRefused):
 
 
 _LOST: Final = frozenset({2006, 2013, 2014, 2027, 2055, 1053, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 3169})
-_UNREACHABLE: Final = frozenset({1040, 1129, 1130, 1203, 1226, 2002, 2003, 2004, 2005, 2009, 2026})
-_DENIED: Final = frozenset({1044, 1045, 1095, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 3118, 3159, 4151})
+_UNREACHABLE: Final = frozenset({1040, 1203, 2002, 2003, 2004, 2005, 2009, 2026})
+_DENIED: Final = frozenset(
+    {1044, 1045, 1095, 1130, 1142, 1143, 1227, 1370, 1410, 1698, 1820, 1862, 3118, 3159, 3955, 4151}
+)
 _WAITED: Final = frozenset({1205, 1317, 1969, 3024, 3572})
+_REPEAT: Final = frozenset({1020, 1213, 1412, 3101})
+_ACCOUNT_LIMIT: Final = 1226
 _MISSING: Final = frozenset({1008, 1049, 1146})
 _NEXT_STEP: Final = {
     1021: "the server's disk is full: make room, then repeat",
     1114: "the server's disk or tablespace is full: make room, then repeat",
     1040: "it has no connection free: raise max_connections or use smaller pools",
+    1129: "the server takes no more connections from this host: look for what broke them, then FLUSH HOSTS there",
+    1153: "raise max_allowed_packet there",
+    1203: "the account has no connection free: raise max_user_connections or use smaller pools",
+    1226: "raise the account's limit, or use smaller pools",
     1045: "check the account in the URL and the password in SCHEMALESS_PASSWORD",
     1698: "the account may not log in this way: check the account in the URL and SCHEMALESS_PASSWORD",
     1205: "a lock was not given in time; nothing was written",
     1290: "the server is read-only: is it a replica?",
+    1792: "the server is read-only: is it a replica?",
     1836: "the server is read-only: is it a replica?",
     2002: "is the server running, and is the socket right?",
     2003: "is the server running, and are host and port right?",
     3159: "it wants encrypted connections: add ssl_mode=required to the URL",
 }
+_OF_DRIVERS: Final = frozenset({"MySQLdb", "builtins", "pymysql", "socket", "sqlalchemy", "ssl", "struct"})
 _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _TLS: Final = (
     ("mismatch, certificate", "use a name that is in the certificate, or have only the CA checked: ssl_mode=verify_ca"),
@@ -74,6 +84,11 @@ def error_code(error: BaseException) -> int | None:
     if error.args and isinstance(error.args[0], int):
         return error.args[0]
     return None
+
+
+def is_drivers(error: BaseException) -> bool:
+    """Whether a driver can have raised this, and not, say, the handler of a signal that came while it waited."""
+    return type(error).__module__.partition(".")[0] in _OF_DRIVERS
 
 
 def translated(error: BaseException, node: str, shard: int | None, *, connecting: bool) -> ServerError:
@@ -102,7 +117,7 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
         kind = ServerRefused
     elif code == 1062:
         kind = DuplicateKey
-    elif code == 1213:
+    elif code in _REPEAT:
         kind = Deadlock
     elif code in _DENIED:
         kind = AccessDenied
@@ -110,7 +125,7 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
         kind = ServerTimeout
     elif code in _MISSING:
         kind = DatabaseMissing
-    elif connecting and (code in _UNREACHABLE or code in _LOST or not code):
+    elif connecting and (code in _UNREACHABLE or code in _LOST or code == _ACCOUNT_LIMIT or not code):
         kind = ServerUnavailable
     elif code in _LOST or code in _UNREACHABLE or not code:
         # No number means that the driver lost its place in the protocol or the socket failed under it.

@@ -27,6 +27,7 @@ from sqlalchemy.pool import NullPool
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import (
+    BodyTooLarge,
     InvalidInput,
     OutcomeUnknown,
     SchemalessError,
@@ -34,7 +35,7 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, translated
+from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, is_drivers, translated
 from schemaless.mysql.urls import Credentials, driver_arguments, sqlalchemy_url
 
 T = TypeVar("T")
@@ -79,17 +80,17 @@ class Connection:
 
     Attributes:
         shard: what it is used for now; named in errors.
-        in_transaction: whether a transaction may be open on it; what follows would become a part of that.
+        unfinished: whether a transaction may be open on it, or a lock held by it, for what follows: it is closed then.
     """
 
     __slots__ = (
         "_raw",
         "auto_increment_increment",
         "connected_at_s",
-        "in_transaction",
         "max_allowed_packet",
         "node",
         "shard",
+        "unfinished",
         "version",
     )
 
@@ -97,7 +98,7 @@ class Connection:
         self._raw = raw
         self.node = node
         self.shard = shard
-        self.in_transaction = False
+        self.unfinished = False
         self.connected_at_s: float = facts["connected_at_s"]
         self.max_allowed_packet: int = facts["max_allowed_packet"]
         self.auto_increment_increment: int = facts["auto_increment_increment"]
@@ -134,6 +135,9 @@ class Connection:
         try:
             cursor.execute(sql)
         except Exception as error:
+            if not is_drivers(error):
+                self.unfinished = True
+                raise
             raise translated(error, self.node, self.shard, connecting=False) from error
 
     @contextmanager
@@ -143,16 +147,17 @@ class Connection:
         Raises:
             ConnectionLost: the reply to COMMIT or ROLLBACK did not come, or was a refusal.
         """
-        self.in_transaction = True
-        self.execute(b"START TRANSACTION")
-        try:
-            yield
-        except ConnectionLost:
-            raise
-        except Exception:
-            self._end_transaction(b"ROLLBACK")
-            raise
-        self._end_transaction(b"COMMIT")
+        with self.whole():
+            self.execute(b"START TRANSACTION")
+            try:
+                yield
+            except ConnectionLost:
+                raise
+            except Exception:
+                self._end_transaction(b"ROLLBACK")
+                self.unfinished = False
+                raise
+            self._end_transaction(b"COMMIT")
 
     def _end_transaction(self, sql: bytes) -> None:
         try:
@@ -162,7 +167,13 @@ class Connection:
         except ServerError as error:
             # MySQL rolls back where COMMIT is interrupted. MariaDB may leave the transaction open, after ROLLBACK too.
             raise ConnectionLost(error.message, node=error.node, shard=error.shard, code=error.code) from error
-        self.in_transaction = False
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """For a block that leaves the session as it found it: where it does not come to its end, nobody gets that."""
+        self.unfinished = True
+        yield
+        self.unfinished = False
 
 
 class _CheckedOut:
@@ -305,7 +316,7 @@ class NodePool:
             connection.close()
             # The server restarted, or closed what was idle: older connections are likely as dead.
             self._lost_at_s = time.monotonic()
-        elif connection.in_transaction or connection.connected_at_s < self._closed_at_s:
+        elif connection.unfinished or connection.connected_at_s < self._closed_at_s:
             connection.close()
         elif error is None or isinstance(error, Exception):
             self._idle.append(connection)
@@ -325,6 +336,8 @@ class NodePool:
         except (TypeError, sqlalchemy.exc.ArgumentError) as error:
             raise InvalidInput(f"the URL's options cannot be used: {error}") from error
         except Exception as error:
+            if not is_drivers(error):
+                raise
             raise translated(error, str(self.node), shard, connecting=True) from error
 
     def connection(self, shard: int | None = None) -> _CheckedOut:
@@ -371,6 +384,11 @@ class NodePool:
                     ) from error
             except Deadlock as error:
                 last = error
+            except BodyTooLarge as error:
+                if lost is None or not writes:
+                    raise
+                # This connection takes less than the one that was lost, which may have written it.
+                raise _unknown(lost, str(error), lost) from error
             except ServerError as error:
                 last = error
                 # At first, say so at once. After a loss the server may be restarting, or be busy with what it got.
@@ -378,13 +396,7 @@ class NodePool:
                     break
         assert last is not None
         if writes and lost is not None:
-            raise OutcomeUnknown(
-                f"the reply to a write was lost ({lost.message}), and repeating it did not tell ({last.message}); "
-                "write the same cells again to settle it",
-                node=last.node,
-                shard=shard,
-                code=last.code,
-            ) from last
+            raise _unknown(lost, last.message, last) from last
         raise last
 
     @contextmanager
@@ -411,12 +423,13 @@ class NodePool:
             raise translated(error, str(self.node), None, connecting=connecting) from error
 
     @contextmanager
-    def sqlalchemy_connection(self, database: str) -> Iterator[sqlalchemy.Connection]:
+    def sqlalchemy_connection(self, database: str, *, writes: bool = False) -> Iterator[sqlalchemy.Connection]:
         """Give a SQLAlchemy connection of its own to one database, in one transaction; for schema and catalog work.
 
         Not one of the pool's: those belong to no database, and Alembic looks for tables in the connection's own.
 
         Raises:
+            OutcomeUnknown: with ``writes``: the connection was lost.
             ServerError: whatever the server or the driver raised.
         """
         engine = sqlalchemy.create_engine(
@@ -432,7 +445,10 @@ class NodePool:
                 connecting = False
                 yield connection
         except sqlalchemy.exc.SQLAlchemyError as error:
-            raise translated(error, str(self.node), None, connecting=connecting) from error
+            raised = translated(error, str(self.node), None, connecting=connecting)
+            if writes and isinstance(raised, ConnectionLost):
+                raised = _unknown(raised, "it was not repeated", raised)
+            raise raised from error
 
     def close(self) -> None:
         """Close every idle connection, and each one in use when it is given back.
@@ -460,6 +476,16 @@ class NodePool:
                 except (AttributeError, TypeError, ValueError, OSError):
                     _of_the_parent.append(connection)
             os.close(nowhere)
+
+
+def _unknown(lost: ConnectionLost, then: str, last: ServerError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"the reply to a write was lost ({lost.message}), and repeating it did not tell ({then}); "
+        "make the same call again to settle it",
+        node=last.node,
+        shard=last.shard,
+        code=last.code,
+    )
 
 
 _all_pools: weakref.WeakSet[NodePool] = weakref.WeakSet()

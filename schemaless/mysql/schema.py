@@ -36,7 +36,7 @@ class Identity:
 def create_database(pool: NodePool, database: str) -> None:
     """Create an empty database, if it is not there, with the character set named outright."""
     statement = f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET {CHARACTER_SET} COLLATE {COLLATION}"
-    pool.run(lambda connection: connection.execute(statement.encode()))
+    pool.run(lambda connection: connection.execute(statement.encode()), writes=True)
 
 
 def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
@@ -55,7 +55,7 @@ def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
             b"WHERE NOT EXISTS (SELECT * FROM alembic_version)" % revisions.head(branch).encode()
         )
 
-    pool.run(operation)
+    pool.run(operation, writes=True)
 
 
 def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
@@ -69,7 +69,7 @@ def create_shard(pool: NodePool, database: str, identity: Identity) -> None:
     statement = insert_identity(
         database, identity.datastore, identity.shard, identity.shard_count, identity.placement, identity.format
     )
-    pool.run(lambda connection: connection.execute(statement), shard=identity.shard)
+    pool.run(lambda connection: connection.execute(statement), shard=identity.shard, writes=True)
     verify_identity(pool, database, identity)
 
 

@@ -112,12 +112,11 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
     Raises:
         FeedRefused: the account may not lock the table.
     """
-    connection.execute(b"SET SESSION lock_wait_timeout=1")
-    try:
+    with connection.whole():
+        connection.execute(b"SET SESSION lock_wait_timeout=1")
+        top = None
         try:
             connection.execute(b"LOCK TABLES `%b`.cell READ" % database.encode())
-        except ServerTimeout:
-            return None
         except AccessDenied as refusal:
             raise FeedRefused(
                 f"cells that are committed late cannot be told from gaps: {_grant(connection)} "
@@ -126,12 +125,13 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
                 shard=connection.shard,
                 code=refusal.code,
             ) from refusal
-        try:
-            return top_id(connection, database)
-        finally:
+        except ServerTimeout:
+            pass
+        else:
+            top = top_id(connection, database)
             connection.execute(b"UNLOCK TABLES")
-    finally:
         connection.execute(b"SET SESSION lock_wait_timeout=DEFAULT")
+        return top
 
 
 def gtid_position(connection: Connection) -> str:

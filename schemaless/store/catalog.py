@@ -105,7 +105,7 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
     Raises:
         DuplicateKey: a description is there already.
     """
-    with pool.sqlalchemy_connection(topology.name) as connection:
+    with pool.sqlalchemy_connection(topology.name, writes=True) as connection:
         # First, and never over another: two creations at once meet here, and the second is refused.
         connection.execute(
             insert(tables.datastore).values(
@@ -133,5 +133,5 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
 
 def mark_ready(pool: NodePool, name: str) -> None:
     """Write down that every shard is there."""
-    with pool.sqlalchemy_connection(name) as connection:
+    with pool.sqlalchemy_connection(name, writes=True) as connection:
         connection.execute(update(tables.datastore).values(ready=1))

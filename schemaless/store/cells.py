@@ -20,6 +20,7 @@ from schemaless.errors import (
     CorruptBody,
     OutcomeUnknown,
     SchemalessError,
+    ServerRefused,
     ServerTimeout,
     ServerUnavailable,
 )
@@ -160,6 +161,7 @@ class Cells:
             there: dict[CellKey, Put] = {}
             missing = ordered
             look = look_first
+            met: DuplicateKey | None = None
             for _ in range(_RACES):
                 if look:
                     there = self._compare(connection, database, shard, ordered)
@@ -168,10 +170,17 @@ class Cells:
                     return list(there.values())
                 try:
                     return [*there.values(), *_insert(connection, database, missing)]
-                except DuplicateKey:
+                except DuplicateKey as error:
                     # Compared after the transaction has ended: inside it, its snapshot could hide the other's row.
-                    look = True
-            raise AssertionError(f"shard {shard}: rows that INSERT met were never there to SELECT, {_RACES} times over")
+                    look, met = True, error
+            assert met is not None
+            raise ServerRefused(
+                f"{met.message}, {_RACES} times over, and no row with the cell's key is there; has the table another "
+                "unique key, or a trigger?",
+                node=connection.node,
+                shard=shard,
+                code=met.code,
+            )
 
         return self._shards.run(shard, operation, writes=True)
 
@@ -227,7 +236,7 @@ class Cells:
             if not tried:
                 # No COMMIT was ever sent, and what a lost connection leaves open is rolled back.
                 raise ServerUnavailable(
-                    f"{error.message.partition('; write')[0]}; nothing was written",
+                    f"{error.message.partition('; make')[0]}; nothing was written",
                     node=error.node,
                     shard=shard,
                     code=error.code,

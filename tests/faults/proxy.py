@@ -45,7 +45,8 @@ class Fault:
 
     Attributes:
         where: "accept", "greeting", "login", "setup", or how the statement begins, such as "INSERT".
-        at: of ``SENDING`` or ``ANSWERING``; "blocked" is "whole", once the server is held up by ``release``'s lock.
+        at: of ``SENDING`` or ``ANSWERING``; "blocked" is "whole", once the server is held up by ``release``'s lock;
+            "unread" is "before" with the statement left unread, so that the client cannot even send a long one.
         how: of ``HOWS``.
         skip: so many such events pass unharmed first.
         server_sees_s: the server's side is closed, or gets what is late, so much later than the client's.
@@ -215,6 +216,7 @@ class _Link:
             if reply[4] in (0x00, 0xFF):
                 break
         while True:
+            self._look(_kind(self._peek()))
             command = _packet(self.client)
             if command[4] == 0x01:
                 self.server.sendall(command)
@@ -222,6 +224,24 @@ class _Link:
             where = _kind(command)
             if self._ask(where, command):
                 self._answer(where, _reply(self.server))
+
+    def _peek(self) -> bytes:
+        """Return the beginning of the next command, and leave it unread."""
+        while len(found := self.client.recv(64, socket.MSG_PEEK)) < 5:
+            if not found:
+                _ended()
+        return found
+
+    def _look(self, where: str) -> None:
+        """Let a fault strike that leaves a command unread."""
+        fault = self.proxy.strike(where, ("unread",))
+        if fault is not None:
+            self.struck = True
+            # Looked for rather than read: what is there already stays.
+            poll = select.poll()
+            poll.register(self.client, select.POLLRDHUP)
+            poll.poll(_PATIENCE_S * 1000)
+            raise _Cut
 
     def _ask(self, where: str, data: bytes) -> bool:
         """Pass on what the client sent; return whether a reply will come to it."""

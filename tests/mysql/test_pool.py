@@ -118,7 +118,7 @@ def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
             connection.execute(b"KILL %d" % connection_id(connection))
         connection.execute(b"DO 1")
 
-    with pytest.raises(OutcomeUnknown, match="write the same cells again"):
+    with pytest.raises(OutcomeUnknown, match="make the same call again"):
         pool.run(lose, writes=True)
     with pytest.raises(ServerUnavailable):
         pool.run(lose)
