@@ -37,11 +37,13 @@ from codec import processor
 
 import schemaless
 from schemaless.bench.logbooks import documents as logbook_documents
+from schemaless.cell import check_column_name
 from schemaless.cluster.topology import shard_database
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
+from schemaless.mysql.statements import select_latest
 from schemaless.mysql.urls import parse_url
 
 BATCH = 100
@@ -87,10 +89,12 @@ class Library:
             self.store.put_stored_cells([schemaless.NewStoredCell(*cell)], trusted=True)
 
     def latest(self, key: tuple[uuid.UUID, str]) -> object:
-        """Read one cell; for its bytes, by the one call that gives bytes: the first of all versions."""
+        """Read one cell; for its bytes, by the same statement through the call that tools use."""
         if self._encoding:
             return self.store.get_cell_latest(*key)
-        return next(self.store.get_stored_versions(*key, limit=1))
+        shard, (row_key, column) = self.store.shard_of(key[0]), key
+        sql = select_latest(self.store.shards.database(shard), [(row_key.bytes, check_column_name(column))])
+        return next(self.store.read_stored(shard, sql))
 
     def latest_of_many(self, keys: Sequence[tuple[uuid.UUID, str]]) -> object:
         """Read many cells."""
@@ -373,9 +377,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--relaxed", action="store_true", help="servers that do not wait for the disk at a commit")
     parser.add_argument("--server", action="append", help="measure on this server, by URL; once for each server")
     parser.add_argument("--shards", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batches", type=int, default=5, help="batches of a round")
-    parser.add_argument("--calls", type=int, default=40, help="single calls of a round")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--batches", type=int, default=4, help="batches of a round")
+    parser.add_argument("--calls", type=int, default=30, help="single calls of a round")
     parser.add_argument("--scanned", type=int, default=4000, help="cells of a scanned shard")
     parser.add_argument("--page", type=int, default=500, help="rows of a page of the bare scan")
     parser.add_argument("--documents", type=int, default=200, help="logbooks that bodies are taken from")

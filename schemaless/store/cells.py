@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell, check_ref_key
+from schemaless.cluster.placement import shard_for
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
 from schemaless.codec.legacy import DUPLICATE_KEYS, OVERFLOW, read_legacy
 from schemaless.codec.recode import recode
@@ -33,24 +36,31 @@ from schemaless.store.shards import ReadFrom, Shards
 _KEYS_PER_SELECT: Final = 200
 _RACES: Final = 20
 _APPEND_RACES: Final = 10_000
+_PLACE: Final = operator.attrgetter("place")
 
 
-@dataclass(frozen=True, slots=True)
+Place = tuple[bytes, str, int]
+
+
+@dataclass(slots=True)
 class EncodedCell:
     """A checked cell, ready to be written.
 
     Attributes:
+        place: the parts of ``key`` as the table has them: the order in which every writer inserts, so that two batches
+            seldom deadlock, and cheaper to look up by than ``key``.
         document: gives the document that ``body`` holds; asked only where a cell with other bytes is there already.
     """
 
     key: CellKey
+    place: Place
     body: bytes
     document: Callable[[], JSONDocument]
 
-    @property
-    def sort_key(self) -> tuple[bytes, str, int]:
-        """The order in which every writer inserts, so that two batches seldom deadlock."""
-        return self.key.row_key.bytes, self.key.column_name, self.key.ref_key
+
+def encoded_cell(key: CellKey, body: bytes, document: Callable[[], JSONDocument]) -> EncodedCell:
+    """Return a cell ready to be written; ``key`` is a checked one."""
+    return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document)
 
 
 class Cells:
@@ -101,14 +111,11 @@ class Cells:
 
     # Writing
 
-    def put_batch(
-        self, cells: Sequence[EncodedCell], shard_of: Callable[[CellKey], int], look_first: bool
-    ) -> list[Put]:
+    def put_batch(self, cells: Sequence[EncodedCell], look_first: bool) -> list[Put]:
         """Write distinct cells, one transaction a shard.
 
         Args:
             cells: no key twice.
-            shard_of: where a key belongs.
             look_first: read what is there before inserting: for repeated imports, since an INSERT that meets an
                 existing row burns an added_id.
 
@@ -118,10 +125,11 @@ class Cells:
         Raises:
             BatchError: at least one shard was not written; the others were.
         """
+        shard_count = self._shards.topology.shard_count
         by_shard: dict[int, list[EncodedCell]] = {}
         for cell in cells:
-            by_shard.setdefault(shard_of(cell.key), []).append(cell)
-        puts: dict[CellKey, Put] = {}
+            by_shard.setdefault(shard_for(cell.place[0], shard_count), []).append(cell)
+        puts: dict[Place, Put] = {}
         causes: dict[int, SchemalessError] = {}
         unreachable: dict[object, ServerUnavailable] = {}
         for shard in sorted(by_shard):
@@ -131,19 +139,18 @@ class Cells:
                 causes[shard] = type(met)(met.message, node=met.node, shard=shard, code=met.code)
                 continue
             try:
-                for put in self.put_on_shard(shard, by_shard[shard], look_first=look_first):
-                    puts[put.key] = put
+                puts |= self.put_on_shard(shard, by_shard[shard], look_first=look_first)
             except SchemalessError as error:
                 causes[shard] = error
                 if isinstance(error, ServerUnavailable):
                     # Its other shards would each wait out the same timeout.
                     unreachable[node] = error
         if causes:
-            written = [puts[cell.key] for cell in cells if cell.key in puts]
-            raise BatchError(written, [cell.key for cell in cells if cell.key not in puts], causes)
-        return [puts[cell.key] for cell in cells]
+            written = [puts[cell.place] for cell in cells if cell.place in puts]
+            raise BatchError(written, [cell.key for cell in cells if cell.place not in puts], causes)
+        return [puts[cell.place] for cell in cells]
 
-    def put_on_shard(self, shard: int, cells: Sequence[EncodedCell], *, look_first: bool = False) -> list[Put]:
+    def put_on_shard(self, shard: int, cells: Sequence[EncodedCell], *, look_first: bool = False) -> dict[Place, Put]:
         """Write distinct cells of one shard: all of them, or none.
 
         After a lost connection all of it is repeated: the unique key makes the repeated INSERT wait behind the first
@@ -154,22 +161,22 @@ class Cells:
             BodyTooLarge: a body does not fit into one statement.
             OutcomeUnknown: connections were lost again and again.
         """
-        ordered = sorted(cells, key=lambda cell: cell.sort_key)
+        ordered = sorted(cells, key=_PLACE)
         database = self._shards.database(shard)
 
-        def operation(connection: Connection) -> list[Put]:
-            there: dict[CellKey, Put] = {}
+        def operation(connection: Connection) -> dict[Place, Put]:
+            there: dict[Place, Put] = {}
             missing = ordered
             look = look_first
             met: DuplicateKey | None = None
             for _ in range(_RACES):
                 if look:
                     there = self._compare(connection, database, shard, ordered)
-                    missing = [cell for cell in ordered if cell.key not in there]
+                    missing = [cell for cell in ordered if cell.place not in there]
                 if not missing:
-                    return list(there.values())
+                    return there
                 try:
-                    return [*there.values(), *_insert(connection, database, missing)]
+                    return there | _insert(connection, database, missing)
                 except DuplicateKey as error:
                     # Compared after the transaction has ended: inside it, its snapshot could hide the other's row.
                     look, met = True, error
@@ -199,7 +206,7 @@ class Cells:
         place: list[CellKey] = []
 
         def insert(connection: Connection, key: CellKey) -> Put:
-            cell = EncodedCell(key, body, lambda: None)
+            cell = encoded_cell(key, body, lambda: None)
             ((sql, _),) = _statements(connection, database, [cell])
             with connection.transaction():
                 added_id = connection.execute(sql).last_id
@@ -253,20 +260,20 @@ class Cells:
 
     def _compare(
         self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]
-    ) -> dict[CellKey, Put]:
+    ) -> dict[Place, Put]:
         """Return a Put for each cell that is there with the same body.
 
         Raises:
             CellConflict: one is there with another body.
         """
-        wanted = {cell.key: cell for cell in cells}
-        same: dict[CellKey, Put] = {}
-        for row in self.by_keys(connection, database, (cell.sort_key for cell in cells)):
+        wanted = {cell.place: cell for cell in cells}
+        same: dict[Place, Put] = {}
+        for row in self.by_keys(connection, database, wanted):
             stored = self.stored(row, shard)
-            cell = wanted[stored.key]
+            cell = wanted[row[1:4]]
             if stored.body != cell.body and not self._same(stored, cell):
                 raise CellConflict(stored.decode(), shard)
-            same[stored.key] = Put(stored.key, stored.added_id, created=False)
+            same[cell.place] = Put(cell.key, stored.added_id, created=False)
         return same
 
     def _same(self, stored: StoredCell, cell: EncodedCell) -> bool:
@@ -285,22 +292,22 @@ def _telling_text(body: bytes) -> bytes | None:
     return text if read_legacy(text).keep_reason in (DUPLICATE_KEYS, OVERFLOW) else None
 
 
-def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell]) -> list[Put]:
+def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
     batches = list(_statements(connection, database, cells))
     if len(batches) == 1:
         return _insert_statement(connection, *batches[0])
-    puts: list[Put] = []
+    puts: dict[Place, Put] = {}
     with connection.transaction():
         for sql, part in batches:
-            puts += _insert_statement(connection, sql, part)
+            puts |= _insert_statement(connection, sql, part)
     return puts
 
 
-def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> list[Put]:
+def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
     done = connection.execute(sql)
     # A statement whose number of rows is known reserves its ids at once, so they follow the first without a gap.
-    step = connection.auto_increment_increment
-    return [Put(cell.key, done.last_id + position * step, created=True) for position, cell in enumerate(cells)]
+    ids = itertools.count(done.last_id, connection.auto_increment_increment)
+    return {cell.place: Put(cell.key, added_id, True) for cell, added_id in zip(cells, ids, strict=False)}
 
 
 def _statements(
@@ -328,4 +335,4 @@ def _statements(
 
 
 def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:
-    return statements.insert_cells(database, ((*cell.sort_key, cell.body) for cell in cells))
+    return statements.insert_cells(database, [(*cell.place, cell.body) for cell in cells])

@@ -10,7 +10,6 @@ from typing import Any, Self
 from schemaless.cell import (
     MAX_REF_KEY,
     Cell,
-    CellKey,
     JSONDocument,
     NewCell,
     NewStoredCell,
@@ -32,7 +31,7 @@ from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import datastore_url
 from schemaless.store.catalog import read_catalog
-from schemaless.store.cells import Cells, EncodedCell
+from schemaless.store.cells import Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
 from schemaless.store.pages import PageSize, read_page
 from schemaless.store.shards import ReadFrom, Shards
@@ -160,8 +159,9 @@ class Datastore:
             OutcomeUnknown: the reply was lost and could not be had; write the same cell again to settle it.
         """
         key = cell_key(row_key, column_name, ref_key)
-        encoded = EncodedCell(key, encode_body(body, _codec(codec)), lambda: body)
-        return self._cells.put_on_shard(self._shard(key), [encoded])[0]
+        cell = encoded_cell(key, encode_body(body, _codec(codec)), lambda: body)
+        shard = shard_for(cell.place[0], self.topology.shard_count)
+        return self._cells.put_on_shard(shard, [cell])[cell.place]
 
     def put_cells(self, cells: Iterable[NewCell], *, codec: str | None = None, look_first: bool = False) -> list[Put]:
         """Write cells, in one transaction for each shard.
@@ -188,7 +188,7 @@ class Datastore:
                 body = encode_body(cell.body, chosen)
             except InvalidBody as error:
                 raise InvalidBody(f"cell {position} of the batch, {key}: {error}; nothing was written") from None
-            encoded.append(EncodedCell(key, body, lambda document=cell.body: document))  # type: ignore[misc]
+            encoded.append(encoded_cell(key, body, lambda document=cell.body: document))  # type: ignore[misc]
         return self._put(encoded, look_first)
 
     def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
@@ -241,24 +241,21 @@ class Datastore:
             if not trusted:
                 decode_body(cell.body, self._limits)
             encoded.append(
-                EncodedCell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits))  # type: ignore[misc]
+                encoded_cell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits))  # type: ignore[misc]
             )
         return self._put(encoded, look_first)
 
-    def _shard(self, key: CellKey) -> int:
-        return shard_for(key.row_key.bytes, self.topology.shard_count)
-
     def _put(self, cells: Sequence[EncodedCell], look_first: bool) -> list[Put]:
-        distinct: dict[CellKey, EncodedCell] = {}
+        distinct: dict[Place, EncodedCell] = {}
         for cell in cells:
-            first = distinct.setdefault(cell.key, cell)
+            first = distinct.setdefault(cell.place, cell)
             if first is not cell and first.body != cell.body and not same_put(first.document(), cell.document()):
                 raise InvalidCell(f"cell {cell.key} stands in the batch twice, with two bodies; nothing was written")
-        puts = self._cells.put_batch(list(distinct.values()), self._shard, look_first)
+        puts = self._cells.put_batch(list(distinct.values()), look_first)
         if len(puts) == len(cells):
             return puts
-        by_key = {put.key: put for put in puts}
-        return [by_key[cell.key] for cell in cells]
+        by_place = dict(zip(distinct, puts, strict=True))
+        return [by_place[cell.place] for cell in cells]
 
     # Reading
 
@@ -280,8 +277,9 @@ class Datastore:
             CorruptBody: its stored bytes do not decode.
         """
         key = cell_key(row_key, column_name, ref_key)
-        shard = self._shard(key)
-        sql = statements.select_cells(self.shards.database(shard), [(key.row_key.bytes, key.column_name, key.ref_key)])
+        row = key.row_key.bytes
+        shard = shard_for(row, self.topology.shard_count)
+        sql = statements.select_cells(self.shards.database(shard), [(row, column_name, ref_key)])
         rows = self._cells.select(shard, sql, read_from)
         return self._cells.cell(rows[0], shard) if rows else None
 
