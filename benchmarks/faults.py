@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from schemaless.mysql import pool
 from schemaless.testing.servers import private_servers
+from tests.accounts import accounts_on
 from tests.faults.harness import Harness, Report
 from tests.faults.proxy import ANSWERING, HOWS, SENDING
 from tests.faults.verdicts import Untrue
@@ -86,9 +87,13 @@ def main() -> int:
     pool._FIRST_PAUSE_S = 0.002  # noqa: SLF001 - nobody else needs to wait shorter
     reports: list[Report] = []
     untrue: list[str] = []
-    with private_servers(arguments.flavour, 2) as servers:
+    with (
+        private_servers(arguments.flavour, 2) as servers,
+        accounts_on([server.url for server in servers]) as accounts,
+    ):
         print(f"{servers[0].flavour} {servers[0].version}, two servers, a datastore of four shards")
-        harness = Harness([str(server.socket) for server in servers], "faults", stalls=0.02, read_timeout_s=0.3)
+        sockets = [str(server.socket) for server in servers]
+        harness = Harness(sockets, accounts, "faults", stalls=0.02, read_timeout_s=0.3)
         began_s = time.monotonic()
         for number in range(arguments.first, arguments.first + arguments.schedules):
             try:

@@ -6,16 +6,16 @@ it is made, by the statements that operators get.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 
 import pymysql
 import pytest
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless.cluster.topology import Node, new_topology
-from schemaless.mysql.grants import ROLES, Account, Role, grants
+from schemaless.cluster.topology import new_topology
+from schemaless.mysql.grants import ROLES, Account, Role, ServerGrants, grants
 from schemaless.mysql.urls import parse_url
 
 _MAY_NOT = {1044, 1045, 1142, 1227, 1410}
@@ -29,13 +29,11 @@ class Accounts:
         password: of that account and of these, or None.
     """
 
-    def __init__(
-        self, servers: Sequence[str], password: str | None, connections: Mapping[Node, pymysql.Connection], prefix: str
-    ) -> None:
+    def __init__(self, servers: Sequence[str], password: str | None, prefix: str) -> None:
         self.servers = servers
         self.password = password
-        self._connections = connections
         self._prefix = prefix
+        self._urls = {parse_url(url).node: url for url in servers}
 
     def account(self, role: Role) -> Account:
         """Return the account of a role."""
@@ -55,17 +53,15 @@ class Accounts:
 
     def allow(self, role: Role, name: str, shard_count: int, **options: bool) -> None:
         """Give a role what it needs for a datastore that ``create`` makes, or has made, on all the servers."""
-        nodes = list(self._connections)
+        nodes = list(self._urls)
         for part in grants(role, self.account(role), new_topology(name, shard_count, nodes), nodes[0], **options):
-            for statement in part.statements:
-                run(self._connections[part.node], statement)
+            self._run(part)
 
     def allow_admin_anywhere(self, name: str, shard_count: int) -> None:
         """Let ``admin`` create a datastore of up to so many shards, whichever of the servers they go to."""
-        for node, connection in self._connections.items():
+        for node in self._urls:
             for part in grants("admin", self.account("admin"), new_topology(name, shard_count, [node]), node):
-                for statement in part.statements:
-                    run(connection, statement)
+                self._run(part)
 
     def create(self, name: str, shard_count: int) -> str:
         """Create a datastore as ``admin``, and return its URL for ``app``."""
@@ -73,6 +69,11 @@ class Accounts:
         url = schemaless.create(name, shard_count, self.urls("admin"))
         self.allow("app", name, shard_count)
         return self.url("app", url)
+
+    def _run(self, part: ServerGrants) -> None:
+        with closing(connect(self._urls[part.node], self.password)) as connection:
+            for statement in part.statements:
+                run(connection, statement)
 
 
 def _changed(url: str, username: str | None, name: str | None) -> str:
@@ -95,23 +96,23 @@ def accounts_on(
         clean: remove them at the end.
     """
     secret = "" if password is None else f" IDENTIFIED BY {pymysql.converters.escape_str(password)}"
-    with ExitStack() as stack:
-        connections = {parse_url(url).node: stack.enter_context(closing(connect(url, password))) for url in servers}
-        made = Accounts(servers, password, connections, prefix)
-        for connection in connections.values():
-            for role in ROLES:
-                try:
+    made = Accounts(servers, password, prefix)
+    for url in servers:
+        with closing(connect(url, password)) as connection:
+            try:
+                for role in ROLES:
                     run(connection, f"DROP USER IF EXISTS {made.account(role)}")
                     run(connection, f"CREATE USER {made.account(role)}{secret}")
-                except pymysql.Error as error:
-                    if error.args[0] in _MAY_NOT:
-                        pytest.exit(
-                            f"the suite makes accounts of its own, and the given one may not: {error.args[1]}; "
-                            "give it CREATE USER, and its own privileges WITH GRANT OPTION"
-                        )
+            except pymysql.Error as error:
+                if error.args[0] not in _MAY_NOT:
                     raise
-        yield made
-        for connection in connections.values() if clean else ():
+                pytest.exit(
+                    f"the suite makes accounts of its own, and the given one may not: {error.args[1]}; "
+                    "give it CREATE USER, and its own privileges WITH GRANT OPTION"
+                )
+    yield made
+    for url in servers if clean else ():
+        with closing(connect(url, password)) as connection:
             for role in ROLES:
                 run(connection, f"DROP USER {made.account(role)}")
 
@@ -126,6 +127,7 @@ def connect(url: str, password: str | None) -> pymysql.Connection:
         user=parsed.credentials.username,
         password=password or "",
         autocommit=True,
+        ssl_disabled=parsed.node.socket is not None,  # it would take most of the time
     )
 
 

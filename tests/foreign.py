@@ -12,16 +12,16 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
-import pymysql
 import pytest
 from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
 from schemaless.mysql.pool import Connection
 from schemaless.mysql.urls import parse_url
+from tests.accounts import connect, run
 
 CHOSEN = os.environ.get("SERVER", "")
 """What the suite runs on: nothing (private servers of both kinds), mysql, mariadb, docker, or one URL or two."""
@@ -128,22 +128,8 @@ def databases(url: str, password: str | None) -> set[str]:
 
 def rows(url: str, password: str | None, sql: str) -> tuple[tuple[object, ...], ...]:
     """Run a statement on a connection of its own and return its rows."""
-    parsed = parse_url(url)
-    node = parsed.node
-    connection = pymysql.connect(
-        host=node.host,
-        port=node.port or 3306,
-        unix_socket=node.socket,
-        user=parsed.credentials.username,
-        password=password or "",
-        autocommit=True,
-    )
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-            return tuple(cursor.fetchall())
-    finally:
-        connection.close()
+    with closing(connect(url, password)) as connection:
+        return run(connection, sql)
 
 
 # ---- containers

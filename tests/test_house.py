@@ -223,10 +223,11 @@ def test_without_the_cli_extra_the_command_says_what_to_install(installed, tmp_p
 
 
 @pytest.mark.mysql
-def test_a_schema_upgrade_runs_from_the_installed_wheel(installed, tmp_path, servers, flavour):
+def test_a_schema_upgrade_runs_from_the_installed_wheel(installed, tmp_path, servers, accounts, flavour):
     """The revisions ship in the wheel: a shard that lost its tables gets them back, and only that one."""
     command = [installed / "schemaless"]
-    clusters = [part for server in servers for part in ("--cluster", server.url)]
+    accounts.allow("admin", f"wheel_{flavour}", 2)
+    clusters = [part for url in accounts.urls("admin") for part in ("--cluster", url)]
     created = run(*command, "create", f"wheel_{flavour}", "--shards", 2, *clusters, cwd=tmp_path)
     assert created.returncode == 0, created.stderr
     url = {"SCHEMALESS_URL": created.stdout.strip()}

@@ -23,6 +23,7 @@ from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.errors import BatchError, CellConflict, OutcomeUnknown, SchemalessError
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.statements import insert_cells
+from tests.accounts import Accounts
 from tests.faults.cases import CONNECTING, Case, Cases, choose_faults
 from tests.faults.proxy import Fault, Proxy
 from tests.faults.verdicts import Untrue, expect, expect_puts, is_unknown, judge
@@ -58,17 +59,23 @@ class Harness:
 
     Args:
         server_sockets: the two servers'.
+        accounts: on them.
         name: of the new datastore.
         stalls: the share of faults that the client finds out only by its timeout.
         read_timeout_s: that timeout.
     """
 
-    def __init__(self, server_sockets: Sequence[str], name: str, *, stalls: float, read_timeout_s: float) -> None:
+    def __init__(
+        self, server_sockets: Sequence[str], accounts: Accounts, name: str, *, stalls: float, read_timeout_s: float
+    ) -> None:
         self.stalls = stalls
         self.proxy = Proxy(server_sockets)
         self.servers = {socket: direct(socket) for socket in server_sockets}
         self._blockers = {socket: direct(socket) for socket in server_sockets}
-        url = schemaless.create(name, SHARDS, self.proxy.urls)
+        accounts.allow("admin", name, SHARDS)
+        url = schemaless.create(name, SHARDS, [accounts.url("admin", url) for url in self.proxy.urls])
+        accounts.allow("app", name, SHARDS)
+        url = accounts.url("app", url)
         self.store = schemaless.connect(url, read_timeout_s=read_timeout_s, connect_timeout_s=5)
         self._cases = Cases(self.store)
         nodes = [str(cluster.primary) for cluster in self.store.topology.clusters]

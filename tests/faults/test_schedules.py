@@ -8,17 +8,19 @@ import pytest
 
 from schemaless.local.servers import LocalServer
 from schemaless.mysql import pool
+from tests.accounts import Accounts
 from tests.faults.harness import Harness
 
 pytestmark = pytest.mark.mysql
 
 
 @pytest.fixture(scope="module")
-def harness(servers: list[LocalServer]) -> Iterator[Harness]:
+def harness(servers: list[LocalServer], accounts: Accounts) -> Iterator[Harness]:
     """A datastore behind a proxy, with short pauses between attempts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pool, "_FIRST_PAUSE_S", 0.002)
-        harness = Harness([str(server.socket) for server in servers], "faults", stalls=0.01, read_timeout_s=0.3)
+        sockets = [str(server.socket) for server in servers]
+        harness = Harness(sockets, accounts, "faults", stalls=0.01, read_timeout_s=0.3)
         yield harness
         harness.close()
 

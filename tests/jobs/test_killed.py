@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 import schemaless
+from schemaless.cluster.topology import shard_database
 from schemaless.codec.recode import recode
 from schemaless.jobs.check import check
 from schemaless.jobs.schema import schema_status, upgrade_schema
@@ -28,6 +30,7 @@ from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.testing.servers import private_servers
+from tests.accounts import Accounts, accounts_on, connect, run
 from tests.revisions import FIRST, LAST, installed
 
 pytestmark = pytest.mark.mysql
@@ -59,10 +62,35 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def own_accounts(own_servers: list[LocalServer]) -> Iterator[Accounts]:
+    """The accounts on these servers."""
+    with accounts_on([server.url for server in own_servers]) as made:
+        yield made
+
+
 @pytest.fixture
-def url(own_servers: list[LocalServer]) -> str:
-    """A new datastore of four shards on the servers that may be killed."""
-    return schemaless.create(next(_names), 4, [server.url for server in own_servers])
+def url(own_accounts: Accounts) -> str:
+    """A new datastore of four shards on the servers that may be killed, for ``app``."""
+    return own_accounts.create(next(_names), 4)
+
+
+@pytest.fixture
+def migrate(own_accounts: Accounts, url: str) -> str:
+    """The new datastore for ``migrate``."""
+    own_accounts.allow("migrate", str(parse_url(url).database), 4)
+    return own_accounts.url("migrate", url)
+
+
+@pytest.fixture
+def admin(own_accounts: Accounts, own_servers: list[LocalServer], url: str) -> str:
+    """The new datastore for ``admin``, who may drop one table here: the later revisions do, those of today need not."""
+    for server in own_servers:
+        with closing(connect(server.url, None)) as root:
+            for shard in range(4):
+                database = shard_database(str(parse_url(url).database), shard)
+                run(root, f"GRANT CREATE, DROP ON `{database}`.later TO {own_accounts.account('admin')}")
+    return own_accounts.url("admin", url)
 
 
 def start(url: str, *arguments: str) -> subprocess.Popen[str]:
@@ -146,25 +174,25 @@ def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, 
     assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
 
 
-def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, source):
+def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source):
     """Kill -9 of a migration: bodies, added_id and created_at are those of a run that nobody disturbed."""
     finish(url, *load_arguments(source))
     before = everything(url)
     count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)=x'C1'")
-    process = start(url, *MIGRATE)
+    process = start(migrate, *MIGRATE)
     wait_until(lambda: count() >= 100, process)
     process.kill()
     process.communicate()
     partly = sum(body[:1] == b"\xc1" for body, _, _ in everything(url).values())
-    finish(url, *MIGRATE)
+    finish(migrate, *MIGRATE)
 
     assert 0 < partly < DOCUMENTS
     assert everything(url) == undisturbed(before)
-    assert "nothing to do" in finish(url, *MIGRATE)
+    assert "nothing to do" in finish(migrate, *MIGRATE)
 
 
 @pytest.mark.parametrize("job", ["load", "migrate"])
-def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url, source, job):
+def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url, migrate, source, job):
     """Kill -9 of a MySQL server: the command says which server failed, and completes when run again."""
     if job == "migrate":
         finish(url, *load_arguments(source))
@@ -173,14 +201,15 @@ def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url,
     # The first server for a load, whose batches go to all shards; the second for a migration, so that one is half done.
     server = own_servers[0 if job == "load" else 1]
     count = counter(url, server, b"SUBSTRING(body,1,1)=x'C1'" if job == "migrate" else b"1")
-    process = start(url, *arguments)
+    as_role = migrate if job == "migrate" else url
+    process = start(as_role, *arguments)
     wait_until(lambda: count() >= 100, process)
     local_servers.kill(server)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     assert str(server.socket) in err
     own_servers[own_servers.index(server)] = local_servers.start(server)
-    finish(url, *arguments)
+    finish(as_role, *arguments)
 
     if job == "migrate":
         assert everything(url) == undisturbed(before)
@@ -191,6 +220,7 @@ def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url,
 UPGRADE = """
 import sys
 from schemaless.cli.main import run
+from tests.accounts import Accounts, accounts_on
 from tests.revisions import installed
 with installed():
     sys.exit(run(["schema", "upgrade", "--json"]))
@@ -223,7 +253,7 @@ def tables_in_shards(url: str) -> set[str]:
         }
 
 
-def test_upgrade_killed_and_run_again_goes_on(own_servers, url):
+def test_upgrade_killed_and_run_again_goes_on(own_servers, url, admin):
     """Kill -9 of an upgrade while a shard's table is being changed: the others are done, and so is that one then."""
     name = parse_url(url).database
     node = parse_url(own_servers[1].url)
@@ -233,10 +263,10 @@ def test_upgrade_killed_and_run_again_goes_on(own_servers, url):
         # The change of this table waits for its reader.
         reader.exec_driver_sql("START TRANSACTION")
         reader.exec_driver_sql("SELECT * FROM cell")
-        process = start_upgrade(url)
+        process = start_upgrade(admin)
         wait_until(
             lambda: (
-                revisions_of(url) == [LAST, LAST, LAST, "shard_0001"]
+                revisions_of(admin) == [LAST, LAST, LAST, "shard_0001"]
                 and pool.run(lambda connection: connection.rows(waiting)) == ((1,),)
             ),
             process,
@@ -244,18 +274,18 @@ def test_upgrade_killed_and_run_again_goes_on(own_servers, url):
         process.kill()
         process.communicate()
         reader.exec_driver_sql("COMMIT")
-    again = start_upgrade(url)
+    again = start_upgrade(admin)
     out, err = again.communicate(timeout=60)
     pool.close()
 
     assert again.returncode == 0, err
     assert json.loads(out) == {"upgraded": [f"{name}_0003"], "current": 4, "failed": {}}
-    assert revisions_of(url) == [LAST] * 4
+    assert revisions_of(admin) == [LAST] * 4
     assert len(tables_in_shards(url)) == 1
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE cell ADD", "UPDATE alembic_version"])
-def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, statement):
+def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, admin, statement):
     """Kill -9 of a server behind a change, before or after its revision is noted: its shards are named, then done."""
     name = parse_url(url).database
     server = own_servers[1]
@@ -270,14 +300,14 @@ def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, 
     event.listen(Engine, "after_cursor_execute", kill)
     try:
         with installed():
-            outcome = upgrade_schema(parse_url(url), at_once=1)
+            outcome = upgrade_schema(parse_url(admin), at_once=1)
     finally:
         event.remove(Engine, "after_cursor_execute", kill)
     with installed():
-        states = {state.database: state for state in schema_status(parse_url(url))}
+        states = {state.database: state for state in schema_status(parse_url(admin))}
         own_servers[1] = local_servers.start(server)
-        middle = revisions_of(url)
-        rest = upgrade_schema(parse_url(url))
+        middle = revisions_of(admin)
+        rest = upgrade_schema(parse_url(admin))
 
     assert outcome.upgraded == [f"{name}_0000", f"{name}_0001"]
     assert list(outcome.failed) == [f"{name}_0002", f"{name}_0003"]
@@ -286,5 +316,5 @@ def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, 
     assert [state.database for state in states.values() if state.error] == [f"{name}_0002", f"{name}_0003"]
     assert middle == [LAST, LAST, "shard_0001" if statement.startswith("ALTER") else FIRST, "shard_0001"]
     assert (rest.upgraded, rest.current, rest.failed) == ([f"{name}_0002", f"{name}_0003"], 3, {})
-    assert revisions_of(url) == [LAST] * 4
+    assert revisions_of(admin) == [LAST] * 4
     assert len(tables_in_shards(url)) == 1

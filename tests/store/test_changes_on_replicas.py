@@ -14,9 +14,9 @@ import schemaless
 from schemaless.local.servers import LocalServer
 from schemaless.mysql.pool import Connection, NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
-from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store import changes
 from schemaless.testing.servers import private_servers
+from tests.accounts import Accounts, accounts_on
 
 pytestmark = pytest.mark.mysql
 
@@ -31,24 +31,36 @@ def primary(flavour: str) -> Iterator[LocalServer]:
 
 
 @pytest.fixture(scope="module")
-def url(primary: LocalServer) -> str:
+def own_accounts(primary: LocalServer) -> Iterator[Accounts]:
+    """The accounts on it, and so on its replica."""
+    with accounts_on([primary.url]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def url(primary: LocalServer, own_accounts: Accounts) -> str:
     """A datastore of one shard, whose catalog names the replica."""
-    url = schemaless.create("replicated", 1, [primary.url])
+    url = own_accounts.create("replicated", 1)
+    own_accounts.allow("tail", "replicated", 1)
     with connection_to(primary.url) as connection:
         connection.execute(
             b"INSERT INTO replicated.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '%b')"
             % str(primary.replicas[0].socket).encode()
         )
-        position = gtid_position(connection)
-    with connection_to(primary.replicas[0].url) as replica:
-        assert wait_for_gtid(replica, position, 30)  # else the first test finds no database there
     return url
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[schemaless.Datastore]:
-    """Opened anew for each test, so that nothing is known to be settled."""
+def app(url: str) -> Iterator[schemaless.Datastore]:
+    """What writes."""
     with schemaless.connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(url: str, own_accounts: Accounts) -> Iterator[schemaless.Datastore]:
+    """What tails; opened anew for each test, so that nothing is known to be settled."""
+    with schemaless.connect(own_accounts.url("tail", url)) as opened:
         yield opened
 
 
@@ -90,13 +102,15 @@ def rest(store: schemaless.Datastore, location: int) -> list[int]:
     return [cell.added_id for cell in page.cells]
 
 
-def test_a_replica_gives_what_has_arrived(store: schemaless.Datastore, primary: LocalServer) -> None:
+def test_a_replica_gives_what_has_arrived(
+    store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
+) -> None:
     """With the applier stopped, new cells are not there yet; that is no error, and no cell is lost by it."""
     start = store.end_of_shard(0)
-    put = store.put_cell(uuid.uuid4(), "BASE", 1, "arrives")
+    put = app.put_cell(uuid.uuid4(), "BASE", 1, "arrives")
     assert rest(store, start) == [put.added_id]
     with applier_stopped(primary):
-        late = store.put_cell(uuid.uuid4(), "BASE", 1, "later")
+        late = app.put_cell(uuid.uuid4(), "BASE", 1, "later")
         page = store.get_cells_for_shard(0, put.added_id, read_from="replica")
         assert (page.cells, page.next_location) == ([], put.added_id)
         primary_page = store.get_cells_for_shard(0, put.added_id)
@@ -108,14 +122,14 @@ def test_a_replica_gives_what_has_arrived(store: schemaless.Datastore, primary: 
 
 
 def test_a_gap_that_is_open_on_the_primary_is_open_on_the_replica(
-    store: schemaless.Datastore, primary: LocalServer
+    store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
 ) -> None:
     """The lower id is not in the replica at all yet; the higher one waits for it."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
         late = insert(connection)
-        put = store.put_cell(uuid.uuid4(), "BASE", 1, "waits")
+        put = app.put_cell(uuid.uuid4(), "BASE", 1, "waits")
         deadline = time.monotonic() + 30
         while not (page := store.get_cells_for_shard(0, start, read_from="replica")).held:
             assert page.cells == []
@@ -125,7 +139,7 @@ def test_a_gap_that_is_open_on_the_primary_is_open_on_the_replica(
 
 
 def test_a_gap_that_is_settled_waits_for_the_replica(
-    store: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
+    store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fills a gap is committed on the primary, and the replica has the cell behind it only."""
     monkeypatch.setattr(changes, "_REPLICA_WAIT_S", 0.2)
@@ -133,7 +147,7 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
         late = insert(connection)
-        put = store.put_cell(uuid.uuid4(), "BASE", 1, "first")
+        put = app.put_cell(uuid.uuid4(), "BASE", 1, "first")
         while not store.get_cells_for_shard(0, start, read_from="replica").held:
             pass
         with applier_stopped(primary):
@@ -144,14 +158,16 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
     assert rest(store, start) == [late, put.added_id]
 
 
-def test_a_rolled_back_gap_is_gone_over_once(store: schemaless.Datastore, primary: LocalServer) -> None:
+def test_a_rolled_back_gap_is_gone_over_once(
+    store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
+) -> None:
     """Looked into on the primary, waited for on the replica, and then known."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
         insert(connection)
         connection.execute(b"ROLLBACK")
-    put = store.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
+    put = app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
     assert rest(store, start) == [put.added_id]
     assert store._changes._replica_marks == {(0, store.shards.node_of(0, "replica")): put.added_id}
 
@@ -203,14 +219,16 @@ def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, 
         assert seen == [added_id for (added_id,) in connection.rows(sql.encode())]
 
 
-def test_a_primary_without_gtids_is_refused_where_it_matters(store: schemaless.Datastore, primary: LocalServer) -> None:
+def test_a_primary_without_gtids_is_refused_where_it_matters(
+    store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer
+) -> None:
     """What a replica has got cannot be told then."""
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
         insert(connection)
         connection.execute(b"ROLLBACK")
-        store.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
+        app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
         if primary.flavour == "mysql":
             connection.execute(b"SET GLOBAL gtid_mode=ON_PERMISSIVE")
             try:
