@@ -33,7 +33,6 @@
     |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
     |-- LocationLost                a location of the change feed beyond the shard's last cell
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
-    |-- FaultsFound                 a check ended and found faults
     `-- LocalServerError            a private server could not be installed, started or stopped
 
 Exceptions of drivers and of SQLAlchemy never leave ``schemaless.mysql``. A read never raises for absence.
@@ -324,10 +323,6 @@ class LocationLost(SchemalessError):
 
 class InvalidInput(SchemalessError):
     """An argument, an option or an input file that cannot be used; the message says where."""
-
-
-class FaultsFound(SchemalessError):
-    """A check ended, and found faults."""
 
 
 class LocalServerError(SchemalessError):

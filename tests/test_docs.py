@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import re
@@ -9,6 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from schemaless import errors
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -82,6 +85,60 @@ def test_tests_that_a_page_names_exist(page):
         defined.update(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
 
     assert named - defined == set()
+
+
+# ---- docs/troubleshooting.md
+
+TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+ERRORS = [
+    name
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, errors.SchemalessError)
+]
+
+
+def sections() -> dict[str, str]:
+    """Return the text below each heading of the third level that is one word: a class's name."""
+    parts = re.split(r"^(##.+)$", TROUBLE, flags=re.MULTILINE)
+    found = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {heading[4:]: text for heading, text in found.items() if re.fullmatch(r"### \w+", heading)}
+
+
+def said_in(folder: Path) -> set[str]:
+    """Return every string in the code but docstrings, and of those with values in them the parts between."""
+    found = set()
+    for path in folder.glob("**/*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        alone = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        strings = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in alone)
+        found |= {node.value for node in strings if isinstance(node.value, str)}
+    return found
+
+
+def test_every_error_has_a_section_and_every_section_an_error():
+    """Who meets an error finds its name as a heading."""
+    assert sorted(sections()) == sorted(ERRORS)
+    assert [name for name in ERRORS if not re.search(rf"-- {name} |^    {name}$", errors.__doc__, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_section_says_what_it_means_for_the_data_and_what_to_do(name):
+    """No error is left with its name alone."""
+    assert re.findall(r"^- \*\*(\w+)\*\* \S", sections()[name], re.MULTILINE) == ["Means", "Data", "Do"]
+
+
+def test_messages_in_the_sections_are_the_codes_own():
+    """What is quoted can be searched for: each part between the dots stands in a message."""
+    said = said_in(ROOT / "schemaless")
+    quoted = [
+        " ".join(quote.split())
+        for text in sections().values()
+        for quote in re.findall(r"`([^`]+)`", text.partition("\n- ")[0])
+    ]
+    parts = [part.strip(" ,;") for quote in quoted for part in quote.split("...") if part.strip(" ,;")]
+
+    assert [part for part in parts if not any(part in string for string in said)] == []
+    assert len(parts) > 60
 
 
 @pytest.mark.mysql
