@@ -257,7 +257,7 @@ class AccessDenied(ServerError):
 
 
 class ServerRefused(ServerError):
-    """The server reported an error that repeating does not mend."""
+    """The server reported an error that repeating does not mend, or cannot prove what TLS options ask of it."""
 
 
 class FeedRefused(ServerError):

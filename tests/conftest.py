@@ -35,6 +35,7 @@ from schemaless.testing.datastores import Datastores
 from schemaless.testing.servers import private_servers
 from tests import foreign
 from tests.accounts import Accounts, accounts_on
+from tests.loopback import Loopback, loopback_server
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -131,6 +132,13 @@ def new_name(accounts: Accounts, prefix: str) -> str:
 def admin_urls(accounts: Accounts) -> list[str]:
     """The URLs of the two servers for ``admin``."""
     return accounts.urls("admin")
+
+
+@pytest.fixture(scope="session")
+def loopback(flavour: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    """A private server of its own that also listens on loopback, with TLS."""
+    with loopback_server(flavour, tmp_path_factory.mktemp("loopback")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

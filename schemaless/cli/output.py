@@ -53,7 +53,8 @@ def error(message: str) -> None:
 
 def redacted(text: str) -> str:
     """Return ``text`` with the passwords in its URLs hidden: what was typed in the wrong place is shown as well."""
-    return re.sub(r"(://[^\s:/@]*:)[^\s/]+@", r"\1***@", text)
+    text = re.sub(r"(://[^\s:/@]*:)\S+@", r"\1***@", text)
+    return re.sub(r"([?&][a-z_]*pass[a-z_]*=)[^\s&]+", r"\1***", text)
 
 
 def note(message: str) -> None:

@@ -54,7 +54,7 @@ _NEXT_STEP: Final = {
     1153: "raise max_allowed_packet there",
     1203: "the account has no connection free: raise max_user_connections or use smaller pools",
     1226: "raise the account's limit, or use smaller pools",
-    1045: "check the account in the URL and the password in SCHEMALESS_PASSWORD",
+    1045: "check the account in the URL and the password in SCHEMALESS_PASSWORD; it may want TLS (ssl_mode=required)",
     1698: "the account may not log in this way: check the account in the URL and SCHEMALESS_PASSWORD",
     1205: "a lock was not given in time; nothing was written",
     1290: "the server is read-only: is it a replica?",
@@ -69,10 +69,7 @@ _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _TLS: Final = (
     ("mismatch, certificate", "use a name that is in the certificate, or have only the CA checked: ssl_mode=verify_ca"),
     ("CERTIFICATE_VERIFY_FAILED", "ssl_ca has to name the authority that signed the server's certificate"),
-    (
-        "SSL is required",
-        "give the server a certificate, or leave ssl_mode out to send cells in the open",
-    ),
+    ("SSL is required", "give the server a certificate, or leave ssl_mode out to send cells in the open"),
 )
 """What is said where a server is not the one that the URL's TLS options ask for: nothing to try again."""
 

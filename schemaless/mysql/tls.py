@@ -84,12 +84,14 @@ class TLS:
             if self.cert is not None:
                 # Without any password at all OpenSSL would ask for one on the terminal.
                 context.load_cert_chain(self.cert, self.key, self.key_password or "")
-            if self.cipher is not None:
-                context.set_ciphers(self.cipher)
         except OSError as problem:
             named = ", ".join(f"ssl_{name} {getattr(self, name)!r}" for name in _FILES if getattr(self, name))
-            reason = problem.strerror or str(problem) or "not in PEM format"
-            raise InvalidInput(f"{named or 'ssl_cipher'} cannot be used for TLS: {reason}") from None
+            raise InvalidInput(f"{named} cannot be used for TLS: {problem.strerror or problem}") from None
+        if self.cipher is not None:
+            try:
+                context.set_ciphers(self.cipher)
+            except ssl.SSLError:
+                raise InvalidInput(f"ssl_cipher {self.cipher!r} names no cipher that is known here") from None
         return context
 
 
