@@ -1,9 +1,9 @@
 """Least privilege: the statements that give an account what its role needs, server by server. Nothing is sent here.
 
-Privileges are on tables (and one column) of each shard by its name, which covers no other datastore and costs a server
-nothing that could be measured, up to 8,192 of them. Only ``admin`` has privileges on databases: those that it is to
-create have no tables yet. In these, and only in these, ``_`` is a wildcard, unless the server's ``partial_revokes`` is
-on, where a backslash before it would be a part of the name.
+Privileges are on tables (and one column) of each shard by its name: a wildcard would cover datastores whose names
+begin alike, and thousands of grants cost a server little (docs/operations.md). On databases there are those of
+``admin``, since what it is to create has no tables yet, and reading the catalog, which may get new ones. In these, and
+only in these, ``_`` is a wildcard, unless ``partial_revokes`` is on, where a backslash is a part of the name.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ _ON_CATALOG: Final[dict[Role, str]] = {
     "migrate": "SELECT",
     "admin": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES",
 }
-_ON_SHARD: Final = "SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX"
-"""What ``admin`` needs to make a shard, to stamp it and to upgrade it."""
+_ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
+"""What ``admin`` needs to make a shard and to upgrade it."""
+
+_ON_REVISION: Final = "CREATE, UPDATE"
+"""What it needs to stamp one. With CREATE, MySQL grants on a table that is not there yet."""
 
 _ON_CELL: Final[dict[Role, str]] = {
     "app": "SELECT, INSERT",
@@ -127,6 +130,7 @@ def grants(
 def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool) -> Iterator[str]:
     if role == "admin":
         yield _grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
+        yield _grant(_ON_REVISION, f"`{database}`.`alembic_version`", account)
     else:
         yield _grant(_ON_CELL[role], f"`{database}`.`cell`", account)
         yield _grant("SELECT", f"`{database}`.`shard_identity`", account)

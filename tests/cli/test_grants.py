@@ -25,11 +25,14 @@ def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
         "\n"
         "-- db-1:3306: the catalog, cluster-1 with shards 0\n"
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES ON `trips`.* TO 'admin'@'%';\n"
-        "GRANT SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX ON `trips\\_0000`.* TO 'admin'@'%';\n"
+        "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0000`.* TO 'admin'@'%';\n"
+        "GRANT CREATE, UPDATE ON `trips_0000`.`alembic_version` TO 'admin'@'%';\n"
         "\n"
         "-- db-2:3307: cluster-2 with shards 1 to 2\n"
-        "GRANT SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX ON `trips\\_0001`.* TO 'admin'@'%';\n"
-        "GRANT SELECT, INSERT, UPDATE, CREATE, ALTER, INDEX ON `trips\\_0002`.* TO 'admin'@'%';\n"
+        "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0001`.* TO 'admin'@'%';\n"
+        "GRANT CREATE, UPDATE ON `trips_0001`.`alembic_version` TO 'admin'@'%';\n"
+        "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0002`.* TO 'admin'@'%';\n"
+        "GRANT CREATE, UPDATE ON `trips_0002`.`alembic_version` TO 'admin'@'%';\n"
     )
 
 

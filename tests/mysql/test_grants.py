@@ -115,6 +115,8 @@ MAY_NOT = {
         "UPDATE {identity} SET shard=1",
     ],
     "admin": [
+        "UPDATE {cell} SET body='x'",
+        "UPDATE {identity} SET shard=1",
         "DELETE FROM {cell}",
         "DROP TABLE {cell}",
         "DROP DATABASE {shard}",
