@@ -73,7 +73,7 @@ class Accounts:
     def _run(self, part: ServerGrants) -> None:
         with closing(connect(self._urls[part.node], self.password)) as connection:
             for statement in part.statements:
-                run(connection, statement)
+                _grant(connection, statement)
 
 
 def _changed(url: str, username: str | None, name: str | None) -> str:
@@ -99,22 +99,27 @@ def accounts_on(
     made = Accounts(servers, password, prefix)
     for url in servers:
         with closing(connect(url, password)) as connection:
-            try:
-                for role in ROLES:
-                    run(connection, f"DROP USER IF EXISTS {made.account(role)}")
-                    run(connection, f"CREATE USER {made.account(role)}{secret}")
-            except pymysql.Error as error:
-                if error.args[0] not in _MAY_NOT:
-                    raise
-                pytest.exit(
-                    f"the suite makes accounts of its own, and the given one may not: {error.args[1]}; "
-                    "give it CREATE USER, and its own privileges WITH GRANT OPTION"
-                )
+            for role in ROLES:
+                _grant(connection, f"DROP USER IF EXISTS {made.account(role)}")
+                _grant(connection, f"CREATE USER {made.account(role)}{secret}")
     yield made
     for url in servers if clean else ():
         with closing(connect(url, password)) as connection:
             for role in ROLES:
                 run(connection, f"DROP USER {made.account(role)}")
+
+
+def _grant(connection: pymysql.Connection, sql: str) -> None:
+    try:
+        run(connection, sql)
+    except pymysql.Error as error:
+        if error.args[0] not in _MAY_NOT:
+            raise
+        pytest.exit(
+            f"the suite makes accounts of its own, and the one that SERVER gives may not: {error.args[1]}; "
+            "it needs CREATE USER, and its other privileges WITH GRANT OPTION",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
 
 
 def connect(url: str, password: str | None) -> pymysql.Connection:
