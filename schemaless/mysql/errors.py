@@ -66,10 +66,16 @@ _NEXT_STEP: Final = {
 }
 _OF_DRIVERS: Final = frozenset({"MySQLdb", "builtins", "pymysql", "socket", "sqlalchemy", "ssl", "struct"})
 _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+_OTHER_NAME: Final = "use a name that is in the certificate, or have only the CA checked: ssl_mode=verify_ca"
+_OTHER_AUTHORITY: Final = "ssl_ca has to name the authority that signed the server's certificate"
 _TLS: Final = (
-    ("mismatch, certificate", "use a name that is in the certificate, or have only the CA checked: ssl_mode=verify_ca"),
-    ("CERTIFICATE_VERIFY_FAILED", "ssl_ca has to name the authority that signed the server's certificate"),
+    ("mismatch, certificate", _OTHER_NAME),
+    ("CERTIFICATE_VERIFY_FAILED", _OTHER_AUTHORITY),
     ("SSL is required", "give the server a certificate, or leave ssl_mode out to send cells in the open"),
+    # The C libraries' words.
+    ("Validation of SSL server certificate failed", _OTHER_NAME),
+    ("certificate in certificate chain", _OTHER_AUTHORITY),
+    ("certificate verify failed", _OTHER_AUTHORITY),
 )
 """What is said where a server is not the one that the URL's TLS options ask for: nothing to try again."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import sqlalchemy
@@ -146,6 +146,9 @@ def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:
 
 def sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -> URL:
     """Return SQLAlchemy's form of a node's address, without password and TLS (see ``driver_arguments``)."""
+    if credentials.drivername == "mysql+mysqldb" and node.host == "localhost":
+        # To MySQL's C libraries that is the default socket, whatever server that belongs to.
+        node = replace(node, host="127.0.0.1")
     return _url(node, credentials, database, credentials.driver_options)
 
 

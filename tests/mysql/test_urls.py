@@ -11,7 +11,7 @@ from schemaless import InvalidInput
 from schemaless.local.binaries import environment
 from schemaless.mysql.option_file import read_option_file
 from schemaless.mysql.tls import TLS
-from schemaless.mysql.urls import parse_url
+from schemaless.mysql.urls import parse_url, sqlalchemy_url
 
 
 @pytest.mark.parametrize(
@@ -283,3 +283,11 @@ def test_option_file_is_read_as_the_server_reads_it(servers, tmp_path):
     ours = read_option_file(str(path), ("server",))
     assert list(ours) == [line[0] for line in lines]
     assert said.partition("arguments:\n")[2].strip() == " ".join(f"--loose-{name}={ours[name]}" for name in ours)
+
+
+def test_localhost_is_not_left_to_the_c_library():
+    """It would take the default socket, whatever port the URL has."""
+    parsed = parse_url("mysql+mysqldb://app@localhost:3307/trips")
+
+    assert sqlalchemy_url(parsed.node, parsed.credentials, None).host == "127.0.0.1"
+    assert parsed.for_database("trips") == "mysql+mysqldb://app@localhost:3307/trips"
