@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from schemaless.errors import LocalServerError
-from schemaless.local import apt, binaries, servers, space
+from schemaless.local import apt, binaries, processes, servers, space, starting
 from schemaless.local.apt import Source
+from schemaless.local.folder import MARKER
 
 # A server program, and a dynamic loader that runs it, as dpkg-deb would unpack them.
 PROGRAM = '#!/bin/sh\necho "mysqld  Ver {version} for Linux on x86_64 ({maker})"\n'
@@ -411,7 +412,7 @@ def test_up_refuses_a_folder_with_other_content(tmp_path):
 def test_up_refuses_the_other_flavour(tmp_path):
     """A folder of MySQL servers never gets a MariaDB one, which could not read their data."""
     (tmp_path / "server-1").mkdir()
-    (tmp_path / servers._MARKER).write_text("{}")
+    (tmp_path / MARKER).write_text("{}")
     state = {"number": 1, "flavour": "mysql", "asked": "mysql", "version": "9.7.4", "command": ["x"], "root": None}
     (tmp_path / "server-1/server.json").write_text(json.dumps({**state, "name": "x", "socket": "/s", "options": []}))
 
@@ -432,7 +433,7 @@ def test_up_refuses_a_socket_path_that_is_too_long(tmp_path, monkeypatch):
     runtime.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     monkeypatch.setattr(
-        servers, "candidates", lambda *_, **__: iter([binaries.Binary("mysql", "9", ("x",), None, "x")])
+        starting, "candidates", lambda *_, **__: iter([binaries.Binary("mysql", "9", ("x",), None, "x")])
     )
 
     with pytest.raises(LocalServerError, match=r"characters, and a socket's path may have 107; set XDG_RUNTIME_DIR"):
@@ -445,7 +446,7 @@ def test_runtime_folder_of_others_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
     with pytest.raises(LocalServerError, match="others may enter it"):
-        servers.socket_path(tmp_path)
+        processes.socket_path(tmp_path)
 
 
 def test_up_refuses_other_systems_and_senseless_arguments(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ from schemaless.errors import LocalServerError
 from schemaless.local import binaries, processes, servers, space, starting
 from schemaless.local.folder import MARKER
 from schemaless.local.options import RELAXED
+from schemaless.testing.servers import private_servers
 
 pytestmark = pytest.mark.mysql
 
@@ -166,15 +166,9 @@ def test_tied_servers_end_with_kill_of_the_parent(remove, fork, folder, eventual
 
 
 def test_private_servers_end_with_the_block():
-    """The helper of the test suite leaves no process and no folder, also when the block raises."""
-    path = Path(__file__).parents[1] / "servers.py"
-    spec = importlib.util.spec_from_file_location("private_servers_under_test", path)
-    assert spec is not None
-    assert spec.loader is not None
-    helper = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(helper)
+    """What tests get leaves no process and no folder, also when the block raises."""
     block = contextlib.ExitStack()
-    started = block.enter_context(helper.private_servers("mariadb", 1))
+    started = block.enter_context(private_servers("mariadb", 1))
     running = servers.status(started[0].folder.parent)
     assert not block.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
 

@@ -91,6 +91,7 @@ def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_ur
         by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
     outcome = upgrade_schema(parse_url(admin_url))
 
+    assert outcome.failed == {}
     assert outcome.upgraded == [database]
     with connect(fresh_url) as again, pytest.raises(ShardIdentityMismatch, match="does not say which shard it is"):
         list(again.scan_shard(1))
