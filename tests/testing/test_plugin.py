@@ -19,9 +19,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 # pytester gives each run another home.
 _CACHE = cache_folder()
 
+# Of the other plugins that are installed here none but xdist is wanted, and they take half a second to import.
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:docker")
 NO_SERVER = "no server to test on (--schemaless-server names one that runs already): "
-# PyMySQL drops its socket unclosed where nobody listens.
-UNCLOSED = ("-W", "ignore:unclosed:ResourceWarning")
 
 NEW_IN_EACH_TEST = """
 import os, pathlib, uuid, pytest, schemaless
@@ -44,7 +44,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[
     monkeypatch.setenv("PYTHONPATH", str(PAGE.parents[1]))
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         monkeypatch.delenv(name)
-    return lambda *arguments: pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", *arguments)
+    return lambda *arguments: pytester.runpytest_subprocess(*OPTIONS, "-W", "error", *arguments)
 
 
 def seen(folder: Path) -> dict[str, list[str]]:
@@ -67,9 +67,9 @@ def test_the_example_of_the_page_runs(pytester, run):
         test_settings="""
             from tests.foreign import rows
 
-            def test_settings(schemaless_servers):
-                assert len(schemaless_servers) == 1
-                assert "MariaDB" in rows(schemaless_servers[0], None, "SELECT VERSION()")[0][0]
+            def test_settings(schemaless_servers, schemaless_datastore):
+                assert (len(schemaless_servers), schemaless_datastore.shard_count) == (1, 2)
+                assert "MariaDB" not in rows(schemaless_servers[0], None, "SELECT VERSION()")[0][0]
         """,
     )
 
@@ -81,7 +81,8 @@ def test_each_worker_of_xdist_has_servers_of_its_own(pytester, run):
     """Every test has an empty datastore, workers meet nowhere, and nothing is left when the run ends."""
     pytester.makepyfile(NEW_IN_EACH_TEST)
 
-    run("-n", "2", "--schemaless-shards=3", "--schemaless-servers=1").assert_outcomes(passed=6)
+    settings = ("--schemaless-shards=3", "--schemaless-servers=1", "--schemaless-flavour=mariadb")
+    run("-n", "2", *settings).assert_outcomes(passed=6)
 
     by_worker = seen(pytester.path)
     sockets = {Path(str(parse_url(url).node.socket)) for (url,) in by_worker.values()}
@@ -134,21 +135,22 @@ def test_on_servers_that_run_already_nothing_is_left_and_no_password_shows(pytes
     ("arguments", "message"),
     [
         ([], NO_SERVER + "SCHEMALESS_MYSQLD"),
-        ([*UNCLOSED, "--schemaless-server=mysql://root@/?unix_socket=/none"], NO_SERVER + "/none: "),
+        (["--schemaless-server=mysql://root@/?unix_socket=/none"], NO_SERVER + "/none: "),
         (["--schemaless-server=postgresql://db"], NO_SERVER + "URL scheme must be mysql"),
         (["-o", "schemaless_servers=many"], "schemaless_servers in the configuration must be a number, got 'many'"),
     ],
+    ids=["no program", "nobody there", "no MySQL", "no number"],
 )
-def test_without_a_server_each_test_fails_in_one_line(pytester, run, monkeypatch, arguments, message):
+def test_without_a_server_each_test_fails_in_one_line(pytester, monkeypatch, arguments, message):
     """What came, and what to do; no traceback of ours."""
     monkeypatch.setenv("SCHEMALESS_MYSQLD", "/none/mysqld")
-    pytester.makepyfile(NEW_IN_EACH_TEST)
+    pytester.makepyfile("def test_a(schemaless_datastore): pass\ndef test_b(schemaless_servers): pass")
 
-    done = run(*arguments)
+    done = pytester.runpytest_inprocess(*OPTIONS, *arguments)
 
-    done.assert_outcomes(errors=6)
-    errors = re.findall(r"^_+ ERROR at setup of test_new.*_\n(.*\n)(?=[_=])", done.stdout.str(), re.MULTILINE)
-    assert [line.startswith(message) for line in errors] == [True] * 6
+    done.assert_outcomes(errors=2)
+    errors = re.findall(r"^_+ ERROR at setup of test_\w _+\n(.*\n)(?=[_=])", done.stdout.str(), re.MULTILINE)
+    assert [line.startswith(message) for line in errors] == [True] * 2
 
 
 def test_a_run_without_the_fixtures_pays_nothing(pytester, run):
