@@ -99,6 +99,15 @@ def servers(flavour: str) -> Iterator[list[LocalServer]]:
 
 
 @pytest.fixture(scope="session")
+def replicated(flavour: str) -> Iterator[LocalServer]:
+    """A private server with one replica, for the whole session; tests leave them replicating."""
+    if _ON_FOREIGN:
+        pytest.skip("for private servers only, not for those of SERVER=docker or SERVER=<url>")
+    with private_servers(flavour, 1, replicas=1) as (primary,):
+        yield primary
+
+
+@pytest.fixture(scope="session")
 def server_urls(request: pytest.FixtureRequest, flavour: str) -> list[str]:
     """The URLs of the two servers for root."""
     if _ON_FOREIGN:

@@ -14,6 +14,7 @@ from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
+_NAME: Final = "demo"
 
 _folder_option = click.option(
     "--folder",
@@ -93,7 +94,15 @@ def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], fold
             click.echo(f"{each.name}  {each.flavour} {each.version}  {each.url}")
     clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
     note("next, make a datastore on them:")
-    click.echo(f"schemaless create demo --shards 16 {clusters}")
+    click.echo(f"schemaless create {_NAME} --shards 16 {clusters}")
+    if not any(server.replicas for server in running):
+        return
+    note("and write the replicas into its catalog:")
+    url = shlex.quote(running[0].url.replace("/?", f"/{_NAME}?", 1))
+    for server in running:
+        for replica in server.replicas:
+            add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
+            click.echo(f"{add} {shlex.quote(replica.url)}")
 
 
 @local.command()

@@ -25,6 +25,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "create": ("schemaless.cli.datastore", "create", "Create a datastore."),
     "grants": ("schemaless.cli.grants", "grants", "Print the SQL that gives an account a role."),
     "info": ("schemaless.cli.datastore", "info", "Show a datastore's topology and cell counts."),
+    "topology": ("schemaless.cli.topology", "topology", "Show and change the servers of a datastore."),
     "schema": ("schemaless.cli.datastore", "schema", "Upgrade tables, or show their versions."),
     "cell": ("schemaless.cli.cell", "cell", "Write and read single cells, or follow them all."),
     "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from schemaless.cluster.placement import MAX_SHARD_COUNT, PLACEMENT
@@ -21,7 +21,7 @@ FORMAT: Final = 1
 """The arrangement of tables and bytes that this version writes. A library refuses a datastore with a higher number."""
 
 _DATASTORE_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
-_LOOKS_LIKE_SHARD = re.compile(r".*_[0-9]{4,}\Z")
+_TAKEN_ENDING = re.compile(r".*_([0-9]{4,}|heartbeat)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,10 @@ class Node:
 
     def __str__(self) -> str:
         return self.socket if self.socket is not None else f"{self.host}:{self.port or 3306}"
+
+    def having(self, role: Role) -> Node:
+        """Return the same server in another role."""
+        return replace(self, role=role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,28 @@ class Topology:
                 f"datastore {self.name!r} has {self.shard_count} shards, the catalog's ranges cover {expected}"
             )
 
+    def cluster(self, name: str) -> Cluster:
+        """Return a cluster by its name.
+
+        Raises:
+            InvalidInput: there is no such cluster.
+        """
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        names = ", ".join(cluster.name for cluster in self.clusters)
+        raise InvalidInput(f"datastore {self.name!r} has no cluster {name!r}; its clusters are {names}")
+
+    def with_nodes(self, cluster: str, nodes: Sequence[Node]) -> Topology:
+        """Return the same datastore with other nodes in one cluster.
+
+        Raises:
+            InvalidInput: there is no such cluster.
+            TopologyError: there is not exactly one primary among the nodes.
+        """
+        changed = Cluster(self.cluster(cluster).name, tuple(nodes))
+        return replace(self, clusters=tuple(changed if each.name == cluster else each for each in self.clusters))
+
     def cluster_of(self, shard: int) -> Cluster:
         """Return the cluster that hosts ``shard``.
 
@@ -145,7 +171,8 @@ def check_shard(shard: int, shard_count: int) -> int:
 def check_datastore_name(name: str) -> str:
     """Return ``name`` if a datastore may have it.
 
-    It names the catalog's database, and shards add ``_`` and their number, so a name may not look like a shard's.
+    It names the catalog's database; shards add ``_`` and their number, heartbeats ``_heartbeat``, so a name may not end
+    like one of these.
 
     Raises:
         InvalidInput: it may not.
@@ -154,8 +181,10 @@ def check_datastore_name(name: str) -> str:
         raise InvalidInput(
             f"a datastore's name is 1 to 48 of [a-z0-9_] and begins with a letter, got {name!r}; choose another"
         )
-    if _LOOKS_LIKE_SHARD.match(name):
-        raise InvalidInput(f"a datastore's name may not end like a shard's (_ and four digits), got {name!r}")
+    if _TAKEN_ENDING.match(name):
+        raise InvalidInput(
+            f"a datastore's name may not end like a shard's (_ and four digits) or in _heartbeat, got {name!r}"
+        )
     return name
 
 
@@ -177,6 +206,15 @@ def shard_database(datastore: str, shard: int) -> str:
     'mezzanine_0017'
     """
     return f"{datastore}_{shard:04d}"
+
+
+def heartbeat_database(datastore: str) -> str:
+    """Return the name of the small database that each cluster of a datastore has its heartbeat in.
+
+    >>> heartbeat_database("mezzanine")
+    'mezzanine_heartbeat'
+    """
+    return f"{datastore}_heartbeat"
 
 
 def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, ...]:

@@ -91,3 +91,15 @@ shard_range = Table(
     Column("cluster", _ascii(64), ForeignKey("cluster.name", name="shard_range_cluster"), nullable=False),
     **_TABLE_OPTIONS,
 )
+
+heartbeat_metadata = MetaData()
+
+# Made where it is missing, and not by a revision: what it holds is of no worth a second later.
+heartbeat = Table(
+    "heartbeat",
+    heartbeat_metadata,
+    Column("cluster", _ascii(64), primary_key=True),
+    Column("token", BINARY(16), nullable=False),
+    Column("written_at", DATETIME(fsp=6), nullable=False, server_default=_NOW),
+    **_TABLE_OPTIONS,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from schemaless.cluster.topology import FORMAT, Cluster, Node, Role, ShardRange, Topology
 from schemaless.errors import AccessDenied, DatastoreNotFound, SchemaMismatch, TopologyError
@@ -62,18 +62,22 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
     with pool.sqlalchemy_connection(name) as connection:
-        rows = connection.execute(select(tables.datastore)).all()
-        nodes = connection.execute(select(tables.node).order_by(tables.node.c.node_id)).all()
-        clusters = connection.execute(select(tables.cluster.c.name).order_by(tables.cluster.c.name)).all()
-        ranges = connection.execute(select(tables.shard_range).order_by(tables.shard_range.c.first_shard)).all()
+        return _read(connection, pool.node, name)
+
+
+def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
+    rows = connection.execute(select(tables.datastore)).all()
+    nodes = connection.execute(select(tables.node).order_by(tables.node.c.node_id)).all()
+    clusters = connection.execute(select(tables.cluster.c.name).order_by(tables.cluster.c.name)).all()
+    ranges = connection.execute(select(tables.shard_range).order_by(tables.shard_range.c.first_shard)).all()
     if not rows:
         raise DatastoreNotFound(
-            f"the catalog of {name!r} on {pool.node} is empty: its creation was interrupted; "
+            f"the catalog of {name!r} on {node} is empty: its creation was interrupted; "
             "run the same 'schemaless create' again"
         )
     row = rows[0]
     if row.name != name:
-        raise TopologyError(f"the catalog in database {name!r} on {pool.node} describes datastore {row.name!r}")
+        raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {row.name!r}")
     if row.format > FORMAT:
         raise SchemaMismatch(
             f"datastore {name!r} has format {row.format}, this version knows up to {FORMAT}; "
@@ -87,9 +91,9 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             Cluster(
                 cluster.name,
                 tuple(
-                    Node(cast("Role", node.role), node.host, node.port, node.socket)
-                    for node in nodes
-                    if node.cluster == cluster.name
+                    Node(cast("Role", each.role), each.host, each.port, each.socket)
+                    for each in nodes
+                    if each.cluster == cluster.name
                 ),
             )
             for cluster in clusters
@@ -119,16 +123,43 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
         )
         for cluster in topology.clusters:
             connection.execute(insert(tables.cluster).values(name=cluster.name))
-            for node in cluster.nodes:
-                connection.execute(
-                    insert(tables.node).values(
-                        cluster=cluster.name, role=node.role, host=node.host, port=node.port, socket=node.socket
-                    )
-                )
+            _insert_nodes(connection, cluster)
         for part in topology.ranges:
             connection.execute(
                 insert(tables.shard_range).values(first_shard=part.first, last_shard=part.last, cluster=part.cluster)
             )
+
+
+def write_nodes(pool: NodePool, before: Topology, cluster: Cluster) -> None:
+    """Give a cluster other nodes, in one transaction, if the datastore is still as it was.
+
+    Args:
+        pool: the catalog's server, which takes writes.
+        before: what was read; changes by others since then are not written over.
+        cluster: with its new nodes.
+
+    Raises:
+        TopologyError: somebody else changed the datastore meanwhile; nothing was written.
+    """
+    with pool.sqlalchemy_connection(before.name) as connection:
+        # Changes take turns by this lock.
+        connection.execute(select(tables.datastore.c.only_row).with_for_update()).all()
+        if _read(connection, pool.node, before.name).topology != before:
+            raise TopologyError(
+                f"the topology of {before.name!r} was changed by somebody else at this moment; nothing was written, "
+                "look at it with 'schemaless topology show' and run the command again"
+            )
+        connection.execute(delete(tables.node).where(tables.node.c.cluster == cluster.name))
+        _insert_nodes(connection, cluster)
+
+
+def _insert_nodes(connection: Connection, cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        connection.execute(
+            insert(tables.node).values(
+                cluster=cluster.name, role=node.role, host=node.host, port=node.port, socket=node.socket
+            )
+        )
 
 
 def mark_ready(pool: NodePool, name: str) -> None:

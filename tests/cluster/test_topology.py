@@ -60,7 +60,7 @@ def test_cluster_without_exactly_one_primary_is_refused(nodes):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Trips", "1trips", "trips-1", "t" * 49, "trips_0001", "trips_12345", "a`b", "a\n"]
+    "name", ["", "Trips", "1trips", "trips-1", "t" * 49, "trips_0001", "trips_12345", "trips_heartbeat", "a`b", "a\n"]
 )
 def test_check_datastore_name_unusable_is_refused(name):
     """Names become database names, and shards add their number to them."""

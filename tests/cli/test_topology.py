@@ -1,0 +1,79 @@
+"""``schemaless topology``, and the commands that ``local up --replicas`` prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+import schemaless
+
+pytestmark = pytest.mark.mysql
+
+
+def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path):
+    """The story of one cluster: shown, a replica added and removed, the primary called otherwise."""
+    name = f"story_{flavour}"
+    url = schemaless.create(name, 2, [replicated.url])
+    (replica,) = replicated.replicas
+    added = invoke("topology", "add-replica", "--cluster", "cluster-1", replica.url, url=url)
+    again = invoke("topology", "add-replica", "--cluster", "cluster-1", replica.url, "--json", url=url)
+    shown = invoke("topology", "show", url=url)
+    data = invoke("topology", "show", "--json", url=url)
+
+    assert (added.code, shown.code) == (0, 0)
+    assert re.fullmatch(rf"{replica.socket} added to cluster-1; a transaction took [\d,]+ ms to it\n", added.out)
+    assert "connected take this when they connect again" in added.err
+    assert (again.json["changed"], list(again.json["arrived_ms"])) == (False, [str(replica.socket)])
+    assert [line.split()[:3] for line in shown.out.splitlines()[1:]] == [
+        ["cluster-1", "primary", str(replicated.socket)],
+        ["cluster-1", "replica", str(replica.socket)],
+    ]
+    (cluster,) = data.json["clusters"]
+    assert (cluster["name"], cluster["shards"]) == ("cluster-1", 2)
+    assert [(node["role"], node["read_only"], node["fault"]) for node in cluster["nodes"]] == [
+        ("primary", False, None),
+        ("replica", True, None),
+    ]
+
+    link = tmp_path / "renamed.sock"
+    link.symlink_to(replicated.socket)
+    renamed = invoke("topology", "set-primary", "--cluster", "cluster-1", f"mysql://root@/?unix_socket={link}", url=url)
+    removed = invoke("topology", "remove-replica", "--cluster", "cluster-1", replica.url, "--json", url=url)
+
+    assert (renamed.code, renamed.out) == (0, f"{link} is the primary of cluster-1\n")
+    assert f"export SCHEMALESS_URL='mysql://root@/{name}?unix_socket={link}'" in renamed.err
+    assert [node["address"] for node in removed.json["removed"]] == [str(replica.socket)]
+    assert [node["role"] for node in removed.json["cluster"]["nodes"]] == ["primary"]
+
+    link.unlink()
+    gone = invoke("topology", "show", url=url)
+    assert gone.code == 1
+    assert f"cluster-1, primary {link}: " in gone.err
+
+
+def test_topology_refusals_exit_with_one_line(invoke, replicated, flavour, server_urls):
+    """A stranger is status 1, what was typed wrong status 2; nothing is printed as a result."""
+    url = schemaless.create(f"refused_{flavour}", 1, [replicated.url])
+    add = ("topology", "add-replica", "--cluster")
+    stranger = invoke(*add, "cluster-1", server_urls[0], "--timeout", "0.1", url=url)
+    unknown = invoke(*add, "cluster-2", server_urls[0], url=url)
+
+    assert (stranger.code, stranger.out) == (1, "")
+    assert "did not arrive" in stranger.err
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "its clusters are cluster-1" in unknown.err
+
+
+def test_commands_that_local_up_prints_register_the_replicas(invoke, replicated):
+    """What ``local up`` prints after its servers can be run as it stands, one line after the other."""
+    folder = replicated.folder.parent
+    up = invoke("local", "up", "--servers", 1, "--flavour", replicated.flavour, "--folder", folder)
+    lines = [shlex.split(line) for line in up.out.splitlines()[-2:]]
+    results = [invoke(*line[1:]) for line in lines]
+
+    assert [line[:3] for line in lines] == [["schemaless", "create", "demo"], ["schemaless", "topology", "add-replica"]]
+    assert [result.code for result in results] == [0, 0], [result.err for result in results]
+    with schemaless.connect(results[0].out.strip()) as store:
+        assert [str(node) for node in store.topology.clusters[0].replicas] == [str(replicated.replicas[0].socket)]
