@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 import schemaless
-from schemaless.local.servers import LocalServer
+from schemaless.local.description import LocalServer
 from schemaless.mysql.pool import Connection, NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store import changes
-from schemaless.testing.servers import private_servers
+from schemaless.store.nodes import add_replica
 from tests.accounts import Accounts, accounts_on
 
 pytestmark = pytest.mark.mysql
@@ -23,30 +23,25 @@ pytestmark = pytest.mark.mysql
 DATABASE = "replicated_0000"
 
 
-@pytest.fixture(scope="module")
-def primary(flavour: str) -> Iterator[LocalServer]:
-    """A private server with a replica of its own."""
-    with private_servers(flavour, 1, replicas=1) as (server,):
-        yield server
+@pytest.fixture
+def primary(replicated: LocalServer) -> LocalServer:
+    """A server that has a replica."""
+    return replicated
 
 
 @pytest.fixture(scope="module")
-def own_accounts(primary: LocalServer) -> Iterator[Accounts]:
+def own_accounts(replicated: LocalServer) -> Iterator[Accounts]:
     """The accounts on it, and so on its replica."""
-    with accounts_on([primary.url]) as made:
+    with accounts_on([replicated.url]) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def url(primary: LocalServer, own_accounts: Accounts) -> str:
+def url(replicated: LocalServer, own_accounts: Accounts) -> str:
     """A datastore of one shard, whose catalog names the replica."""
     url = own_accounts.create("replicated", 1)
     own_accounts.allow("tail", "replicated", 1)
-    with connection_to(primary.url) as connection:
-        connection.execute(
-            b"INSERT INTO replicated.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '%b')"
-            % str(primary.replicas[0].socket).encode()
-        )
+    add_replica(own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", replicated.replicas[0].url))
     return url
 
 

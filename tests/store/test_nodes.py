@@ -268,6 +268,7 @@ def test_switchover_moves_the_catalog_and_clients_go_on_there(url, name, replica
 
 def test_new_primary_that_lacks_transactions_is_refused(url, replicated, replica, row):
     """While the old primary answers, nothing that was committed there may be left behind."""
+    nodes.add_replica(url, "cluster-1", replica.url)  # it has the datastore
     sql(replica, f"STOP {word(replica)}")
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {"late": True})
