@@ -19,7 +19,7 @@
     |   `-- UnreadableLegacy        no envelope, and not JSON text either
     |-- UnknownCodec                a codec name that does not exist, or may not be used for writing
     |-- VerificationFailed          re-encoded bytes did not decode to the same document; nothing was written
-    |-- TopologyError               the datastore's description is missing or contradicts itself
+    |-- TopologyError               the datastore's description is wrong, or a change of it could not be proven
     |   |-- DatastoreNotFound       no catalog under that name
     |   |-- DatastoreExists         ``create`` met a datastore of that name
     |   |-- ShardIdentityMismatch   a shard database belongs to another datastore, number, count or placement
@@ -192,7 +192,7 @@ class VerificationFailed(SchemalessError):
 
 
 class TopologyError(SchemalessError):
-    """The datastore's description is missing, or contradicts itself."""
+    """The datastore's description is missing or contradicts itself, or a change of it could not be proven."""
 
 
 class DatastoreNotFound(TopologyError):

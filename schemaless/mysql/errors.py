@@ -146,7 +146,9 @@ def _role(text: str) -> str:
     command, table = found["command"], found["table"]
     if table == "metadata_locks":
         role = "tail"
-    elif (command == "SELECT" and table != "alembic_version") or (command == "INSERT" and table == "cell"):
+    elif table in ("alembic_version", "heartbeat"):
+        role = "admin"
+    elif command == "SELECT" or (command == "INSERT" and table == "cell"):
         role = "app"
     elif command == "UPDATE" and table in ("cell", "c"):
         role = "migrate"

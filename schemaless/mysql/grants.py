@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from schemaless.cluster.topology import Cluster, Node, Topology, shard_database
+from schemaless.cluster.topology import Cluster, Node, Topology, heartbeat_database, shard_database
 from schemaless.errors import InvalidInput
 
 Role = Literal["app", "tail", "migrate", "admin"]
@@ -31,6 +31,9 @@ _ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
 
 _ON_REVISION: Final = "CREATE, UPDATE"
 """What it needs to stamp one. With CREATE, MySQL grants on a table that is not there yet."""
+
+_ON_HEARTBEAT: Final = "SELECT, INSERT, UPDATE, CREATE"
+"""What it needs to prove a replica."""
 
 _ON_CELL: Final[dict[Role, str]] = {
     "app": "SELECT, INSERT",
@@ -98,7 +101,8 @@ def grants(
 
     Args:
         role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``migrate`` reads cells and
-            replaces bodies, ``admin`` creates the datastore, upgrades its tables and changes its catalog.
+            replaces bodies, ``admin`` creates the datastore, upgrades its tables, proves replicas and changes its
+            catalog.
         account: who gets it.
         topology: the datastore. All tables have to be there, except for ``admin``.
         catalog: the server of the catalog.
@@ -115,6 +119,9 @@ def grants(
             statements.insert(0, "SET SESSION sql_log_bin = 0")
         if _same_server(node, catalog):
             statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
+        if role == "admin" and clusters:
+            database = _database(heartbeat_database(topology.name), partial_revokes)
+            statements.append(_grant(_ON_HEARTBEAT, f"{database}.*", account))
         for cluster in clusters:
             for shard in topology.shards_of(cluster.name):
                 database = shard_database(topology.name, shard)

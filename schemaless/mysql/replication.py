@@ -15,6 +15,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import heartbeat_database
+from schemaless.errors import AccessDenied
 from schemaless.mysql import statements
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
@@ -82,9 +83,16 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
     _write_token(primary, datastore, cluster, token)
     began_s = time.monotonic()
     while True:
-        if _read_token(replica, datastore, cluster) == token:
-            return time.monotonic() - began_s
+        denied = None
+        try:
+            if _read_token(replica, datastore, cluster) == token:
+                return time.monotonic() - began_s
+        except AccessDenied as error:
+            # Accounts and what they may do arrive by replication as well.
+            denied = error
         if time.monotonic() - began_s >= timeout_s:
+            if denied is not None:
+                raise denied
             return None
         time.sleep(_POLL_S)
 

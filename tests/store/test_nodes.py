@@ -15,6 +15,7 @@ import schemaless
 from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
 from schemaless.local.description import LocalServer
 from schemaless.store import nodes
+from tests.accounts import Accounts, accounts_on
 
 pytestmark = pytest.mark.mysql
 
@@ -96,17 +97,31 @@ def name() -> str:
     return f"nodes{next(_names)}"
 
 
+@pytest.fixture(scope="module")
+def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
+    """Accounts on all of these servers, beside those that others use there."""
+    with accounts_on([replicated.url, *(server.url for server in servers)], prefix="nodes_") as made:
+        yield made
+
+
 @pytest.fixture
-def url(name: str, replicated: LocalServer, other: LocalServer) -> str:
+def at(own_accounts: Accounts) -> Callable[[LocalServer], str]:
+    """The URL of a server for an account that has what the role ``admin`` needs, and no more."""
+    return lambda server: own_accounts.url("admin", server.url)
+
+
+@pytest.fixture
+def url(name: str, own_accounts: Accounts, at: Callable[..., str], replicated: LocalServer, other: LocalServer) -> str:
     """A new datastore: the catalog and shards 0 and 1 on the server that has a replica, shards 2 and 3 elsewhere."""
-    return schemaless.create(name, 4, [replicated.url, other.url])
+    own_accounts.allow_admin_anywhere(name, 4)
+    return schemaless.create(name, 4, [at(replicated), at(other)])
 
 
-def test_replica_that_is_one_is_added_and_read_from(url, replicated, replica, row):
+def test_replica_that_is_one_is_added_and_read_from(url, at, replicated, replica, row):
     """A proven replica is in the catalog, and reads that ask for one go there, and nowhere else."""
     before = addresses(url, "cluster-1")
-    added = nodes.add_replica(url, "cluster-1", replica.url)
-    again = nodes.add_replica(url, "cluster-1", replica.url)
+    added = nodes.add_replica(url, "cluster-1", at(replica))
+    again = nodes.add_replica(url, "cluster-1", at(replica))
 
     assert before == {"primary": [str(replicated.socket)], "replicas": []}
     assert addresses(url, "cluster-1") == {"primary": [str(replicated.socket)], "replicas": [str(replica.socket)]}
@@ -131,29 +146,29 @@ def test_replica_that_is_one_is_added_and_read_from(url, replicated, replica, ro
             assert not any(read(read_from="replica") for read in reads)
         finally:
             sql(replica, f"START {word(replica)} SQL_THREAD")
-        nodes.add_replica(url, "cluster-1", replica.url)  # waits until the replica has it
+        nodes.add_replica(url, "cluster-1", at(replica))  # waits until the replica has it
         assert all(read(read_from="replica") for read in reads)
 
 
-def test_what_does_not_replicate_is_no_replica(url, name, replicated, replica, stranger):
+def test_what_does_not_replicate_is_no_replica(url, at, name, replicated, replica, stranger):
     """Another cluster's replica, a stopped one, and a server restored from a backup are refused."""
     before = addresses(url, "cluster-1")
     with pytest.raises(InvalidInput, match="is the primary of cluster-1 already"):
-        nodes.add_replica(url, "cluster-1", replicated.url)
+        nodes.add_replica(url, "cluster-1", at(replicated))
     with pytest.raises(TopologyError, match=r"did not arrive on .* within 0.2 s.* Nothing was written"):
-        nodes.add_replica(url, "cluster-2", replica.url, timeout_s=0.2)
-    nodes.add_replica(url, "cluster-1", replica.url)
-    nodes.remove_replica(url, "cluster-1", replica.url)
+        nodes.add_replica(url, "cluster-2", at(replica), timeout_s=0.2)
+    nodes.add_replica(url, "cluster-1", at(replica))
+    nodes.remove_replica(url, "cluster-1", at(replica))
     sql(replica, f"STOP {word(replica)}")
     try:
         with pytest.raises(TopologyError, match="did not arrive"):
-            nodes.add_replica(url, "cluster-1", replica.url, timeout_s=0.2)
+            nodes.add_replica(url, "cluster-1", at(replica), timeout_s=0.2)
     finally:
         sql(replica, f"START {word(replica)}")
     for database in (f"{name}_0000", f"{name}_0001", f"{name}_heartbeat"):
         copy_database(replicated, stranger, database)
     with pytest.raises(TopologyError, match="did not arrive"):
-        nodes.add_replica(url, "cluster-1", stranger.url, timeout_s=0.2)
+        nodes.add_replica(url, "cluster-1", at(stranger), timeout_s=0.2)
 
     assert sql(stranger, f"SELECT COUNT(*) FROM {name}_heartbeat.heartbeat") == ((1,),)
     assert addresses(url, "cluster-1") == before
@@ -171,24 +186,24 @@ def copy_database(source: LocalServer, target: LocalServer, database: str) -> No
                 cursor.execute(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(row))})", row)
 
 
-def test_primary_by_another_address_is_no_replica(url, replicated, tmp_path):
+def test_primary_by_another_address_is_no_replica(url, at, replicated, tmp_path):
     """The primary's own server is refused by whatever address it is named."""
     link = tmp_path / "another.sock"
     link.symlink_to(replicated.socket)
 
     with pytest.raises(TopologyError, match="itself, by another address"):
-        nodes.add_replica(url, "cluster-1", f"mysql://root@/?unix_socket={link}")
+        nodes.add_replica(url, "cluster-1", f"mysql://nodes_admin@/?unix_socket={link}")
 
 
-def test_replica_without_a_shard_is_refused(url, name, replicated, replica):
+def test_replica_without_a_shard_is_refused(url, at, name, replicated, replica):
     """A replica that leaves databases out is found by the shards that are missing there."""
-    nodes.add_replica(url, "cluster-1", replica.url)
-    nodes.remove_replica(url, "cluster-1", replica.url)
+    nodes.add_replica(url, "cluster-1", at(replica))
+    nodes.remove_replica(url, "cluster-1", at(replica))
     table = f"{name}_0001.shard_identity"
     sql(replica, "SET GLOBAL read_only = 0", "SET sql_log_bin = 0", f"UPDATE {table} SET shard = 7")
     try:
         with pytest.raises(ShardIdentityMismatch, match=f"'{name}_0001' on .* is shard 7"):
-            nodes.add_replica(url, "cluster-1", replica.url)
+            nodes.add_replica(url, "cluster-1", at(replica))
     finally:
         sql(replica, "SET sql_log_bin = 0", f"UPDATE {table} SET shard = 1", "SET GLOBAL read_only = 1")
         if replica.flavour == "mysql":
@@ -205,75 +220,75 @@ def test_replica_without_a_shard_is_refused(url, name, replicated, replica):
         ("cluster-1", "mysql://somebody@db-9/", "share one account"),
     ],
 )
-def test_arguments_that_cannot_be_used(url, cluster, address, complaint):
+def test_arguments_that_cannot_be_used(url, at, cluster, address, complaint):
     """An unknown cluster, a database and another account are refused before anything is asked."""
     for call in (nodes.add_replica, nodes.remove_replica, nodes.set_primary):
         with pytest.raises(InvalidInput, match=complaint):
             call(url, cluster, address)
 
 
-def test_catalog_is_not_changed_through_a_replica(url, name, replica):
+def test_catalog_is_not_changed_through_a_replica(url, at, name, replica):
     """A replica's copy of the catalog can be read, and is never written, though root may write there on MariaDB."""
-    through_replica = f"mysql://root@/{name}?unix_socket={replica.socket}"
-    nodes.add_replica(url, "cluster-1", replica.url)
+    through_replica = f"mysql://nodes_admin@/{name}?unix_socket={replica.socket}"
+    nodes.add_replica(url, "cluster-1", at(replica))
 
     assert addresses(through_replica, "cluster-1") == addresses(url, "cluster-1")
     with pytest.raises(TopologyError, match="is not a primary that takes writes"):
-        nodes.remove_replica(through_replica, "cluster-1", replica.url)
+        nodes.remove_replica(through_replica, "cluster-1", at(replica))
     assert addresses(url, "cluster-1")["replicas"] == [str(replica.socket)]
 
 
-def test_changes_at_once_do_not_write_over_each_other(url, replica, monkeypatch):
+def test_changes_at_once_do_not_write_over_each_other(url, at, replica, monkeypatch):
     """A topology that somebody else has changed since it was read is not written over."""
     write = nodes.write_nodes
 
     def somebody_was_faster(*arguments):
         monkeypatch.setattr(nodes, "write_nodes", write)
-        nodes.add_replica(url, "cluster-1", replica.url)
+        nodes.add_replica(url, "cluster-1", at(replica))
         write(*arguments)
 
     monkeypatch.setattr(nodes, "write_nodes", somebody_was_faster)
     with pytest.raises(TopologyError, match="changed by somebody else"):
-        nodes.add_replica(url, "cluster-1", replica.url)
+        nodes.add_replica(url, "cluster-1", at(replica))
 
     assert addresses(url, "cluster-1")["replicas"] == [str(replica.socket)]
 
 
-def test_switchover_moves_the_catalog_and_clients_go_on_there(url, name, replicated, replica, row):
+def test_switchover_moves_the_catalog_and_clients_go_on_there(url, at, name, replicated, replica, row):
     """After a switchover the new primary has the catalog, and every cell; the old URL's server is out of it."""
-    nodes.add_replica(url, "cluster-1", replica.url)
+    nodes.add_replica(url, "cluster-1", at(replica))
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {"n": 1})
     with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
-        nodes.set_primary(url, "cluster-1", replica.url)
+        nodes.set_primary(url, "cluster-1", at(replica))
     with promoted(replica):
         with pytest.raises(TopologyError, match="still takes writes"):
-            nodes.set_primary(url, "cluster-1", replica.url)
+            nodes.set_primary(url, "cluster-1", at(replica))
         with read_only(replicated):
             with pytest.raises(TopologyError, match=r"does not follow the new primary.*--keep-old-as-replica out"):
-                nodes.set_primary(url, "cluster-1", replica.url, keep_old=True, timeout_s=0.2)
-            changed = nodes.set_primary(url, "cluster-1", replica.url)
+                nodes.set_primary(url, "cluster-1", at(replica), keep_old=True, timeout_s=0.2)
+            changed = nodes.set_primary(url, "cluster-1", at(replica))
 
             assert (changed.changed, changed.old_primary) == (True, "read-only")
-            assert changed.url == f"mysql://root@/{name}?unix_socket={replica.socket}"
+            assert changed.url == f"mysql://nodes_admin@/{name}?unix_socket={replica.socket}"
             assert addresses(changed.url, "cluster-1") == {"primary": [str(replica.socket)], "replicas": []}
-            assert nodes.set_primary(changed.url, "cluster-1", replica.url).changed is False
+            assert nodes.set_primary(changed.url, "cluster-1", at(replica)).changed is False
             with schemaless.connect(changed.url) as store:
                 assert store.get_cell(row, "BASE", 1).body == {"n": 1}
                 store.put_cell(row, "BASE", 2, {"n": 2})
             # The old catalog names the old primary; nothing can be changed there any more.
             with pytest.raises(TopologyError):
-                nodes.remove_replica(url, "cluster-1", replica.url)
+                nodes.remove_replica(url, "cluster-1", at(replica))
 
 
-def test_new_primary_that_lacks_transactions_is_refused(url, replicated, replica, row):
+def test_new_primary_that_lacks_transactions_is_refused(url, at, replicated, replica, row):
     """While the old primary answers, nothing that was committed there may be left behind."""
-    nodes.add_replica(url, "cluster-1", replica.url)  # it has the datastore
+    nodes.add_replica(url, "cluster-1", at(replica))  # it has the datastore
     sql(replica, f"STOP {word(replica)}")
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {"late": True})
     with promoted(replica), read_only(replicated), pytest.raises(TopologyError, match="lacks transactions"):
-        nodes.set_primary(url, "cluster-1", replica.url, timeout_s=0.2)
+        nodes.set_primary(url, "cluster-1", at(replica), timeout_s=0.2)
 
     assert addresses(url, "cluster-1")["primary"] == [str(replicated.socket)]
 
@@ -281,26 +296,28 @@ def test_new_primary_that_lacks_transactions_is_refused(url, replicated, replica
 GONE = "/nowhere/gone.sock"
 
 
-def test_failover_when_the_old_primary_is_gone(url, name, replicated, other):
+def test_failover_when_the_old_primary_is_gone(url, at, name, replicated, other):
     """An old primary that does not answer does not stand in the way of one that has every shard."""
     sql(replicated, f"UPDATE {name}.node SET socket = '{GONE}' WHERE cluster = 'cluster-2'")
     with pytest.raises(TopologyError, match="cannot stay as a replica, it is unreachable"):
-        nodes.set_primary(url, "cluster-2", other.url, keep_old=True)
+        nodes.set_primary(url, "cluster-2", at(other), keep_old=True)
     with pytest.raises(ShardIdentityMismatch, match=f"no database '{name}_0000'"):
-        nodes.set_primary(url, "cluster-1", other.url)
-    changed = nodes.set_primary(url, "cluster-2", other.url)
+        nodes.set_primary(url, "cluster-1", at(other))
+    changed = nodes.set_primary(url, "cluster-2", at(other))
 
     assert (changed.old_primary, changed.url) == ("unreachable", None)
     assert [str(node) for node in changed.removed] == [GONE]
     assert addresses(url, "cluster-2") == {"primary": [str(other.socket)], "replicas": []}
 
 
-def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(url, name, replica, replicated, tmp_path):
+def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(
+    url, at, name, replica, replicated, tmp_path
+):
     """Reads must not go to a replica of the old primary; one that is gone can be taken out without asking it."""
     link = tmp_path / "renamed.sock"
     link.symlink_to(replicated.socket)
-    renamed = f"mysql://root@/?unix_socket={link}"
-    nodes.add_replica(url, "cluster-1", replica.url)
+    renamed = f"mysql://nodes_admin@/?unix_socket={link}"
+    nodes.add_replica(url, "cluster-1", at(replica))
     sql(
         replicated,
         f"INSERT INTO {name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '{GONE}')",
@@ -315,12 +332,12 @@ def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(url,
         nodes.remove_replica(url, "cluster-1", f"mysql:///?unix_socket={GONE}")
 
 
-def test_new_address_of_the_same_server(url, name, replicated, other, tmp_path):
+def test_new_address_of_the_same_server(url, at, name, replicated, other, tmp_path):
     """A primary that is only called otherwise now needs no read-only; where it has the catalog, the URL changes."""
     link = tmp_path / "renamed.sock"
     link.symlink_to(replicated.socket)
-    changed = nodes.set_primary(url, "cluster-1", f"mysql://root@/?unix_socket={link}")
+    changed = nodes.set_primary(url, "cluster-1", f"mysql://nodes_admin@/?unix_socket={link}")
 
-    assert (changed.old_primary, changed.url) == ("the same server", f"mysql://root@/{name}?unix_socket={link}")
+    assert (changed.old_primary, changed.url) == ("the same server", f"mysql://nodes_admin@/{name}?unix_socket={link}")
     assert addresses(url, "cluster-1") == {"primary": [str(link)], "replicas": []}
     assert addresses(changed.url, "cluster-2") == {"primary": [str(other.socket)], "replicas": []}
