@@ -265,9 +265,9 @@ class Harness:
         return [self.store.shards.pool_for(cluster.primary) for cluster in self.store.topology.clusters]
 
 
-def direct(server_socket: str) -> Any:
+def direct(server_socket: str, **login: str) -> Any:
     """Return a driver connection to a server, past every proxy."""
-    return pymysql.connect(unix_socket=server_socket, user="root", autocommit=True, ssl_disabled=True)
+    return pymysql.connect(unix_socket=server_socket, **{"user": "root", **login}, autocommit=True, ssl_disabled=True)
 
 
 def rows(connection: Any, sql: str) -> tuple[tuple[Any, ...], ...]:

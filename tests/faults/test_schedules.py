@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schemaless.local.servers import LocalServer
+from schemaless.local.description import LocalServer
 from schemaless.mysql import pool
 from tests.accounts import Accounts
 from tests.faults.harness import Harness

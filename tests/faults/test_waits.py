@@ -13,7 +13,7 @@ import pytest
 
 import schemaless
 from schemaless.cell import NewStoredCell
-from schemaless.local.servers import LocalServer
+from schemaless.local.description import LocalServer
 from schemaless.mysql import pool as pools
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
