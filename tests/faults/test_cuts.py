@@ -1,0 +1,149 @@
+"""Connections cut under every call of a datastore, under ``connect`` and ``create``: what is told is true."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+import schemaless
+from schemaless.errors import OutcomeUnknown, ServerUnavailable
+from schemaless.local.description import LocalServer
+from schemaless.mysql import pool as pools
+from schemaless.mysql.errors import ConnectionLost
+from schemaless.store.datastore import Datastore
+from tests.faults.calls import READS, ROW, WRITES, error_of, expect_refusal
+from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
+
+pytestmark = pytest.mark.mysql
+
+LOST = {2003, 2006, 2013, None}
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def proxy(servers: list[LocalServer]) -> Iterator[Proxy]:
+    """The first server, by way of a proxy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pools, "_FIRST_PAUSE_S", 0.002)
+        proxy = Proxy([str(servers[0].socket)])
+        yield proxy
+        proxy.close()
+
+
+@pytest.fixture(scope="module")
+def url(proxy: Proxy) -> str:
+    """A datastore of one shard behind the proxy."""
+    return schemaless.create("cuts", 1, proxy.urls)
+
+
+@pytest.fixture(scope="module")
+def opened(url: str) -> Iterator[Datastore]:
+    """The datastore, with a few versions of a cell."""
+    with schemaless.connect(url, connect_timeout_s=5, read_timeout_s=5) as store:
+        for ref_key in (1, 2, 3):
+            store.put_cell(ROW, "BASE", ref_key, {"version": ref_key})
+        yield store
+
+
+@pytest.fixture
+def store(opened: Datastore, proxy: Proxy) -> Iterator[Datastore]:
+    """The datastore, disturbed by nothing before and after."""
+    yield opened
+    proxy.disarm()
+
+
+@pytest.mark.parametrize("call", [*READS, *WRITES])
+def test_a_call_that_gets_no_connection_did_nothing(proxy, store, call):
+    """And says so at once: retryable, with node and shard."""
+    does = {**READS, **WRITES}[call]
+    store.close()
+    proxy.arm([Fault("accept", "before", "rst")] * 60)
+    error = error_of(lambda: does(store))
+    left = len(proxy.disarm())
+
+    expect_refusal(error, ServerUnavailable, codes=LOST, retryable=True, shard=0)
+    assert not isinstance(error, OutcomeUnknown)
+    assert left == 59
+    assert error_of(lambda: does(store)) is None
+
+
+@pytest.mark.parametrize("at", ["random byte", "no reply", "reply random"])
+@pytest.mark.parametrize("call", READS)
+def test_a_read_that_is_cut_once_is_asked_again(proxy, store, call, at):
+    """Its result is that of an undisturbed one."""
+    expected = READS[call](store)
+    proxy.arm([Fault("SELECT", at, "fin", seed=7)])
+
+    assert READS[call](store) == expected
+    assert len(proxy.struck) == 1
+
+
+@pytest.mark.parametrize("call", READS)
+def test_a_read_that_is_cut_at_every_attempt_says_so(proxy, store, call):
+    """It is no unknown outcome: a read changes nothing."""
+    proxy.arm([Fault("SELECT", "reply last", "rst")] * 60)
+    error = error_of(lambda: READS[call](store))
+
+    expect_refusal(error, ServerUnavailable, codes=LOST, retryable=True, shard=0)
+    assert len(proxy.struck) == pools.ATTEMPTS
+
+
+@pytest.mark.parametrize("where", ["accept", "greeting", "login", "setup", "SELECT"])
+def test_connect_that_is_cut_anywhere_raises_ours_or_opens(proxy, url, where):
+    """At each class of bytes; nothing is left behind that a second try would stumble over."""
+    sides = {"accept": ("before",), "greeting": ANSWERING}.get(where, SENDING + ANSWERING)
+    for at, skip in itertools.product(sides, (0, 2)):
+        proxy.arm([Fault(where, at, "fin", skip, seed=skip)])
+        error = error_of(lambda: schemaless.connect(url, connect_timeout_s=5, read_timeout_s=5).close())
+        proxy.disarm()
+        if error is not None:
+            expect_refusal(error, ServerUnavailable, codes=LOST, retryable=True, shard=None)
+
+        schemaless.connect(url).close()
+
+
+@pytest.mark.parametrize("at", ["random byte", "no reply"])
+@pytest.mark.parametrize("where", ["CREATE", "INSERT", "COMMIT", "UPDATE", "USE"])
+def test_create_that_is_cut_anywhere_completes_when_it_is_called_again(proxy, where, at):
+    """What was written before a cut is not in the way, and the error does not say that nothing was."""
+    for skip in (0, 3):
+        name = f"cut{next(_names)}"
+        proxy.arm([Fault(where, at, "rst", skip, seed=skip)])
+        made: list[str] = []
+        error = error_of(lambda: made.append(schemaless.create(name, 2, proxy.urls)))  # noqa: B023
+        proxy.disarm()
+        if error is not None:
+            expect_refusal(error, OutcomeUnknown, codes=LOST, retryable=True)
+        (url,) = made or [schemaless.create(name, 2, proxy.urls)]
+
+        with schemaless.connect(url) as store:
+            assert store.put_cell(ROW, "BASE", 1, 1).created
+
+
+def test_a_transaction_whose_commit_is_refused_is_not_left_open_for_others(proxy, store, row):
+    """KILL QUERY on MariaDB can refuse a COMMIT and leave its transaction open: the next put must not get into it."""
+    proxy.arm([Fault("COMMIT", "before", "refuse")])
+    appended = store.append_cell(row, "STATUS", "appended")
+    assert len(proxy.struck) == 1
+    put = store.put_cell(row, "BASE", 1, "put")
+    # Whatever was uncommitted is gone with its connection.
+    store.close()
+
+    assert {name: cell.added_id for name, cell in store.get_row(row).items()} == {
+        "BASE": put.added_id,
+        "STATUS": appended.added_id,
+    }
+    assert len(list(store.get_versions(row, "STATUS"))) == 1
+
+
+def test_a_transaction_whose_commit_is_refused_every_time_is_an_unknown_outcome(proxy, store, row):
+    """And put_cell with its key settles it, as the error says."""
+    proxy.arm([Fault("COMMIT", "before", "refuse")] * 60)
+    with pytest.raises(OutcomeUnknown, match="put_cell the same body with this key") as caught:
+        store.append_cell(row, "STATUS", "appended")
+    proxy.disarm()
+
+    assert store.put_cell(*caught.value.key, "appended").created
+    assert not isinstance(caught.value, ConnectionLost)
