@@ -291,11 +291,13 @@ class NodePool:
         try:
             self._places.get(timeout=self.options.pool_timeout_s)
         except Empty:
-            raise ServerTimeout(
-                "no connection of the pool became free in time; raise pool_size, or make fewer calls at once",
-                node=str(self.node),
-                shard=shard,
-            ) from None
+            # An interrupt can strike where a place is nobody's: between its taking and the block, or after that.
+            if self._in_use() >= self.options.pool_size:
+                raise ServerTimeout(
+                    "no connection of the pool became free in time; raise pool_size, or make fewer calls at once",
+                    node=str(self.node),
+                    shard=shard,
+                ) from None
         try:
             while True:
                 try:
@@ -312,18 +314,23 @@ class NodePool:
 
     def give_back(self, connection: Connection, error: BaseException | None) -> None:
         """Check a connection in after a block that ended with ``error``."""
-        if isinstance(error, ConnectionLost):
-            connection.close()
-            # The server restarted, or closed what was idle: older connections are likely as dead.
-            self._lost_at_s = time.monotonic()
-        elif connection.unfinished or connection.connected_at_s < self._closed_at_s:
-            connection.close()
-        elif error is None or isinstance(error, Exception):
-            self._idle.append(connection)
-        else:
-            # Interrupted in the middle of a reply: what would be read next on it is not ours.
-            connection.close()
-        self._places.put(None)
+        try:
+            if isinstance(error, ConnectionLost):
+                # The server restarted, or closed what was idle: older connections are likely as dead.
+                self._lost_at_s = time.monotonic()
+                connection.close()
+            elif connection.unfinished or connection.connected_at_s < self._closed_at_s:
+                connection.close()
+            elif error is None or isinstance(error, Exception):
+                self._idle.append(connection)
+            else:
+                # Interrupted in the middle of a reply: what would be read next on it is not ours.
+                connection.close()
+        finally:
+            self._places.put(None)
+
+    def _in_use(self) -> int:
+        return sum(bool(connection.open) for connection in list(self._opened)) - len(self._idle)
 
     def _connect(self, shard: int | None) -> Connection:
         try:
