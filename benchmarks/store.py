@@ -1,15 +1,20 @@
 """This library against a bare PyMySQL loop that does the same work, on the same shards of the same servers.
 
-    python benchmarks/store.py [--flavour mysql|mariadb] [--shards N] [--rounds N] [--relaxed] [--server URL...]
+    python benchmarks/store.py [--flavour mysql|mariadb] [--relaxed] [--shards N] [--rounds N] [--server URL ...]
 
 Both sides write the same cells, each into a datastore of its own with the same tables on the same servers, and read
 them back. They take turns in short rounds, and the one that begins changes from round to round, so that whatever else
 the machine does falls on both alike. A figure is the median over the rounds of the ratio within a round, with its
 quartiles. ``_bare.py`` is the other side.
 
-Documents: the demo's aircraft logbooks, about 19 KB of JSON each, and single flights out of them, about 300 bytes.
-"apart": both sides are given the same bytes and give bytes back; every cell is compared at the end, byte by byte.
-"with": both are given documents and give documents back, the bare side by msgpack and zlib; documents are compared.
+Documents: the demo's aircraft logbooks, about 19 KB of JSON each, and the flights in them, about 300 bytes each.
+
+- Encoding apart: both sides are given the same bytes and give bytes back. Through the library they are written by
+  ``put_stored_cells(trusted=True)``, one cell too, and read by ``read_stored`` with the statement of
+  ``get_cell_latest``, by ``scan_shard`` and by ``get_stored_cells_for_shard``. In the end every cell is compared, byte
+  by byte.
+- Encoding included: both sides are given documents and give documents back; the bare loop by plain ``msgpack`` and
+  ``zlib``, level 6. In the end the documents are compared.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import itertools
+import json
 import os
 import platform
 import random
@@ -185,10 +191,12 @@ class Contest:
         self._random = random.Random(2013)  # the same keys in every run
         self._account = parse_url(urls[0]).credentials
         self._keys: list[tuple[uuid.UUID, str]] = []
-        self._exit = ExitStack()
-        self.library, self.bare = self._open(f"bench_{name}", options.shards, urls)
-        # Of one shard, so that pages are full.
-        self.library_scan, self.bare_scan = self._open(f"bench_{name}_scan", 1, urls[:1])
+        with ExitStack() as undo:
+            self._exit = undo
+            self.library, self.bare = self._open(f"{options.name}_{name}", options.shards, urls)
+            # Of one shard, so that pages are full.
+            self.library_scan, self.bare_scan = self._open(f"{options.name}_{name}_scan", 1, urls[:1])
+            self._exit = undo.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -306,7 +314,7 @@ def line(task: Task, library: Sequence[float], bare: Sequence[float]) -> str:
     """Return a row of the table: both sides' medians in microseconds an item, the ratio, its quartiles, the target."""
     pairs = zip(library, bare, strict=True)
     ratios = [ours / plain if task.latency else plain / ours for ours, plain in pairs]
-    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     each = [statistics.median(side) * 1e6 for side in (library, bare)]
     target = "" if task.target is None else f"{'<=' if task.latency else '>='} {task.target}"
     if target and (middle > task.target if task.latency else middle < task.target):
@@ -334,19 +342,20 @@ def servers(options: Any) -> Iterator[list[str]]:
     if options.server:
         yield options.server
         return
-    with tempfile.TemporaryDirectory(prefix="schemaless-bench-") as folder:
-        try:
-            relaxed = RELAXED if options.relaxed else {}
-            yield [server.url for server in up(Path(folder), 2, options.flavour, tied=True, options=relaxed)]
-        finally:
-            down(Path(folder), delete=True)
+    folder = Path(tempfile.mkdtemp(prefix="schemaless-bench-"))
+    relaxed = RELAXED if options.relaxed else {}
+    try:
+        yield [server.url for server in up(folder, 2, options.flavour, tied=True, remove=True, options=relaxed)]
+    finally:
+        down(folder, delete=True)
 
 
 def describe(urls: Sequence[str], options: Any) -> None:
     """Print what is measured on."""
     packages = ", ".join(f"{package} {version_of(package)}" for package in PACKAGES)
     print(f"{platform.python_implementation()} {platform.python_version()}, {packages}")
-    print(f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}; load {os.getloadavg()}")
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}"
+    print(f"{machine}, load {os.getloadavg()[0]:.1f}")
     parsed = parse_url(urls[0])
     connection = connect(parsed.node, parsed.credentials.username, parsed.credentials.password)
     with connection.cursor() as cursor:
@@ -358,7 +367,8 @@ def describe(urls: Sequence[str], options: Any) -> None:
     connection.close()
     print(
         f"\nfast {'on' if ENGINE.fast else 'off'}, {options.shards} shards, {options.rounds} rounds of "
-        f"{options.batches} batches or {options.calls} calls; scans of {options.scanned} cells"
+        f"{options.batches} batches or {options.calls} calls; scans of {options.scanned:,} cells, by the bare loop in "
+        f"pages of {options.page}"
     )
 
 
@@ -376,11 +386,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--relaxed", action="store_true", help="servers that do not wait for the disk at a commit")
     parser.add_argument("--server", action="append", help="measure on this server, by URL; once for each server")
+    parser.add_argument("--name", default="bench", help="what the names of the datastores begin with; they are dropped")
     parser.add_argument("--shards", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--batches", type=int, default=4, help="batches of a round")
     parser.add_argument("--calls", type=int, default=30, help="single calls of a round")
-    parser.add_argument("--scanned", type=int, default=4000, help="cells of a scanned shard")
+    parser.add_argument("--scanned", type=int, default=2500, help="cells of a scanned shard")
     parser.add_argument("--page", type=int, default=500, help="rows of a page of the bare scan")
     parser.add_argument("--documents", type=int, default=200, help="logbooks that bodies are taken from")
     options = parser.parse_args(arguments)
@@ -390,9 +401,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, documents in (("logbooks", logbooks), ("flights", flights(logbooks))):
             for encoding in (False, True):
                 bodies = documents if encoding else [encode_body(document) for document in documents]
-                print(f"\n{name}, encoding {'with' if encoding else 'apart'}")
-                print(f"{'':28}{'':11}{'library':>10}{'bare':>10}{'ratio':>8}   quartiles   target")
-                with Contest(f"{name}_{'with' if encoding else 'apart'}", encoding, bodies, urls, options) as contest:
+                kind = "included" if encoding else "apart"
+                mean = statistics.mean(len(json.dumps(each, separators=(",", ":"))) for each in documents)
+                print(f"\n{name}, {mean:,.0f} bytes of JSON on average, encoding {kind}")
+                print(f"{'microseconds a call':28}{'':11}{'library':>10}{'bare':>10}{'ratio':>8}   quartiles   target")
+                with Contest(f"{name}_{kind}", encoding, bodies, urls, options) as contest:
                     for task, library, bare in measure(contest, options.rounds):
                         print(line(task, library, bare), flush=True)
                     same = "documents" if encoding else "bodies"
