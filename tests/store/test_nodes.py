@@ -13,6 +13,7 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
+from schemaless.local import replication
 from schemaless.local.description import LocalServer
 from schemaless.store import nodes
 from tests.accounts import Accounts, accounts_on
@@ -44,16 +45,18 @@ def addresses(url: str, cluster: str) -> dict[str, list[str]]:
 
 
 @contextmanager
-def promoted(replica: LocalServer) -> Iterator[LocalServer]:
-    """Make a replica a primary for the block, as a failover would; then a replica again."""
-    writable = "SET GLOBAL read_only = 0"
-    sql(replica, f"STOP {word(replica)}", writable)
+def promoted(primary: LocalServer) -> Iterator[LocalServer]:
+    """Make a server's replica a primary for the block, as a failover would; then a replica again."""
+    (replica,) = primary.replicas
+    sql(replica, f"STOP {word(replica)}", f"RESET {word(replica)} ALL", "SET GLOBAL read_only = 0")
     try:
         yield replica
     finally:
-        sql(replica, "SET GLOBAL read_only = 1", f"START {word(replica)}")
+        sql(replica, "SET GLOBAL read_only = 1")
         if replica.flavour == "mysql":
             sql(replica, "SET GLOBAL super_read_only = 1")
+        replication.follow(primary, replica)
+        replication.wait_until_replicating(primary, replica, print)
 
 
 @contextmanager
@@ -261,7 +264,7 @@ def test_switchover_moves_the_catalog_and_clients_go_on_there(url, at, name, rep
         store.put_cell(row, "BASE", 1, {"n": 1})
     with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
         nodes.set_primary(url, "cluster-1", at(replica))
-    with promoted(replica):
+    with promoted(replicated):
         with pytest.raises(TopologyError, match="still takes writes"):
             nodes.set_primary(url, "cluster-1", at(replica))
         with read_only(replicated):
@@ -287,7 +290,7 @@ def test_new_primary_that_lacks_transactions_is_refused(url, at, replicated, rep
     sql(replica, f"STOP {word(replica)}")
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {"late": True})
-    with promoted(replica), read_only(replicated), pytest.raises(TopologyError, match="lacks transactions"):
+    with promoted(replicated), read_only(replicated), pytest.raises(TopologyError, match="lacks transactions"):
         nodes.set_primary(url, "cluster-1", at(replica), timeout_s=0.2)
 
     assert addresses(url, "cluster-1")["primary"] == [str(replicated.socket)]
