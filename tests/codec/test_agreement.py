@@ -13,7 +13,7 @@ import struct
 import sys
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack
@@ -22,6 +22,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schemaless.codec import compressors
 from schemaless.codec.compressors import Zlib, Zstd
 from schemaless.codec.documents import MAX_DEPTH, check_document, depth_of, identical
 from schemaless.codec.engine import REFERENCE, Engine
@@ -54,6 +55,14 @@ ANY_DOCUMENT = st.recursive(
         st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(), max_size=4), inner, max_size=4)
     ),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libdeflate_reads_short_streams() -> Iterator[None]:
+    """Nearly all streams here are so short that ``zlib`` would read them on both paths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compressors, "_DEFLATE_MIN_BYTES", 0)
+        yield
 
 
 class Text(str):
