@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,8 +60,8 @@ def load(
 ) -> int:
     """Load documents from an NDJSON file.
 
-    One JSON document a line; FILE may be gzipped, or - for standard input. Cells that are there already with the same
-    document are left alone, so after a crash the same command is simply run again.
+    One JSON document a line; FILE may be gzipped, a pipe, or - for standard input. Cells that are there already with
+    the same document are left alone, so after a crash the same command is simply run again.
 
     \b
     A row_key is one of
@@ -78,8 +80,8 @@ def load(
       zcat old.gz | schemaless load - --column BASE --row-key @line
       schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy
 
-    Exit status: 0 all loaded; 1 some passed over, or stopped at a cell that is there with another document; 2 stopped
-    at a line that cannot be loaded.
+    Exit status: 0 all loaded; 1 some passed over, or stopped at a cell that is there with another document or damaged;
+    2 stopped at a line that cannot be loaded.
     """
     chosen = None if codec is None else codec_named(codec)
     if from_dump:
@@ -151,6 +153,9 @@ def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Cal
     path = Path(name)
     try:
         raw = stack.enter_context(path.open("rb"))
+        if not raw.seekable():
+            # A named pipe, or the shell's <(...).
+            return loading.open_lines(raw, name), None, None
         size = path.stat().st_size
     except OSError as error:
         raise InvalidInput(f"cannot read {name}: {error.strerror}") from None
@@ -170,7 +175,7 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
 
     One cell a line: row_key, column_name, ref_key, added_id, created_at and its body, in added_id order within each
     shard. 'schemaless load --from-dump' reads it. A body that does not decode ends the dump with an error that names
-    it; with --stored, bodies are not looked into.
+    it; with --stored, bodies are not looked into. A file that --output names appears when the dump is whole.
 
     \b
     Examples:
@@ -180,10 +185,7 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
     """
     with open_store(url) as store, ExitStack() as stack:
         shards = shards_of(shards_text, store.shard_count)
-        try:
-            sink: IO[bytes] = sys.stdout.buffer if output is None else stack.enter_context(output.open("wb"))
-        except OSError as error:
-            raise InvalidInput(f"cannot write {output}: {error.strerror}") from None
+        sink = sys.stdout.buffer if output is None else stack.enter_context(_whole_file(output))
         advance = stack.enter_context(progress("dumping", sum(store.id_span(shard) for shard in shards), "ids"))
         last = (-1, 0)
         for cell in loading.iter_dump(store, shards, column):
@@ -191,3 +193,36 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
             advance(cell.added_id - last[1] if cell.shard == last[0] else 1)
             last = (cell.shard, cell.added_id)
         sink.flush()
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file that appears at ``path`` at the end of the block, and not at all where that is left early.
+
+    What is there and is no regular file, such as a pipe, is written to as it is.
+
+    Raises:
+        InvalidInput: it cannot be written there.
+    """
+    plain = path.is_file() or not path.exists()
+    # Through a link, its target is replaced and not the link.
+    target = Path(os.path.realpath(path)) if plain else path
+    part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
+    try:
+        file = part.open("wb")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with file:
+            yield file
+            if plain:
+                file.flush()
+                os.fsync(file.fileno())
+        if plain:
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
+    except BaseException:
+        if plain:
+            part.unlink(missing_ok=True)
+        raise

@@ -33,8 +33,14 @@ from schemaless.errors import (
 )
 from schemaless.store.datastore import Datastore
 
-_BATCH_CELLS: Final = 500
-_BATCH_BYTES: Final = 4 << 20
+# A batch makes two statements for each shard that it meets, so it grows with their number, as far as memory allows.
+_CELLS_A_SHARD: Final = 50
+_LEAST_CELLS: Final = 500
+_MOST_CELLS: Final = 100_000
+_BYTES_A_SHARD: Final = 64 << 10
+_LEAST_BYTES: Final = 4 << 20
+_MOST_BYTES: Final = 64 << 20
+
 _GZIP: Final = b"\x1f\x8b"
 _BODY_FIELD: Final = b'"body":'
 
@@ -73,11 +79,38 @@ class LineConflict(CellConflict):
         return type(self), (CellConflict(self.stored, self.shard), self.where)
 
 
+class LineDamaged(CorruptBody):
+    """A line's cell is there, and what is stored of it does not decode; says which line."""
+
+    def __init__(self, damage: CorruptBody, where: str) -> None:
+        super().__init__(damage.message)
+        self.key = damage.key
+        self.shard = damage.shard
+        self.damage = damage
+        self.where = where
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: stored {super().__str__()}; no document can be compared with it. 'schemaless check' names "
+            "all such cells; pass such lines over with --keep-going"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.damage, self.where)
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
+    """A line and its cell.
+
+    Attributes:
+        again: the numbers of later lines with the same cell and the same body.
+    """
+
     number: int
     cell: NewStoredCell
     key: CellKey
+    again: list[int] = field(default_factory=list)
 
 
 def load(
@@ -100,13 +133,15 @@ def load(
         lines: with or without their line ends; empty ones are passed over.
         to_cell: makes a cell of a line and its number; raises for a line that cannot be one.
         source: the file's name, for errors.
-        keep_going: pass over lines that are no document, or whose cell exists with another body; report them.
+        keep_going: pass over lines that are no document, or whose cell exists with another body or with one that does
+            not decode; report them.
         on_line: called with the length of each line that is done.
         on_failure: called with each line passed over.
 
     Raises:
         InvalidInput: a line cannot be used; the batches before it are written.
         CellConflict: a cell is there with another document, likewise.
+        CorruptBody: a cell is there and does not decode, likewise.
         ServerError: a server failed.
     """
     report = LoadReport()
@@ -115,13 +150,19 @@ def load(
         if not keep_going:
             if isinstance(error, CellConflict):
                 raise LineConflict(error, f"{source}, line {number}") from error
+            if isinstance(error, CorruptBody) and error.key is not None:
+                raise LineDamaged(error, f"{source}, line {number}") from error
             raise InvalidInput(
                 f"{source}, line {number}: {error}. The lines before it are loaded; mend it and run the same command "
                 "again, or pass such lines over with --keep-going"
             ) from error
-        report.failures.append((number, str(error)))
-        on_failure(number, str(error))
+        damaged = isinstance(error, CorruptBody) and error.key is not None
+        message = f"stored {error}" if damaged else str(error)
+        report.failures.append((number, message))
+        on_failure(number, message)
 
+    most_cells = max(_LEAST_CELLS, min(_MOST_CELLS, _CELLS_A_SHARD * store.shard_count))
+    most_bytes = max(_LEAST_BYTES, min(_MOST_BYTES, _BYTES_A_SHARD * store.shard_count))
     batch: dict[CellKey, _Line] = {}
     batch_bytes = 0
     for number, raw in enumerate(lines, start=1):
@@ -136,11 +177,15 @@ def load(
                     batch, batch_bytes = {}, 0
                 fail(number, error)
             else:
-                if key in batch or len(batch) == _BATCH_CELLS or batch_bytes + len(cell.body) > _BATCH_BYTES:
-                    _write(store, batch, report, fail)
-                    batch, batch_bytes = {}, 0
-                batch[key] = _Line(number, cell, key)
-                batch_bytes += len(cell.body)
+                first = batch.get(key)
+                if first is not None and first.cell.body == cell.body:
+                    first.again.append(number)
+                else:
+                    if first is not None or len(batch) >= most_cells or batch_bytes + len(cell.body) > most_bytes:
+                        _write(store, batch, report, fail)
+                        batch, batch_bytes = {}, 0
+                    batch[key] = _Line(number, cell, key)
+                    batch_bytes += len(cell.body)
         on_line(len(raw))
     _write(store, batch, report, fail)
     return report
@@ -161,7 +206,7 @@ def _write(
         except BatchError as error:
             puts, causes = error.written, error.causes
             for cause in causes.values():
-                if not isinstance(cause, CellConflict | BodyTooLarge):
+                if not isinstance(cause, CellConflict | BodyTooLarge | CorruptBody):
                     raise cause from error
         pending = {line.key: line for line in part}
         for put in puts:
@@ -171,18 +216,26 @@ def _write(
                 report.body_bytes += len(line.cell.body)
             else:
                 report.there += 1
+            report.there += len(line.again)
         # A shard that refuses one cell has written none: leave that one out, and try the others again, by halves.
         refused: list[tuple[int, SchemalessError]] = []
         for shard, cause in causes.items():
             left = [line for line in pending.values() if store.shard_of(line.key.row_key) == shard]
-            culprit = cause.stored.key if isinstance(cause, CellConflict) else left[0].key if len(left) == 1 else None
+            culprit = left[0].key if len(left) == 1 else _culprit(cause)
             if culprit is not None:
-                refused.append((pending[culprit].number, cause))
+                refused += [(number, cause) for number in (pending[culprit].number, *pending[culprit].again)]
             left = [line for line in left if line.key != culprit]
             middle = len(left) // 2
             parts += [half for half in (left[:middle], left[middle:]) if half]
         for number, cause in sorted(refused, key=lambda pair: pair[0]):
             fail(number, cause)
+
+
+def _culprit(cause: SchemalessError) -> CellKey | None:
+    """Return the key of the cell that stopped a shard, where the error says it."""
+    if isinstance(cause, CellConflict):
+        return cause.stored.key
+    return cause.key if isinstance(cause, CorruptBody) else None
 
 
 def document_reader(key_of: KeyOf, codec: Codec) -> Callable[[bytes, int], NewStoredCell]:

@@ -6,12 +6,16 @@ import gzip
 import json
 import os
 import re
+import threading
 import uuid
+from collections.abc import Callable
+from typing import IO
 
 import pytest
 
 from schemaless.cell import row_key_for
 from schemaless.codec.envelope import describe_body, encode_body
+from schemaless.jobs import load as loading
 
 pytestmark = pytest.mark.mysql
 
@@ -53,6 +57,37 @@ def test_load_reads_standard_input(invoke, store, datastore_url, trips, packed):
 
     assert result.json["created"] == 6
     assert store.get_cell(uuid.UUID(documents[5]["trip"]["id"]), "STDIN", 1).body == documents[5]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_load_reads_a_pipe_by_its_path(invoke, store, datastore_url, trips, tmp_path, packed):
+    """FILE may be a named pipe, or what the shell makes of <(...): it cannot be sought in."""
+    path, documents = trips
+    data = path.read_bytes()
+    named = tmp_path / "pipe"
+    os.mkfifo(named)
+    reader, writer = os.pipe()
+    arguments = ("--row-key", "/trip/id", "--json")
+
+    def write(open_it: Callable[[], IO[bytes]]) -> None:
+        with open_it() as pipe:
+            pipe.write(gzip.compress(data) if packed else data)
+
+    results = []
+    for column, name, open_it in (
+        ("FIFO", named, lambda: named.open("wb")),
+        ("FD", f"/dev/fd/{reader}", lambda: os.fdopen(writer, "wb")),
+    ):
+        writing = threading.Thread(target=write, args=(open_it,))
+        writing.start()
+        results.append(invoke("load", name, "--column", column, *arguments, url=datastore_url))
+        writing.join()
+    os.close(reader)
+
+    assert [(result.code, result.err) for result in results] == [(0, "")] * 2
+    assert [result.json["created"] + result.json["there_already"] for result in results] == [6, 6]
+    for column in ("FIFO", "FD"):
+        assert store.get_cell(uuid.UUID(documents[5]["trip"]["id"]), column, 1).body == documents[5]
 
 
 def test_load_several_files_one_of_them_packed(invoke, datastore_url, trips, tmp_path):
@@ -267,6 +302,67 @@ def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url
     assert loaded.code == 1
     assert [entry["line"] for entry in loaded.json["passed_over"]] == [len(lines)]
     assert loaded.json["there_already"] == len(lines) - 1
+
+
+def test_load_over_a_damaged_cell_is_exit_1_with_file_line_and_cell(invoke, fresh_store, fresh_url, trips):
+    """It is named and stays as it is; --keep-going loads the others."""
+    path, documents = trips
+    row = uuid.UUID(documents[2]["trip"]["id"])
+    shard = fresh_store.shard_of(row)
+    insert = b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'HURT', 1, '{')"
+    fresh_store.shards.execute(shard, insert % (fresh_store.shards.database(shard).encode(), row.hex.encode()))
+    arguments = ("load", path, "--column", "HURT", "--row-key", "trip.id")
+    stopped = invoke(*arguments, url=fresh_url)
+    passed = invoke(*arguments, "--keep-going", "--json", url=fresh_url)
+
+    assert (stopped.code, stopped.out, passed.code) == (1, "", 1)
+    assert stopped.err.startswith(f"schemaless: {path}, line 3: stored cell ({row}, HURT, 1) in shard {shard}: ")
+    assert passed.json["created"] + passed.json["there_already"] == 5
+    assert [entry["line"] for entry in passed.json["passed_over"]] == [3]
+
+
+def test_dump_to_a_file_makes_it_whole_or_not_at_all(invoke, dumped, fresh_url, tmp_path, monkeypatch):
+    """An interrupted dump leaves what was there before, and nothing beside it; a finished one keeps mode and link."""
+    there, link = tmp_path / "there", tmp_path / "link"
+    there.write_text("before")
+    there.chmod(0o640)
+    link.symlink_to(there)
+    seen: list[list[str]] = []
+
+    def interrupted(cell, *, stored):
+        seen.append(sorted(path.name for path in tmp_path.iterdir()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "dump_line", interrupted)
+        stopped = [invoke("dump", "--output", tmp_path / name, url=fresh_url) for name in ("there", "new")]
+    after = sorted(path.name for path in tmp_path.iterdir())
+    done = [invoke("dump", "--output", path, url=fresh_url) for path in (link, tmp_path / "new")]
+
+    assert [result.code for result in stopped] == [3, 3]
+    assert [len(names) for names in seen] == [3, 3]
+    assert all(any(name.endswith(".part") for name in names) for names in seen)
+    assert after == ["link", "there"]
+    assert [result.code for result in done] == [0, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "new", "there"]
+    assert link.is_symlink()
+    assert there.stat().st_mode & 0o777 == 0o640
+    assert there.read_text() == (tmp_path / "new").read_text() == invoke("dump", url=fresh_url).out
+
+
+def test_dump_to_a_pipe_writes_into_it(invoke, dumped, fresh_url, tmp_path):
+    """What is no regular file is not replaced."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text: list[str] = []
+    reading = threading.Thread(target=lambda: text.append(pipe.read_text()))
+    reading.start()
+    result = invoke("dump", "--output", pipe, url=fresh_url)
+    reading.join()
+
+    assert result.code == 0
+    assert pipe.is_fifo()
+    assert text == [invoke("dump", url=fresh_url).out]
 
 
 @pytest.mark.parametrize("shards", ["4", "0-9", "3-1", "x", "1,", "-1", "0--1"])

@@ -139,7 +139,8 @@ def test_load_again_creates_nothing_and_burns_no_added_id(fresh_store):
 @pytest.mark.parametrize("stop_at", [7, 50, 119])
 def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, monkeypatch, stop_at):
     """Wherever it was cut off, the same command ends with the same cells, and with ids without a gap."""
-    monkeypatch.setattr(loading, "_BATCH_CELLS", 10)
+    monkeypatch.setattr(loading, "_MOST_CELLS", 10)
+    monkeypatch.setattr(loading, "_LEAST_CELLS", 10)
     lines = numbered(0, 120)
 
     def cut() -> Iterator[bytes]:
@@ -258,6 +259,87 @@ def test_load_same_key_twice_in_a_file(fresh_store):
     with pytest.raises(CellConflict, match="x, line 2"):
         loading.load(fresh_store, [once, other], reader, source="x")
     assert list(bodies(fresh_store).values()) == [once]
+
+
+@pytest.mark.parametrize("damage", [b"\xc1\x11\x00\x00\x00\x00\x00", b"{"])
+def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, damage):
+    """A stored cell that does not decode is never replaced nor taken for the same; keep_going passes its line over."""
+    lines = numbered(0, 40)
+    keys = [by_field(json.loads(lines[number]), b"", 0) for number in (8, 30)]
+    for key in keys:
+        put_raw(fresh_store, by_hand(fresh_store), key.row_key, damage)
+    reader = loading.document_reader(by_field, DEFAULT)
+
+    with pytest.raises(
+        CorruptBody, match=r"trips, line (9|31): stored cell \(.*'schemaless check'.*--keep-going"
+    ) as at:
+        loading.load(fresh_store, lines, reader, source="trips")
+
+    passed: list[tuple[int, str]] = []
+    report = loading.load(
+        fresh_store,
+        lines,
+        reader,
+        source="trips",
+        keep_going=True,
+        on_failure=lambda number, message: passed.append((number, message)),
+    )
+    assert str(pickle.loads(pickle.dumps(at.value))) == str(at.value)
+    assert at.value.key in keys
+    assert report.created + report.there == 38
+    assert sorted(passed) == sorted(report.failures)
+    assert [number for number, _ in sorted(passed)] == [9, 31]
+    for key, (_, message) in zip(keys, sorted(passed), strict=True):
+        assert message.startswith(f"stored cell {key} in shard {fresh_store.shard_of(key.row_key)}: ")
+        assert next(fresh_store.get_stored_versions(key.row_key, "DOC")).body == damage
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[int]:
+    """Gets the number of cells of each batch that is sent."""
+    sent: list[int] = []
+    original = Datastore.put_stored_cells
+
+    def counts(store, cells, **options):
+        cells = list(cells)
+        sent.append(len(cells))
+        return original(store, cells, **options)
+
+    monkeypatch.setattr(Datastore, "put_stored_cells", counts)
+    return sent
+
+
+def test_load_batches_grow_with_the_shards_and_stay_bounded_in_bytes(fresh_store, monkeypatch, batches):
+    """Two statements a shard and batch: over many shards a batch has many cells, but never more than memory is for."""
+    reader = loading.document_reader(by_field, LEGACY)
+    loading.load(fresh_store, numbered(0, 601), reader, source="x")
+    assert batches == [500, 101]
+
+    batches.clear()
+    monkeypatch.setattr(loading, "_CELLS_A_SHARD", 150)
+    loading.load(fresh_store, numbered(1000, 601), reader, source="x")
+    assert batches == [600, 1]
+
+    batches.clear()
+    monkeypatch.setattr(loading, "_BYTES_A_SHARD", 30_000)
+    monkeypatch.setattr(loading, "_LEAST_BYTES", 100_000)
+    loading.load(fresh_store, numbered(2000, 13, "x" * 29_000), reader, source="x")
+    assert batches == [4, 4, 4, 1]
+
+
+def test_load_a_line_that_comes_again_does_not_end_the_batch(fresh_store, batches):
+    """The same line over and over is one cell of one batch; where that cell is in conflict, each line is named."""
+    lines = numbered(0, 5) * 20
+    reader = loading.document_reader(by_field, DEFAULT)
+    report = loading.load(fresh_store, lines, reader, source="x")
+
+    assert batches == [5]
+    assert (report.created, report.there) == (5, 95)
+
+    other = [line.replace(b"some", b"other") for line in numbered(4, 1)]
+    report = loading.load(fresh_store, [*other, *lines[:4], *other], reader, source="x", keep_going=True)
+    assert (report.created, report.there) == (0, 4)
+    assert sorted(number for number, _ in report.failures) == [1, 6]
 
 
 @pytest.mark.parametrize(
