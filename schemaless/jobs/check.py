@@ -82,28 +82,36 @@ def check(
         try:
             # Also where this process has done so before: a check trusts no earlier answer.
             store.shards.verify(shard, store.shards.pool_for(store.shards.node_of(shard)))
-            store.id_span(shard)
+            _check_cells(store, shard, report, fault, on_ids)
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             fault(type(error).__name__, shard, None, str(error))
-            continue
-        last_id = 0
-        for cell in store.scan_shard(shard):
-            report.cells += 1
-            report.body_bytes += len(cell.body)
-            on_ids(cell.added_id - last_id if last_id else 1)
-            last_id = cell.added_id
-            home = store.shard_of(cell.row_key)
-            if home != shard:
-                fault("Misplaced", shard, cell, f"its row_key belongs to shard {home}, so no read finds it here")
-            try:
-                check_column_name(cell.column_name)
-                check_ref_key(cell.ref_key)
-            except InvalidCell as error:
-                fault("InvalidCell", shard, cell, str(error))
-            try:
-                report.by_codec[describe_body(cell.body).name] += 1
-                cell.decode()
-                check_canonical(cell.body)
-            except CorruptBody as error:
-                fault(type(error).__name__, shard, cell, error.message)
     return report
+
+
+def _check_cells(
+    store: Datastore,
+    shard: int,
+    report: CheckReport,
+    fault: Callable[[str, int, StoredCell | None, str], None],
+    on_ids: Callable[[int], None],
+) -> None:
+    last_id = 0
+    for cell in store.scan_shard(shard):
+        report.cells += 1
+        report.body_bytes += len(cell.body)
+        on_ids(cell.added_id - last_id if last_id else 1)
+        last_id = cell.added_id
+        home = store.shard_of(cell.row_key)
+        if home != shard:
+            fault("Misplaced", shard, cell, f"its row_key belongs to shard {home}, so no read finds it here")
+        try:
+            check_column_name(cell.column_name)
+            check_ref_key(cell.ref_key)
+        except InvalidCell as error:
+            fault("InvalidCell", shard, cell, str(error))
+        try:
+            report.by_codec[describe_body(cell.body).name] += 1
+            cell.decode()
+            check_canonical(cell.body)
+        except CorruptBody as error:
+            fault(type(error).__name__, shard, cell, error.message)

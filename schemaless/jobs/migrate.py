@@ -168,7 +168,11 @@ def _replace(store: Datastore, shard: int, codec: Codec, cells: list[StoredCell]
             now = None if affected == len(part) else _read_again(store, shard, part)
             for cell, body, keep_reason in part:
                 found = cell if now is None else now.get(cell.added_id)
-                if now is None or (resent and found is not None and found.body == body):
+                # Of the bodies that are the new ones now, this statement replaced as many as the server said, another
+                # run the others; which of them is not known, nor needed. After a lost reply the server's number is
+                # not that of the first attempt.
+                if now is None or (found is not None and found.body == body and (resent or affected > 0)):
+                    affected -= 1
                     tally = report.tally(shard, cell.column_name)
                     tally.cells += 1
                     tally.bytes_before += len(cell.body)

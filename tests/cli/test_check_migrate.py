@@ -85,6 +85,20 @@ def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, lega
     assert all(fault["added_id"] and fault["message"] for fault in data.json["faults"])
 
 
+def test_check_names_a_shard_that_is_gone_and_checks_the_others(invoke, fresh_url, fresh_store, legacy, by_hand):
+    """A database that was dropped is a fault, not the end of the command."""
+    gone = fresh_store.shards.database(2)
+    by_hand(fresh_store).execute(2, f"DROP DATABASE `{gone}`".encode())
+    result = invoke("check", url=fresh_url)
+    left = sum(fresh_store.shard_of(row) != 2 for row, _, _ in legacy)
+
+    fault, verdict = result.out.splitlines()
+    assert (result.code, result.err) == (1, "")
+    assert fault.startswith("ShardIdentityMismatch: shard 2: ")
+    assert f"no database '{gone}'" in fault
+    assert verdict.startswith(f"1 faults: {left} cells in 4 shards")
+
+
 def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_store, legacy):
     """Both say what a run would do; the second also how to do it."""
     before = everything(fresh_store)

@@ -124,3 +124,31 @@ def test_check_some_shards_only(fresh_store, new_row):
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
 
     assert check(fresh_store, [1, 3]).cells == sum(fresh_store.shard_of(row) in (1, 3) for row in rows)
+
+
+@pytest.mark.parametrize("when", ["before", "between two pages"])
+def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fresh_store, new_row, by_hand, when):
+    """Somebody dropped the wrong database: that shard is a fault like others, and all others are checked."""
+    rows = [row for row in (new_row() for _ in range(40)) if fresh_store.shard_of(row) == 1][:4]
+    fresh_store.put_stored_cells([NewStoredCell(row, "BIG", 1, b'"%b"' % (b"x" * 6_000_000)) for row in rows])
+    others = [row for row in (new_row() for _ in range(20)) if fresh_store.shard_of(row) != 1]
+    for row in others:
+        fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
+    check(fresh_store)
+    looked_at: list[int] = []
+
+    def drop(more: int) -> None:
+        looked_at.append(more)
+        if len(looked_at) == sum(fresh_store.shard_of(row) == 0 for row in others) + 1:
+            by_hand(fresh_store).execute(1, f"DROP DATABASE `{fresh_store.shards.database(1)}`".encode())
+
+    if when == "before":
+        by_hand(fresh_store).execute(1, f"DROP DATABASE `{fresh_store.shards.database(1)}`".encode())
+    found = []
+    report = check(fresh_store, on_fault=found.append, on_ids=drop if when != "before" else lambda more: None)
+
+    assert [(fault.shard, fault.key) for fault in found] == [(1, None)]
+    assert found[0].kind == ("ShardIdentityMismatch" if when == "before" else "DatabaseMissing")
+    assert fresh_store.shards.database(1) in found[0].message
+    assert report.shards == 4
+    assert len(others) <= report.cells < len(others) + len(rows)
