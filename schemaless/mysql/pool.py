@@ -343,6 +343,9 @@ class NodePool:
         except (TypeError, sqlalchemy.exc.ArgumentError) as error:
             raise InvalidInput(f"the URL's options cannot be used: {error}") from error
         except Exception as error:
+            if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
+                # Of an option's value; what is no text came from the other side.
+                raise InvalidInput(f"the URL's options cannot be used: {error}") from error
             if not is_drivers(error):
                 raise
             raise translated(error, str(self.node), shard, connecting=True) from error

@@ -197,10 +197,13 @@ def _range(after: int, up_to: int | None, legacy_only: bool = False, column_name
 
 
 def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:
-    """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only."""
+    """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only.
+
+    With added_id alone, and statistics that say there are two rows, MySQL would read the index from its beginning.
+    """
     return (
         b"SELECT MAX(added_id), COUNT(*) FROM "
-        b"(SELECT added_id FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS block"
+        b"(SELECT added_id, ref_key FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS block"
         % (_by_id(database), _range(after, up_to), rows)
     )
 

@@ -78,6 +78,16 @@ def test_connect_to_nobody_says_where_and_what_to_do(tmp_path):
     assert caught.value.retryable
 
 
+@pytest.mark.mysql
+@pytest.mark.parametrize(
+    "options", ["nonsense=1", "connect_timeout=soon", "connect_timeout=0", "ssl_mode=perhaps", "charset=latin1"]
+)
+def test_connect_with_options_that_cannot_be_used_is_refused(datastore_url, options):
+    """What the driver does not take is an error of the URL, and no driver's TypeError."""
+    with pytest.raises(InvalidInput):
+        connect(f"{datastore_url}&{options}")
+
+
 def test_connect_without_a_name_says_so():
     """The datastore's name is the URL's path."""
     with pytest.raises(InvalidInput, match="names no datastore"):
