@@ -13,11 +13,11 @@ import click
 
 from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
 from schemaless.capacity.model import GB, TB, Plan, days_until_full
-from schemaless.cell import Cell, CellKey, NewStoredCell
+from schemaless.cell import Cell, CellKey, NewStoredCell, cell_key
 from schemaless.cli.options import codec_option, ref_key_in, row_key_in
 from schemaless.cli.output import EXIT_FAILED, bytes_text, note, out, print_table, progress
 from schemaless.codec.registry import LEGACY, codec_named
-from schemaless.errors import InvalidInput
+from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
 from schemaless.jobs.check import check
 from schemaless.jobs.load import LoadReport, document_reader, load, open_lines
 from schemaless.jobs.migrate import MigrateReport
@@ -63,25 +63,38 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
       schemaless demo
       schemaless demo --data trips.ndjson.gz --row-key trip.uuid
     """
+    if data is not None:
+        # Before anything of an earlier demo is deleted.
+        _check_file(data, row_key, ref_key)
+    with _says_what_is_left(folder) as left:
+        return _run(data, row_key, ref_key, flavour, folder, codec, left)
+
+
+def _run(
+    data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str, left: Callable[[str], None]
+) -> int:
+    """Run the steps; ``left`` takes what would be there if it ended now."""
     started = time.monotonic()
-    if data is not None and not data.is_file():
-        raise InvalidInput(f"--data: there is no file {data}; name an NDJSON file, one JSON document a line")
+    left(f"an earlier demo in {folder}, if there was one, is deleted or half deleted")
     local_servers.down(folder, delete=True, report=note)
+    left(f"servers in {folder} may be there, without data")
     _step(f"1. two private {flavour} servers in {folder}")
     servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
     out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, no root, no Docker")
 
+    left(f"the servers in {folder} go on running, with a datastore that is not whole")
     _step(f"2. a datastore of {_SHARDS} shards over both")
     url = create(_NAME, _SHARDS, [server.url for server in servers])
     out().print(f"   {url}", markup=False)
 
+    left(f"the servers in {folder} go on running, with what was loaded so far")
     with connect(url) as store:
         _step("3. load the documents as legacy JSON text, as they would have been stored for years")
         with _timed() as seconds:
             loaded = _load_logbooks(store) if data is None else _load_file(store, data, row_key, ref_key)
         cells = loaded.created
         if not cells:
-            raise InvalidInput(f"--data: {data} holds no document")
+            raise InvalidInput(f"--data: no document of {data} could be loaded")
         mean = loaded.body_bytes / cells
         out().print(
             f"   {cells:,} cells, {loaded.body_bytes:,} body bytes, {mean:,.0f} on average, in {seconds():.1f} s"
@@ -124,6 +137,25 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
     return EXIT_FAILED if checked.faults or total.left or changed else 0
 
 
+@contextmanager
+def _says_what_is_left(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Give a function that takes the state of things; left early, the block says the last one and what to run."""
+    state = "nothing was changed"
+
+    def now(text: str) -> None:
+        nonlocal state
+        state = text
+
+    try:
+        yield now
+    except (KeyboardInterrupt, SchemalessError):
+        note(
+            f"the demo did not come to its end: {state}. Run the same command again to begin anew, or, to be "
+            f"rid of it: {_command(folder)} local down --delete --folder {shlex.quote(str(folder))}"
+        )
+        raise
+
+
 def _step(text: str) -> None:
     out().print(f"\n[bold]{text}[/]")
 
@@ -154,15 +186,40 @@ def _load_logbooks(store: Datastore) -> LoadReport:
         return load(store, lines(), to_cell, source="logbooks", on_line=lambda size: advance(1))
 
 
-def _load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadReport:
+def _reader(row_key: str, ref_key: str) -> Callable[[bytes, int], NewStoredCell]:
     def key_of(document: object, line: bytes, number: int) -> CellKey:
         return CellKey(row_key_in(document, row_key, line), "DOC", ref_key_in(document, ref_key, number))
 
+    return document_reader(key_of, LEGACY)
+
+
+def _check_file(path: Path, row_key: str, ref_key: str) -> None:
+    """Raise InvalidInput for a file that has no line to load; reads as far as the first that can be."""
+    if not path.is_file():
+        raise InvalidInput(f"--data: there is no file {path}; name an NDJSON file, one JSON document a line")
+    to_cell = _reader(row_key, ref_key)
+    first: SchemalessError | None = None
+    with path.open("rb") as raw:
+        for number, line in enumerate(open_lines(raw, str(path)), start=1):
+            if not line.strip():
+                continue
+            try:
+                cell = to_cell(line.rstrip(b"\r\n"), number)
+                cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            except (InvalidInput, InvalidCell, CorruptBody) as error:
+                first = first or error
+            else:
+                return
+    why = "" if first is None else f" that can be loaded; the first line that is none: {first}"
+    raise InvalidInput(f"--data: {path} holds no document{why}")
+
+
+def _load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadReport:
     with path.open("rb") as raw, progress("   loading", None, "documents") as advance:
         return load(
             store,
             open_lines(raw, str(path)),
-            document_reader(key_of, LEGACY),
+            _reader(row_key, ref_key),
             source=str(path),
             keep_going=True,
             on_line=lambda size: advance(1),
@@ -245,7 +302,7 @@ def _show_days(report: MigrateReport) -> None:
 
 
 def _next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
-    command = "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"
+    command = _command(folder)
     first = f"{command} cell history uuid5:N14228" if logbooks else f"{command} dump | head -n 1"
     return [
         f"export SCHEMALESS_URL='{url}'",
@@ -255,3 +312,8 @@ def _next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         f"{command} capacity model --help",
         f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
     ]
+
+
+def _command(folder: Path) -> str:
+    """Return what the command line is called where the demo was started: by make, from the clone, or otherwise."""
+    return "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from schemaless.cli import demo as commands
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 
@@ -57,21 +59,61 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path):
     assert invoke("cell", "get", "uuid5:trip 139", "DOC", url=url).json["id"] == "trip 139"
     assert invoke("cell", "get", "uuid5:trip 0", "DOC", url=url).code == 1
     assert f"local down --delete --folder '{folder}'" in second.out
+
+    # Neither these lines nor their keys can be used: what is there is not given up for them.
+    for lines, options in ((b"\n{cut\n", ()), (documents(0, 3), ("--row-key", "no.such.field"))):
+        data.write_bytes(lines)
+        refused = invoke(*arguments, *options, "--data", data)
+        assert (refused.code, refused.out) == (2, "")
+        assert f"{data} holds no document that can be loaded; the first line that is none: " in refused.err
+    assert invoke("cell", "get", "uuid5:trip 139", "DOC", url=url).json["id"] == "trip 139"
     down = invoke("local", "down", "--delete", "--folder", folder)
     assert (down.code, folder.exists()) == (0, False)
 
 
-@pytest.mark.parametrize("content", [None, b"\n{cut\n"])
+@pytest.mark.parametrize("content", [None, b"", b"\n{cut\n"])
 def test_demo_without_a_document_is_exit_2(invoke, folder, tmp_path, content):
-    """No such file, or one without a document: it says so."""
+    """No such file, or one without a document: it says so, and no server is started or deleted for it."""
     data = tmp_path / "data.ndjson"
-    if content is None:
-        result = invoke("demo", "--folder", folder, "--flavour", FLAVOUR, "--data", data)
-        assert f"there is no file {data}" in result.err
-        assert not folder.exists()
-    else:
+    if content is not None:
         data.write_bytes(content)
-        result = invoke("demo", "--folder", folder, "--flavour", FLAVOUR, "--data", data)
-        assert f"{data} holds no document" in result.err
+    result = invoke("demo", "--folder", folder, "--flavour", FLAVOUR, "--data", data)
 
-    assert result.code == 2
+    assert (result.code, result.out) == (2, "")
+    assert f"there is no file {data}" in result.err or f"{data} holds no document" in result.err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("broken", "state"),
+    [
+        ("down", "an earlier demo in {}, if there was one, is deleted or half deleted"),
+        ("up", "servers in {} may be there, without data"),
+        ("create", "the servers in {} go on running, with a datastore that is not whole"),
+        ("connect", "the servers in {} go on running, with what was loaded so far"),
+    ],
+)
+@pytest.mark.parametrize(("how", "code"), [(KeyboardInterrupt(), 3), (LocalServerError("gone"), 1)])
+def test_demo_left_early_says_what_is_there_and_what_to_run(
+    invoke, folder, tmp_path, monkeypatch, broken, state, how, code
+):
+    """Interrupted, or failed: in which state things are, and the two ways on."""
+
+    def breaks(*arguments, **options):
+        raise how
+
+    data = tmp_path / "data.ndjson"
+    data.write_bytes(documents(0, 1))
+    server = SimpleNamespace(flavour=FLAVOUR, version="1", url="mysql://root@/")
+    monkeypatch.setattr(local_servers, "down", lambda *arguments, **options: None)
+    monkeypatch.setattr(local_servers, "up", lambda *arguments, **options: [server])
+    monkeypatch.setattr(commands, "create", lambda *arguments: "mysql://root@/demo")
+    monkeypatch.setattr(local_servers if broken in ("down", "up") else commands, broken, breaks)
+    result = invoke("demo", "--folder", folder, "--data", data)
+    monkeypatch.undo()
+
+    assert result.code == code
+    said, last = filter(None, result.err.splitlines())
+    assert said.startswith(f"the demo did not come to its end: {state.format(folder)}. Run the same command again")
+    assert said.endswith(f"to be rid of it: schemaless local down --delete --folder '{folder}'")
+    assert last.startswith("schemaless: ")
