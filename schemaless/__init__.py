@@ -69,6 +69,7 @@ __all__ = [
     "InvalidBody",
     "InvalidCell",
     "InvalidInput",
+    "LocalServerError",
     "LocationLost",
     "MalformedPayload",
     "NestingTooDeep",

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ import click
 import pymysql
 import pytest
 
+import schemaless
+from schemaless import errors
 from schemaless.cli.main import _NOUNS, cli
 from schemaless.local.description import LocalServer
 
@@ -92,6 +95,23 @@ def test_every_test_makes_a_promise(path):
     ]
 
     assert [node.name for node in tests if not ast.get_docstring(node)] == []
+
+
+def test_every_error_is_a_public_name_and_is_raised_somewhere():
+    """What a caller may meet can be caught by its name, and no name is kept that nobody meets."""
+    classes = {
+        name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    used = Counter(
+        node.id if isinstance(node, ast.Name) else node.attr
+        for path in ROOT.glob("schemaless/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name | ast.Attribute)
+    )
+
+    assert set(classes) <= set(schemaless.__all__)
+    assert [name for name, kind in classes.items() if not used[name]] == []
+    assert {name: getattr(schemaless, name) for name in classes} == classes
 
 
 # ---- the command line

@@ -220,7 +220,6 @@ def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url,
 UPGRADE = """
 import sys
 from schemaless.cli.main import run
-from tests.accounts import Accounts, accounts_on
 from tests.revisions import installed
 with installed():
     sys.exit(run(["schema", "upgrade", "--json"]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import schemaless
@@ -75,6 +78,35 @@ def test_create_interrupted_goes_on_when_repeated(server_urls, new_name, monkeyp
 
     with schemaless.connect(url) as store:
         assert [list(store.scan_shard(shard)) for shard in range(4)] == [[]] * 4
+
+
+@pytest.mark.mysql
+def test_two_creations_at_once_of_one_name_make_one_datastore(new_name, monkeypatch, admin_urls):
+    """Both find nothing there; one writes the catalog, the other is told, and has changed nothing."""
+    both = threading.Barrier(2)
+    original = creation.write_topology
+
+    def together(*arguments: object) -> None:
+        both.wait(30)
+        original(*arguments)
+
+    def one(shards: int) -> object:
+        try:
+            return schemaless.create(new_name, shards, admin_urls)
+        except DatastoreExists as error:
+            return error
+
+    monkeypatch.setattr(creation, "write_topology", together)
+    with ThreadPoolExecutor(2) as threads:
+        outcomes = dict(zip((4, 5), threads.map(one, (4, 5)), strict=True))
+
+    [(shards, url)] = [(shards, outcome) for shards, outcome in outcomes.items() if isinstance(outcome, str)]
+    [refused] = [str(outcome) for outcome in outcomes.values() if isinstance(outcome, DatastoreExists)]
+    assert f"somebody else is creating '{new_name}'" in refused
+    assert "nothing was changed" in refused
+    assert sum(len(databases(server, new_name)) for server in admin_urls) == 1 + shards
+    with schemaless.connect(url) as store:
+        assert store.shard_count == shards
 
 
 @pytest.mark.mysql

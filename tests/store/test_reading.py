@@ -102,6 +102,24 @@ def test_get_versions_bad_arguments_raise_at_once(store, row):
         store.get_versions(row, "BASE", after="3")
 
 
+def test_reads_from_anything_but_primary_or_replica_are_refused(store, row):
+    """A word that is none of the two is a mistake, not the primary."""
+    reads = [
+        lambda: store.get_cell(row, "BASE", 1, read_from="replicas"),
+        lambda: store.get_cell_latest(row, "BASE", read_from="Primary"),
+        lambda: store.get_cells_latest([(row, "BASE")], read_from=""),
+        lambda: store.get_row(row, read_from=None),
+        lambda: list(store.get_versions(row, "BASE", read_from="any")),
+        lambda: list(store.get_stored_versions(row, "BASE", read_from="any")),
+        lambda: store.column_names(row, read_from="secondary"),
+    ]
+
+    for read in reads:
+        with pytest.raises(InvalidInput, match="read_from must be 'primary' or 'replica', got"):
+            read()
+    assert store.get_cell(row, "BASE", 1, read_from="replica") is None
+
+
 def test_get_cells_latest_many_rows_over_all_shards(store, new_row):
     """Hundreds of pairs at once; missing ones are absent, doubled ones are one."""
     rows = [new_row() for _ in range(500)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import threading
 import uuid
 from collections.abc import Callable
@@ -17,9 +19,17 @@ from schemaless import (
     InvalidCell,
     NewCell,
     NewStoredCell,
+    ServerUnavailable,
     UnknownCodec,
 )
+from schemaless.cluster.topology import Node
+from schemaless.codec.envelope import DEFAULT_LIMITS
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.mysql import statements
+from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.urls import parse_url
+from schemaless.store.shards import Shards
 
 pytestmark = pytest.mark.mysql
 
@@ -171,6 +181,48 @@ def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row
     ]
 
 
+def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_store, fresh_url, new_row, tmp_path):
+    """Its other shards are not tried, and yet each has an error of its own, with its own number."""
+    shards = fresh_store.topology.shards_of(fresh_store.topology.clusters[1].name)
+    nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
+    up, down = fresh_store.topology.clusters
+    topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
+    cells = [NewCell(new_row(), "BASE", 1, {}) for _ in range(40)]
+    half = Datastore(Shards(topology, parse_url(fresh_url).credentials, PoolOptions()), DEFAULT_LIMITS, fresh_url)
+    with half, pytest.raises(BatchError) as caught:
+        half.put_cells(cells)
+
+    assert sorted(caught.value.causes) == shards == [2, 3]
+    for shard, cause in caught.value.causes.items():
+        assert isinstance(cause, ServerUnavailable)
+        assert (cause.shard, cause.node) == (shard, str(nobody))
+        assert f"shard {shard}: " in str(cause)
+    assert {fresh_store.shard_of(key.row_key) for key in caught.value.not_written} == {2, 3}
+    assert {fresh_store.shard_of(put.key.row_key) for put in caught.value.written} == {0, 1}
+    assert caught.value.retryable
+
+
+TWICE = b'{"a": 1, "a": 2, "text": "%b"}' % (b"long enough to be compressed " * 9)
+
+
+@pytest.mark.parametrize("stored", ["legacy", "json+zlib", "msgpack+zlib"])
+def test_put_over_a_text_with_a_key_twice_compares_what_was_written(store, row, stored):
+    """Such text says more than its document: the same text is the same cell, another with the same document is not."""
+    once = TWICE.replace(b'"a": 1, ', b"")
+    other = TWICE.replace(b'"a": 1', b'"a": 0')
+    store.put_stored_cells([NewStoredCell(row, "KEPT", 1, recode(TWICE, codec_named(stored)).body)])
+    store.put_stored_cells([NewStoredCell(row, "ONCE", 1, once)])
+    again = store.put_stored_cells([NewStoredCell(row, "KEPT", 1, recode(TWICE, codec_named("json+zstd")).body)])
+    document = store.put_cell(row, "KEPT", 1, json.loads(TWICE))
+
+    assert [put.created for put in (*again, document)] == [False, False]
+    for column, text in (("KEPT", other), ("ONCE", TWICE)):
+        with pytest.raises(BatchError) as caught:
+            store.put_stored_cells([NewStoredCell(row, column, 1, text)])
+        assert [type(cause) for cause in caught.value.causes.values()] == [CellConflict]
+    assert recode(next(store.get_stored_versions(row, "KEPT")).body, LEGACY).body == TWICE
+
+
 def test_put_cells_same_key_twice_with_one_body_is_one_cell(store, row):
     """Twice the same is once."""
     puts = store.put_cells([NewCell(row, "BASE", 1, {"a": 1}), NewCell(row.bytes, "BASE", 1, {"a": 1})])
@@ -219,7 +271,7 @@ def test_put_cells_look_first_burns_no_added_id(fresh_store, new_row):
     assert sorted(put.added_id for put in puts) == list(range(1, 21))
 
 
-def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row, servers):
+def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row):
     """What does not fit into one statement is still written whole or not at all."""
     rows = rows_in_shard(fresh_store, new_row, 0, 12)
     text = b'"' + b"x" * 6_000_000 + b'"'
