@@ -148,6 +148,38 @@ def test_every_call_is_driven_here():
     assert public == {*READS, *WRITES, *WITHOUT_A_SERVER}
 
 
+def test_close_takes_leave_of_the_server(admin, url, new_row):
+    """Idle connections at once, and those in use when their call is over; none is dropped without a word."""
+
+    def number(name: str) -> int:
+        return int(rows(admin, f"SHOW GLOBAL STATUS LIKE '{name}'")[0][1])
+
+    eventually(lambda: number("Threads_connected") == 1)
+    aborted = number("Aborted_clients")
+    with schemaless.connect(url, pool_size=3) as store:
+        reached, go_on = threading.Barrier(3), threading.Event()
+
+        def hold(connection: pools.Connection) -> None:
+            reached.wait()
+            go_on.wait()
+            connection.rows(b"SELECT 1")
+
+        calls = [in_thread(lambda: store.shards.run(0, hold)) for _ in range(2)]
+        reached.wait()
+        store.put_cell(new_row(), "BASE", 1, 1)
+        store.close()
+        go_on.set()
+        for thread, results in calls:
+            thread.join()
+            assert results == [None]
+        eventually(lambda: number("Threads_connected") == 1)
+
+        assert store.put_cell(new_row(), "BASE", 1, 1).created, "a closed datastore connects again"
+    eventually(lambda: number("Threads_connected") == 1)
+
+    assert number("Aborted_clients") == aborted
+
+
 @dataclass(frozen=True)
 class Condition:
     """A setting under which a server refuses, and what becomes of reads and writes; None where they succeed."""
