@@ -14,9 +14,10 @@ from schemaless.mysql import pool as pools
 from schemaless.mysql.errors import ConnectionLost
 from schemaless.store.datastore import Datastore
 from tests.faults.calls import READS, ROW, WRITES, error_of, expect_refusal
+from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 LOST = {2003, 2006, 2013, None}
 _names = itertools.count()

@@ -16,8 +16,9 @@ import schemaless
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Datastore
+from tests.faults.kinds import ONE_KIND
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 ROOMS = ("schemaless/mysql/pool.py", "schemaless/store/cells.py")
 

@@ -25,9 +25,10 @@ from schemaless.mysql import pool as pools
 from schemaless.mysql.pool import Connection
 from schemaless.store.datastore import Datastore
 from tests.faults.child import put_and_read
+from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 THREADS = 16
 

@@ -17,6 +17,7 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql import pool as pools
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy
 
 SHORT_S = 0.2
@@ -116,6 +117,7 @@ def store(url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
 
 
 @pytest.mark.mysql
+@ONE_KIND
 @pytest.mark.parametrize("where", ["greeting", "login", "setup"])
 def test_a_login_that_is_never_answered_ends_at_connect_timeout(proxy, url, where):
     """Of each step of it."""
@@ -126,6 +128,7 @@ def test_a_login_that_is_never_answered_ends_at_connect_timeout(proxy, url, wher
 
 
 @pytest.mark.mysql
+@ONE_KIND
 def test_a_read_whose_reply_does_not_come_ends_at_read_timeout(proxy, store, row):
     """It is not asked again: it may be running there still. The next one is answered on a new connection."""
     store.put_cell(row, "BASE", 1, "there")
@@ -143,6 +146,7 @@ def test_a_read_whose_reply_does_not_come_ends_at_read_timeout(proxy, store, row
 
 
 @pytest.mark.mysql
+@ONE_KIND
 def test_a_write_whose_reply_does_not_come_is_repeated_after_read_timeout(proxy, store, row):
     """The repeated INSERT tells what became of the first."""
     proxy.arm([Fault("INSERT", "no reply", "stall")])
@@ -154,6 +158,7 @@ def test_a_write_whose_reply_does_not_come_is_repeated_after_read_timeout(proxy,
 
 
 @pytest.mark.mysql
+@ONE_KIND
 def test_a_write_that_is_never_answered_is_an_unknown_outcome_in_the_end(proxy, store, row):
     """After a read_timeout for each attempt."""
     proxy.arm([Fault("INSERT", "no reply", "stall")] * 5)
@@ -165,6 +170,7 @@ def test_a_write_that_is_never_answered_is_an_unknown_outcome_in_the_end(proxy, 
 
 
 @pytest.mark.mysql
+@ONE_KIND
 def test_a_peer_that_stops_reading_ends_a_write_at_write_timeout(proxy, url, row, monkeypatch):
     """A long statement fills the buffers on the way, and then waits for room."""
     monkeypatch.setattr(pools, "_FIRST_PAUSE_S", 0.002)
@@ -183,6 +189,7 @@ def test_a_peer_that_stops_reading_ends_a_write_at_write_timeout(proxy, url, row
 
 
 @pytest.mark.mysql
+@ONE_KIND
 def test_a_pool_with_nothing_free_ends_at_its_timeout(proxy, url):
     """And names the setting."""
     parsed = parse_url(proxy.urls[0])
@@ -196,6 +203,7 @@ def test_a_pool_with_nothing_free_ends_at_its_timeout(proxy, url):
 
 
 @pytest.mark.mysql
+@ONE_KIND
 def test_timeouts_may_be_parts_of_a_second(url):
     """They were rounded to whole seconds once, and half a second to none."""
     with schemaless.connect(url, read_timeout_s=0.4, write_timeout_s=1.5) as store:
