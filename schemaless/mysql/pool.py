@@ -483,7 +483,7 @@ class NodePool:
                 try:
                     # What mysqlclient says to the server when it is collected goes nowhere then.
                     os.dup2(nowhere, int(getattr(connection, "_sock", connection).fileno()), inheritable=False)
-                except (AttributeError, TypeError, ValueError, OSError):
+                except Exception:  # noqa: BLE001 - a closed one: each driver has its own way to say so
                     _of_the_parent.append(connection)
             os.close(nowhere)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import threading
@@ -208,6 +209,37 @@ def test_forked_child_does_not_use_its_parents_connections(pool):
 
     assert childs != before
     assert pool.run(connection_id) == before
+
+
+@pytest.mark.mysql
+def test_forked_child_lets_go_of_every_pool_though_some_connections_are_closed(pool):
+    """A closed connection has no socket to let go of, and mysqlclient has an error of its own for that."""
+
+    class Closed:
+        def fileno(self) -> int:
+            raise pymysql.err.OperationalError(2006, "")
+
+    closed = [Closed() for _ in range(3)]
+    pools = [pool, *(NodePool(pool.node, pool._credentials, PoolOptions()) for _ in closed[1:])]
+    before = [each.run(connection_id) for each in pools]
+    for each, connection in zip(pools, closed, strict=True):
+        each._opened.add(connection)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, repr([each.run(connection_id) for each in pools]).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    childs = ast.literal_eval(os.read(reader, 1000).decode())
+    os.close(reader)
+    os.close(writer)
+
+    assert not set(childs) & set(before)
+    assert [each.run(connection_id) for each in pools] == before
+    for each in pools[1:]:
+        each.close()
 
 
 @pytest.mark.mysql
