@@ -15,8 +15,8 @@ PY = .venv/bin/python
 help:
 	@echo 'make demo    the whole story on 2,219 real documents, on two private MySQL servers'
 	@echo '             (DATA=file.ndjson and ROW_KEY=field: on your own)'
-	@echo 'make test    lint, then all tests with and without the [fast] extra, on private MySQL servers'
-	@echo '             (ARGS=... goes to pytest; FAST=1 or FAST=0 only with or without)'
+	@echo 'make test    lint, then all tests with the [fast] extra on MySQL, and without it on MariaDB'
+	@echo '             (CROSS=1: both on both; FAST=1 or FAST=0: one, on both; ARGS=... goes to pytest)'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
 	@echo 'make install only the virtual environment, .venv (PYTHON=... chooses the Python)'
@@ -28,17 +28,21 @@ install:
 demo: install
 	@$(PY) -m schemaless.cli.entry demo $(if $(DATA),--data "$$DATA") $(if $(ROW_KEY),--row-key "$$ROW_KEY") $(ARGS)
 
-# Every test runs twice, side by side: in one process with the [fast] extra, in the other without. Servers that the
-# suite did not start are shared, and some tests use fixed names there: one after the other.
+# Every test runs twice, side by side: in one process with the [fast] extra on MySQL, in the other without it on MariaDB.
+# CROSS=1 runs each on both, which takes twice as long. Servers that the suite did not start are shared, and some tests
+# use fixed names there: one after the other.
+FAST_PROCESS = --tx id=fast//popen//env:SCHEMALESS_FAST=1
+PLAIN_PROCESS = --tx id=plain//popen//env:SCHEMALESS_FAST=0
 test: lint
 ifneq ($(FAST),)
 	SCHEMALESS_FAST=$(FAST) $(PY) -m pytest $(ARGS)
 else ifneq ($(filter docker,$(SERVER))$(findstring ://,$(SERVER)),)
 	SCHEMALESS_FAST=1 $(PY) -m pytest $(ARGS)
 	SCHEMALESS_FAST=0 $(PY) -m pytest $(ARGS)
+else ifneq ($(SERVER)$(CROSS),)
+	$(PY) -m pytest --dist each $(FAST_PROCESS) $(PLAIN_PROCESS) $(ARGS)
 else
-	$(PY) -m pytest --dist each --tx id=fast//popen//env:SCHEMALESS_FAST=1 --tx id=plain//popen//env:SCHEMALESS_FAST=0 \
-	    $(ARGS)
+	$(PY) -m pytest --dist each $(FAST_PROCESS)//env:SERVER=mysql $(PLAIN_PROCESS)//env:SERVER=mariadb $(ARGS)
 endif
 
 lint: install

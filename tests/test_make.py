@@ -201,7 +201,7 @@ def test_demo_passes_on_a_file_whose_name_has_a_space(make, project):
 
 
 def test_test_runs_everything_with_and_without_the_fast_extra(make, project):
-    """Both at once in two processes, on servers of others one after the other, one alone where FAST says which."""
+    """Both at once, each on its kind of server or, with CROSS, on both; on servers of others one after the other."""
     (project / "tools" / "bootstrap.sh").write_text("")
     environment = project / ".venv" / "bin"
     environment.mkdir(parents=True)
@@ -216,7 +216,12 @@ def test_test_runs_everything_with_and_without_the_fast_extra(make, project):
     (both,) = runs("ARGS=tests/codec -x")
     assert both.startswith("<-m pytest --dist each ")
     assert both.endswith(" tests/codec -x>")
-    assert [f"env:SCHEMALESS_FAST={value} " in both for value in "01"] == [True, True]
+    assert "env:SCHEMALESS_FAST=1//env:SERVER=mysql " in both
+    assert "env:SCHEMALESS_FAST=0//env:SERVER=mariadb " in both
+    for variable in ("CROSS=1", "SERVER=mariadb"):
+        (cross,) = runs(variable)
+        assert [f"env:SCHEMALESS_FAST={value}" in cross for value in "01"] == [True, True]
+        assert "env:SERVER" not in cross
     assert runs("FAST=0", "ARGS=-x") == ["0<-m pytest -x>"]
     assert runs("FAST=1", "SERVER=docker") == ["1<-m pytest>"]
     assert runs("SERVER=docker") == runs("SERVER=mysql://root@db") == ["1<-m pytest>", "0<-m pytest>"]
