@@ -133,8 +133,7 @@ class Cells:
         causes: dict[int, SchemalessError] = {}
         unreachable: dict[object, ServerUnavailable] = {}
         for shard in sorted(by_shard):
-            node = self._shards.node_of(shard)
-            if node in unreachable:
+            if unreachable and (node := self._shards.node_of(shard)) in unreachable:
                 met = unreachable[node]
                 causes[shard] = type(met)(met.message, node=met.node, shard=shard, code=met.code)
                 continue
@@ -144,7 +143,7 @@ class Cells:
                 causes[shard] = error
                 if isinstance(error, ServerUnavailable):
                     # Its other shards would each wait out the same timeout.
-                    unreachable[node] = error
+                    unreachable[self._shards.node_of(shard)] = error
         if causes:
             written = [puts[cell.place] for cell in cells if cell.place in puts]
             raise BatchError(written, [cell.key for cell in cells if cell.place not in puts], causes)

@@ -18,9 +18,8 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from schemaless.cell import Page, StoredCell
 from schemaless.cluster.topology import Node
 from schemaless.errors import LocationLost, ServerTimeout
 from schemaless.mysql import statements
@@ -35,7 +34,6 @@ from schemaless.mysql.writers import (
     wait_for_gtid,
     wait_for_writers,
 )
-from schemaless.store.cells import Cells
 from schemaless.store.pages import PageSize, Row, read_page
 from schemaless.store.shards import ReadFrom, Shards
 
@@ -67,20 +65,25 @@ class _Feed:
     rest_until_s: float = 0.0
 
 
+class RowPage(NamedTuple):
+    """A ``Page``, of rows: who iterates makes one cell after the other, and seldom wakes the garbage collector."""
+
+    rows: Sequence[Row]
+    next_location: int
+    held: str | None = None
+
+
 @dataclass(slots=True)
 class Changes:
     """The change feeds of one datastore's shards."""
 
     shards: Shards
-    cells: Cells
     _feeds: dict[int, _Feed] = field(default_factory=dict)
     _replica_marks: dict[tuple[int, Node], int] = field(default_factory=dict)
     _sizes: dict[int, PageSize] = field(default_factory=dict)
     _warned: bool = False
 
-    def page(
-        self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom
-    ) -> Page[StoredCell]:
+    def page(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> RowPage:
         """Return settled cells behind ``location``; see ``Datastore.get_cells_for_shard``."""
         node = self.shards.node_of(shard, read_from)
         if column_name is None:
@@ -89,7 +92,7 @@ class Changes:
 
     def pages(
         self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom
-    ) -> Iterator[Page[StoredCell]]:
+    ) -> Iterator[RowPage]:
         """Yield pages up to the end of what is settled."""
         while True:
             page = self.page(shard, location, limit, column_name, read_from)
@@ -100,7 +103,7 @@ class Changes:
 
     def follow(
         self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom, poll_s: float
-    ) -> Iterator[Page[StoredCell]]:
+    ) -> Iterator[RowPage]:
         """Yield pages for ever, waiting for new cells; empty ones, too, for callers that watch."""
         while True:
             page = self.page(shard, location, limit, column_name, read_from)
@@ -189,30 +192,30 @@ class Changes:
 
     # Reading
 
-    def _page(self, node: Node, shard: int, location: int, limit: int) -> Page[StoredCell]:
+    def _page(self, node: Node, shard: int, location: int, limit: int) -> RowPage:
         settled_before = self._mark(node, shard)
         rows, _ = self._read(node, shard, location, None, limit)
         if not rows:
             self._check_location(node, shard, location)
-            return Page([], location)
+            return RowPage([], location)
         last = rows[-1][0]
         if last - location == len(rows) or last <= settled_before:
-            return self._of(shard, rows, last)
+            return RowPage(rows, last)
         settled, held = self._settle(node, shard, last)
         if settled > location:
             rows, _ = self._read(node, shard, location, settled, limit)
             if not rows:
-                return Page([], settled, held)
+                return RowPage([], settled, held)
             last = rows[-1][0]
-            return self._of(shard, rows, last, held if last == settled else None)
+            return RowPage(rows, last, held if last == settled else None)
         before_gap = [row for added_id, row in enumerate(rows, location + 1) if row[0] == added_id]
-        return self._of(shard, before_gap, location + len(before_gap), held)
+        return RowPage(before_gap, location + len(before_gap), held)
 
-    def _page_of_column(self, node: Node, shard: int, location: int, limit: int, column_name: str) -> Page[StoredCell]:
+    def _page_of_column(self, node: Node, shard: int, location: int, limit: int, column_name: str) -> RowPage:
         end = self._end_of_ids(node, shard, location, None, limit)
         if end is None:
             self._check_location(node, shard, location)
-            return Page([], location)
+            return RowPage([], location)
         last, without_gap = end
         held = None
         if not without_gap:
@@ -220,19 +223,16 @@ class Changes:
             if settled > location:
                 end = self._end_of_ids(node, shard, location, settled, limit)
                 if end is None:
-                    return Page([], settled, held)
+                    return RowPage([], settled, held)
                 last, _ = end
                 if last < settled:
                     held = None
             else:
                 last = self._before_first_gap(node, shard, location, last)
                 if last == location:
-                    return Page([], location, held)
+                    return RowPage([], location, held)
         rows, more = self._read(node, shard, location, last, limit, column_name)
-        return self._of(shard, rows, rows[-1][0]) if more else self._of(shard, rows, last, held)
-
-    def _of(self, shard: int, rows: Sequence[Row], next_location: int, held: str | None = None) -> Page[StoredCell]:
-        return Page([self.cells.stored(row, shard) for row in rows], next_location, held)
+        return RowPage(rows, rows[-1][0]) if more else RowPage(rows, last, held)
 
     def _end_of_ids(self, node: Node, shard: int, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
         """Return the last id of the next ones, and whether none is missing before it; None where there is no cell."""

@@ -102,7 +102,7 @@ class Datastore:
         self.url = url
         self._limits = limits
         self._cells = Cells(shards, limits)
-        self._changes = Changes(shards, self._cells)
+        self._changes = Changes(shards)
 
     def __repr__(self) -> str:
         return f"Datastore({self.url!r}, shards={self.topology.shard_count})"
@@ -465,8 +465,9 @@ class Datastore:
             FeedRefused: there is a gap, and this server cannot tell whether it is settled; says what to grant or set.
             CorruptBody: stored bytes of one of them do not decode; ``get_stored_cells_for_shard`` reads past it.
         """
-        page = self.get_stored_cells_for_shard(shard, location, limit, column_name=column_name, read_from=read_from)
-        return Page([stored.decode() for stored in page.cells], page.next_location, page.held)
+        self._check_feed(shard, location, limit, column_name, read_from)
+        rows, next_location, held = self._changes.page(shard, location, limit, column_name, read_from)
+        return Page([self._cells.cell(row, shard) for row in rows], next_location, held)
 
     def get_stored_cells_for_shard(
         self,
@@ -479,7 +480,8 @@ class Datastore:
     ) -> Page[StoredCell]:
         """Read cells as ``get_cells_for_shard`` does, without decoding them."""
         self._check_feed(shard, location, limit, column_name, read_from)
-        return self._changes.page(shard, location, limit, column_name, read_from)
+        rows, next_location, held = self._changes.page(shard, location, limit, column_name, read_from)
+        return Page([self._cells.stored(row, shard) for row in rows], next_location, held)
 
     def iter_shard(
         self,
@@ -513,7 +515,7 @@ class Datastore:
             if follow
             else self._changes.pages(shard, location, limit, column_name, read_from)
         )
-        return (stored.decode() for page in pages for stored in page.cells)
+        return (self._cells.cell(row, shard) for page in pages for row in page.rows)
 
     def end_of_shard(self, shard: int, *, timeout_s: float = 30) -> int:
         """Return the change feed's end: a location behind every cell that is there, and before every later one.
