@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import alembic.command
 import pytest
@@ -11,7 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.util import CommandError
 
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect
-from schemaless.jobs.schema import upgrade_schema
+from schemaless.jobs.schema import schema_status, upgrade_schema
 from schemaless.mysql import revisions, schema
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 from schemaless.mysql.urls import parse_url
@@ -95,6 +97,30 @@ def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_ur
     assert outcome.upgraded == [database]
     with connect(fresh_url) as again, pytest.raises(ShardIdentityMismatch, match="does not say which shard it is"):
         list(again.scan_shard(1))
+
+
+def test_upgrade_interrupted_goes_on(fresh_store, by_hand, admin_url):
+    """Ctrl-C between two shards: what is done is done, and the same upgrade does the rest."""
+    names = [fresh_store.shards.database(shard) for shard in range(4)]
+    for shard, name in enumerate(names):
+        by_hand(fresh_store).execute(shard, f"DELETE FROM `{name}`.alembic_version".encode())
+
+    @contextmanager
+    def stops(total: int) -> Iterator[Callable[[int], None]]:
+        def advance(more: int) -> None:
+            raise KeyboardInterrupt
+
+        yield advance
+
+    with pytest.raises(KeyboardInterrupt):
+        upgrade_schema(parse_url(admin_url), at_once=1, progress=stops)
+    done = [state.database for state in schema_status(parse_url(admin_url)) if state.current]
+    rest = upgrade_schema(parse_url(admin_url))
+
+    assert 2 <= len(done) < 5
+    assert rest.upgraded == [name for name in names if name not in done]
+    assert (rest.current, rest.failed) == (len(done), {})
+    assert all(state.current for state in schema_status(parse_url(admin_url)))
 
 
 @pytest.mark.parametrize(
