@@ -47,6 +47,8 @@ def on_servers(items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once:
             try:
                 done.put((work(item), None))
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                # Here already: others could begin much before the caller hears of it.
+                stopped.set()
                 done.put((None, error))
 
     # Daemons, so that Ctrl-C does not wait for a statement that runs for hours.
