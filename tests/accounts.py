@@ -63,6 +63,21 @@ class Accounts:
             for part in grants("admin", self.account("admin"), new_topology(name, shard_count, [node]), node):
                 self._run(part)
 
+    @contextmanager
+    def locking_tables(self, name: str, shard_count: int) -> Iterator[None]:
+        """Let ``tail`` take LOCK TABLES for a while only: a later test may get the same datastore as a new one."""
+        self.allow("tail", name, shard_count, lock_tables=True)
+        try:
+            yield
+        finally:
+            nodes = list(self._urls)
+            topology = new_topology(name, shard_count, nodes)
+            for part in grants("tail", self.account("tail"), topology, nodes[0], lock_tables=True):
+                with closing(connect(self._urls[part.node], self.password)) as connection:
+                    for statement in part.statements:
+                        if statement.startswith("GRANT LOCK TABLES ON "):
+                            run(connection, statement.replace("GRANT", "REVOKE", 1).replace(" TO ", " FROM ", 1))
+
     def create(self, name: str, shard_count: int) -> str:
         """Create a datastore as ``admin``, and return its URL for ``app``."""
         self.allow("admin", name, shard_count)

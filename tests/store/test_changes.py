@@ -418,8 +418,7 @@ def test_without_the_list_writers_are_held_off(
     accounts: Accounts,
 ) -> None:
     """The fallback waits for them by LOCK TABLES, for a second, and leaves no lock and no setting behind."""
-    accounts.allow("tail", tail_store.name, 4, lock_tables=True)
-    with unobservable(primary):
+    with accounts.locking_tables(tail_store.name, 4), unobservable(primary):
         with open_insert(primary, database) as late:
             put()
             page = tail_store.get_cells_for_shard(SHARD)
