@@ -41,6 +41,11 @@ _ON_CELL: Final[dict[Role, str]] = {
     "migrate": "SELECT, UPDATE (`body`)",
 }
 
+_JOB_TABLES: Final = ("job", "job_cluster", "job_event", "job_failure", "job_shard")
+"""What ``migrate`` writes in the catalog, beside what it does to bodies."""
+
+_ON_JOBS: Final = "INSERT, UPDATE"
+
 _ACCOUNT = re.compile(
     r"""(?P<quote>['"`]?)(?P<name>(?!@)[^'"`\\\x00-\x1f]{1,80}?(?<!@))(?P=quote)
         (?:@(?P<host_quote>['"`]?)(?P<host>[^'"`\\@\x00-\x1f]{1,255})(?P=host_quote))?""",
@@ -119,6 +124,8 @@ def grants(
             statements.insert(0, "SET SESSION sql_log_bin = 0")
         if _same_server(node, catalog):
             statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
+            if role == "migrate":
+                statements += [_grant(_ON_JOBS, f"`{topology.name}`.`{table}`", account) for table in _JOB_TABLES]
         if role == "admin" and clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(_grant(_ON_HEARTBEAT, f"{database}.*", account))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sqlalchemy import BINARY, CheckConstraint, Column, ForeignKey, Integer, MetaData, Table, UniqueConstraint, text
-from sqlalchemy.dialects.mysql import BIGINT, DATETIME, MEDIUMBLOB, SMALLINT, TINYINT, VARCHAR
+from sqlalchemy.dialects.mysql import BIGINT, DATETIME, DOUBLE, MEDIUMBLOB, MEDIUMTEXT, SMALLINT, TINYINT, VARCHAR
 
 CHARACTER_SET: Final = "utf8mb4"
 COLLATION: Final = "utf8mb4_bin"
@@ -89,6 +89,89 @@ shard_range = Table(
     Column("first_shard", Integer(), primary_key=True, autoincrement=False),
     Column("last_shard", Integer(), nullable=False),
     Column("cluster", _ascii(64), ForeignKey("cluster.name", name="shard_range_cluster"), nullable=False),
+    **_TABLE_OPTIONS,
+)
+
+# Jobs. All times are this server's clock, UTC; what is JSON text is written and read by jobs/job.py alone.
+
+job = Table(
+    "job",
+    catalog_metadata,
+    Column("job_id", Integer(), primary_key=True, autoincrement=True),
+    Column("kind", _ascii(16), nullable=False),
+    Column("state", _ascii(16), nullable=False),
+    Column("spec", MEDIUMTEXT(), nullable=False),
+    Column("versions", MEDIUMTEXT(), nullable=False),
+    Column("created_by", VARCHAR(255), nullable=False),
+    Column("created_at", DATETIME(fsp=6), nullable=False, server_default=_NOW),
+    Column("ended_at", DATETIME(fsp=6), nullable=True),
+    Column("message", MEDIUMTEXT(), nullable=True),
+    # Until when the budget of bytes a second is spent, in microseconds since 1970.
+    Column("budget_us", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    **_TABLE_OPTIONS,
+)
+
+job_shard = Table(
+    "job_shard",
+    catalog_metadata,
+    Column("job_id", Integer(), primary_key=True, autoincrement=False),
+    Column("shard", Integer(), primary_key=True, autoincrement=False),
+    Column("state", _ascii(16), nullable=False),
+    Column("pass_number", Integer(), nullable=False, server_default=text("1")),
+    Column("first_id", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("top_id", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("checkpoint", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("counters", MEDIUMTEXT(), nullable=True),
+    Column("busy_s", DOUBLE(), nullable=False, server_default=text("0")),
+    Column("data_bytes", BIGINT(unsigned=True), nullable=False, server_default=text("0")),
+    Column("runner", VARCHAR(255), nullable=True),
+    Column("epoch", Integer(), nullable=False, server_default=text("0")),
+    Column("lease_until", DATETIME(fsp=6), nullable=True),
+    Column("stop", TINYINT(), nullable=False, server_default=text("0")),
+    Column("message", MEDIUMTEXT(), nullable=True),
+    Column("started_at", DATETIME(fsp=6), nullable=True),
+    Column("ended_at", DATETIME(fsp=6), nullable=True),
+    Column("measures", MEDIUMTEXT(), nullable=True),
+    **_TABLE_OPTIONS,
+)
+
+job_cluster = Table(
+    "job_cluster",
+    catalog_metadata,
+    Column("job_id", Integer(), primary_key=True, autoincrement=False),
+    Column("cluster", _ascii(64), primary_key=True),
+    Column("runner", VARCHAR(255), nullable=True),
+    Column("lease_until", DATETIME(fsp=6), nullable=True),
+    Column("looked_at", DATETIME(fsp=6), nullable=True),
+    Column("reason", MEDIUMTEXT(), nullable=True),
+    Column("figures", MEDIUMTEXT(), nullable=True),
+    Column("waits", MEDIUMTEXT(), nullable=True),
+    Column("measures", MEDIUMTEXT(), nullable=True),
+    **_TABLE_OPTIONS,
+)
+
+job_failure = Table(
+    "job_failure",
+    catalog_metadata,
+    Column("job_id", Integer(), primary_key=True, autoincrement=False),
+    Column("shard", Integer(), primary_key=True, autoincrement=False),
+    Column("added_id", BIGINT(unsigned=True), primary_key=True, autoincrement=False),
+    Column("row_key", BINARY(16), nullable=False),
+    Column("column_name", _ascii(64), nullable=False),
+    Column("ref_key", BIGINT(), nullable=False),
+    Column("reason", _ascii(64), nullable=False),
+    Column("message", MEDIUMTEXT(), nullable=False),
+    **_TABLE_OPTIONS,
+)
+
+job_event = Table(
+    "job_event",
+    catalog_metadata,
+    Column("event_id", BIGINT(unsigned=True), primary_key=True, autoincrement=True),
+    Column("job_id", Integer(), nullable=False),
+    Column("at", DATETIME(fsp=6), nullable=False, server_default=_NOW),
+    Column("who", VARCHAR(255), nullable=False),
+    Column("what", MEDIUMTEXT(), nullable=False),
     **_TABLE_OPTIONS,
 )
 
