@@ -32,6 +32,8 @@
     |   |-- FeedRefused             the server cannot tell which cells of the change feed are settled
     |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
     |-- LocationLost                a location of the change feed beyond the shard's last cell
+    |-- JobConflict                 another job, or another state of it, is in the way
+    |-- LeaseLost                   a job's shard went to another runner, since this one gave no sign of life
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
     `-- LocalServerError            a private server could not be installed, started or stopped
 
@@ -319,6 +321,22 @@ class LocationLost(SchemalessError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.shard, self.location, self.last)
+
+
+class JobConflict(SchemalessError):
+    """A job cannot be created or changed, because of another one or of the state that it is in.
+
+    Attributes:
+        job_id: the other job, where there is one.
+    """
+
+    def __init__(self, message: str, job_id: int | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class LeaseLost(SchemalessError):
+    """A shard of a job was taken over by another runner, since this one gave no sign of life for too long."""
 
 
 class InvalidInput(SchemalessError):

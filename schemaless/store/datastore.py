@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,13 +24,13 @@ from schemaless.cell import (
     row_key_bytes,
 )
 from schemaless.cluster.placement import shard_for
-from schemaless.cluster.topology import Topology, check_shard
+from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import datastore_url
+from schemaless.mysql.urls import ServerURL, datastore_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
@@ -75,18 +76,31 @@ def connect(
         TopologyError: the catalog cannot be used by this version.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    parsed, name = datastore_url(url)
-    options = PoolOptions(connect_timeout_s, read_timeout_s, write_timeout_s, pool_size)
-    catalog = NodePool(parsed.node, parsed.credentials, options)
-    try:
-        entry = read_catalog(catalog, name)
-    finally:
-        catalog.close()
-    if not entry.ready:
-        raise DatastoreNotFound(
-            f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
-        )
-    return Datastore(Shards(entry.topology, parsed.credentials, options), limits, str(parsed))
+    parsed, _ = datastore_url(url)
+    return Opening(parsed, PoolOptions(connect_timeout_s, read_timeout_s, write_timeout_s, pool_size), limits).open()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """All that it takes to open a datastore, password included: what a job hands to its worker processes."""
+
+    url: ServerURL = field(repr=False)
+    options: PoolOptions
+    limits: Limits
+
+    def open(self) -> Datastore:
+        """Open it; raises what ``connect`` raises."""
+        name = check_datastore_name(self.url.database or "")
+        catalog = NodePool(self.url.node, self.url.credentials, self.options)
+        try:
+            entry = read_catalog(catalog, name)
+        finally:
+            catalog.close()
+        if not entry.ready:
+            raise DatastoreNotFound(
+                f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
+            )
+        return Datastore(Shards(entry.topology, self.url.credentials, self.options), self)
 
 
 class Datastore:
@@ -96,10 +110,12 @@ class Datastore:
     ``ShardIdentityMismatch``.
     """
 
-    def __init__(self, shards: Shards, limits: Limits, url: str) -> None:
+    def __init__(self, shards: Shards, opening: Opening) -> None:
         self.shards = shards
+        self.opening = opening
         self.topology: Topology = shards.topology
-        self.url = url
+        self.url = str(opening.url)
+        limits = opening.limits
         self._limits = limits
         self._cells = Cells(shards, limits)
         self._changes = Changes(shards)
@@ -118,6 +134,11 @@ class Datastore:
     def close(self) -> None:
         """Close the idle connections to every server."""
         self.shards.close()
+
+    @property
+    def catalog(self) -> NodePool:
+        """The connections to the catalog's server."""
+        return self.shards.pool_for(self.opening.url.node)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,256 @@
+"""One shard of a job in the hands of one runner: its lease kept alive, and a gate that says when to go on.
+
+A thread renews the lease every second and hears what has changed: paused, aborted, asked to stop. One of the runners
+on a cluster also looks at its servers, for all of them, and writes down whether they may go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from schemaless.errors import LeaseLost, SchemalessError
+from schemaless.jobs.job import Failure, Job, ShardState, Signal
+from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, Ledger
+
+_log = logging.getLogger("schemaless")
+
+_BEAT_S: Final = 0.5
+_CHECKPOINT_S: Final = 1.0
+_STALE_S: Final = 10.0
+"""A look at the servers that is older says nothing any more."""
+
+_MARGIN_S: Final = 10.0
+"""How long before the end of its lease a runner that cannot renew it stands still."""
+
+
+class Stopped(Exception):
+    """The runner is to end its work on the shard here: a checkpoint is written, others may go on."""
+
+
+class Watch(Protocol):
+    """Looks at a cluster's servers."""
+
+    def look(self) -> Look:
+        """Return whether work may go on."""
+
+    def close(self) -> None:
+        """Let its connections go."""
+
+
+class Look(Protocol):
+    """What a watch saw."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why work has to wait, or None."""
+
+    @property
+    def kind(self) -> str | None:
+        """The reason in one word."""
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """What it saw."""
+
+
+class ShardRun:
+    """A claimed shard. A context manager: what ends the block gives the shard back.
+
+    Args:
+        ledger: the jobs.
+        job: the job.
+        state: the shard as it was claimed; the work keeps it up to date.
+        cluster: the cluster that it is on.
+        watch: makes the watch over the cluster's servers, when it falls to this runner; None looks at nothing.
+        mb_per_s: the budget of the whole job, in megabytes of old bodies a second; None for no limit.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        job: Job,
+        state: ShardState,
+        cluster: str,
+        watch: Any = None,
+        mb_per_s: float | None = None,
+    ) -> None:
+        self.ledger = ledger
+        self.job = job
+        self.state = state
+        self.cluster = cluster
+        self._make_watch = watch
+        self._watch: Watch | None = None
+        self._per_s = None if mb_per_s is None else mb_per_s * 1e6
+        self._waits: dict[str, float] = {}
+        self._signal: Signal | None = None
+        self._renewed_s = time.monotonic()
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"job {job.job_id} shard {state.shard}", daemon=True)
+        self._saved_s = self._began_s = time.monotonic()
+        self._waited_s = 0.0
+        self._failures: list[Failure] = []
+        self._failures_noted = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._thread.join()
+        if self._watch is not None:
+            self._watch.close()
+        if self.state.state == "waiting" and not isinstance(error, LeaseLost):
+            message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
+            # What ended the block is what the caller has to hear; without this note the lease ends by itself.
+            with suppress(SchemalessError):
+                self._note_failures()
+                self.ledger.release(self.job.job_id, self.state, message=message)
+
+    def gate(self) -> None:
+        """Return when work may go on; call it before every statement that costs the servers something.
+
+        Raises:
+            Stopped: it is to end here.
+            LeaseLost: the shard is another runner's by now.
+            SchemalessError: what the watch over the servers raised.
+        """
+        began_s = time.monotonic()
+        with self._changed:
+            while not self._may_go_on():
+                self._changed.wait(_BEAT_S)
+        waited_s = time.monotonic() - began_s
+        self._waited_s += waited_s
+
+    def _may_go_on(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        signal = self._signal
+        if signal is None:
+            return False
+        if signal.stop or signal.state in ("aborted", "done", "finalised"):
+            raise Stopped
+        if signal.state == "paused" or signal.reason is not None:
+            return False
+        if time.monotonic() - self._renewed_s > LEASE_S - _MARGIN_S:
+            return False
+        return self._make_watch is None or (signal.looked_ago_s is not None and signal.looked_ago_s < _STALE_S)
+
+    def spend(self, amount: int) -> None:
+        """Wait until the job's budget allows that many bytes more; raises what ``gate`` raises."""
+        if self._per_s is None:
+            return
+        until_s = time.monotonic() + self.ledger.spend(self.job.job_id, amount, self._per_s)
+        while (left_s := until_s - time.monotonic()) > 0:
+            self.gate()
+            time.sleep(min(left_s, _BEAT_S))
+            self._waited_s += min(left_s, _BEAT_S)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but hear a stop; raises what ``gate`` raises."""
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            self.gate()
+            time.sleep(min(left_s, _BEAT_S))
+            self._waited_s += min(left_s, _BEAT_S)
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return time.monotonic() - self._saved_s >= _CHECKPOINT_S
+
+    def checkpoint(self) -> None:
+        """Write ``state`` down.
+
+        Raises:
+            LeaseLost: the shard is another runner's by now.
+        """
+        now_s = time.monotonic()
+        self.state.busy_s += max(0.0, now_s - self._saved_s - self._waited_s)
+        self._saved_s, self._waited_s = now_s, 0.0
+        self._note_failures()
+        self.ledger.checkpoint(self.job.job_id, self.state)
+
+    def finish(self) -> None:
+        """Write down that the shard is through."""
+        self.checkpoint()
+        self.ledger.release(self.job.job_id, self.state, after="done")
+
+    def fail(self, failure: Failure) -> None:
+        """Remember a cell that was left as it is; written down with the next checkpoint."""
+        if self._failures_noted + len(self._failures) < FAILURES_KEPT:
+            self._failures.append(failure)
+
+    def _note_failures(self) -> None:
+        if self._failures:
+            self.ledger.note_failures(self.job.job_id, self._failures)
+            self._failures_noted += len(self._failures)
+            self._failures = []
+
+    # The thread
+
+    def _beat(self) -> None:
+        while True:
+            try:
+                self._renew()
+            except SchemalessError as error:
+                with self._changed:
+                    if not error.retryable:
+                        self._error = error
+                    elif time.monotonic() - self._renewed_s > LEASE_S:
+                        self._error = error
+                    self._changed.notify_all()
+                if self._error is not None:
+                    return
+                _log.warning("job %d, shard %d: %s", self.job.job_id, self.state.shard, error)
+            except BaseException as error:  # noqa: BLE001 - raised again in the runner's thread
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            if self._ending.wait(_BEAT_S):
+                return
+
+    def _renew(self) -> None:
+        signal = self.ledger.renew(self.job.job_id, self.state, self.cluster)
+        with self._changed:
+            self._signal = signal
+            self._renewed_s = time.monotonic()
+            self._changed.notify_all()
+        if self._make_watch is None or not signal.watches:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
+            return
+        if self._watch is None:
+            self._watch = self._make_watch()
+            found = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
+            self._waits = dict(found[0].waits) if found else {}
+        look = self._watch.look()
+        if look.reason is not None and signal.reason is not None:
+            kind = look.kind or "other"
+            self._waits[kind] = round(self._waits.get(kind, 0.0) + min(_STALE_S, signal.looked_ago_s or 0.0), 3)
+        self.ledger.note_look(
+            self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
+        )
+        with self._changed:
+            self._signal = Signal(signal.state, signal.stop, look.reason, 0.0, True)
+            self._changed.notify_all()
+
+
+def waits_of(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sum of waits by kind of reason."""
+    total: dict[str, float] = {}
+    for waits in states:
+        for kind, seconds in waits.items():
+            total[kind] = total.get(kind, 0.0) + seconds
+    return total
