@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         UnknownFormat,
         UnreadableLegacy,
         VerificationFailed,
+        WorkersDied,
     )
     from schemaless.store.create import create
     from schemaless.store.datastore import Datastore, connect
@@ -99,6 +100,7 @@ __all__ = [
     "UnknownFormat",
     "UnreadableLegacy",
     "VerificationFailed",
+    "WorkersDied",
     "connect",
     "create",
 ]

@@ -34,6 +34,7 @@
     |-- LocationLost                a location of the change feed beyond the shard's last cell
     |-- JobConflict                 another job, or another state of it, is in the way
     |-- LeaseLost                   a job's shard went to another runner, since this one gave no sign of life
+    |-- WorkersDied                 worker processes of a job died again and again
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
     `-- LocalServerError            a private server could not be installed, started or stopped
 
@@ -337,6 +338,10 @@ class JobConflict(SchemalessError):
 
 class LeaseLost(SchemalessError):
     """A shard of a job was taken over by another runner, since this one gave no sign of life for too long."""
+
+
+class WorkersDied(SchemalessError):
+    """Worker processes of a job died again and again, without a shard getting through."""
 
 
 class InvalidInput(SchemalessError):

@@ -29,6 +29,9 @@ LEASE_S: Final = 30
 FAILURES_KEPT: Final = 1_000
 """Of each shard; counters count all."""
 
+INTERRUPTED: Final = "interrupted"
+"""Stands as a shard's message where its last runner ended without a word."""
+
 _TURN_WAIT_S: Final = 10
 _NOW: Final = b"UTC_TIMESTAMP(6)"
 _LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL %d SECOND" % LEASE_S
@@ -223,8 +226,13 @@ class Ledger:
         """Take a shard for a runner.
 
         Returns:
-            Where the job is on it; None where somebody else has it, or it is through, or the job has ended.
+            Where the job is on it, with ``INTERRUPTED`` as its message where the runner before ended without a word; None
+            where somebody else has it, or it is through, or the job has ended.
         """
+        before = self._rows(
+            b"SELECT lease_until IS NOT NULL AND runner<>%b OR message='%b' FROM %b.job_shard "
+            b"WHERE job_id=%d AND shard=%d" % (text(runner), INTERRUPTED.encode(), self._db, job_id, shard)
+        )
         taken = self._execute(
             b"UPDATE %b.job_shard AS s JOIN %b.job AS j ON j.job_id=s.job_id SET s.runner=%b, s.epoch=s.epoch+1, "
             b"s.lease_until=%b, s.stop=0, s.message=NULL, s.started_at=COALESCE(s.started_at, %b) "
@@ -237,7 +245,11 @@ class Ledger:
         rows = self._rows(
             self._select_shard(True) + b" WHERE job_id=%d AND shard=%d AND runner=%b" % (job_id, shard, text(runner))
         )
-        return _shard(rows[0]) if rows else None
+        if not rows:
+            return None
+        state = _shard(rows[0])
+        state.message = INTERRUPTED if before and before[0][0] else None
+        return state
 
     def renew(self, job_id: int, state: ShardState, cluster: str) -> Signal:
         """Keep a shard for another while, and hear what its runner should know.
@@ -297,8 +309,9 @@ class Ledger:
             b"UPDATE %b.job_cluster SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % (self._db, job_id, like)
         )
         return self._execute(
-            b"UPDATE %b.job_shard SET lease_until=NULL WHERE job_id=%d AND state='waiting' AND lease_until IS NOT NULL "
-            b"AND runner LIKE %b" % (self._db, job_id, like)
+            b"UPDATE %b.job_shard SET lease_until=NULL, message='%b' "
+            b"WHERE job_id=%d AND state='waiting' AND lease_until IS NOT NULL AND runner LIKE %b"
+            % (self._db, INTERRUPTED.encode(), job_id, like)
         )
 
     def ask_to_stop(self, job_id: int, runner_prefix: str) -> None:
@@ -449,9 +462,8 @@ class Ledger:
     def _select_shard(self, counters: bool) -> bytes:
         return (
             b"SELECT shard, state, pass_number, first_id, top_id, checkpoint, cells, bytes_before, bytes_after, "
-            b"left_cells, %b, busy_s, data_bytes, runner, epoch, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, stop, "
-            b"message, "
-            b"CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b.job_shard"
+            b"left_cells, %b, busy_s, data_bytes, runner, epoch, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
+            b"stop, message, CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b.job_shard"
             % (b"counters" if counters else b"NULL", _NOW, b"measures" if counters else b"NULL", self._db)
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -39,9 +39,6 @@ class Watch(Protocol):
     def look(self) -> Look:
         """Return whether work may go on."""
 
-    def close(self) -> None:
-        """Let its connections go."""
-
 
 class Look(Protocol):
     """What a watch saw."""
@@ -67,7 +64,8 @@ class ShardRun:
         job: the job.
         state: the shard as it was claimed; the work keeps it up to date.
         cluster: the cluster that it is on.
-        watch: makes the watch over the cluster's servers, when it falls to this runner; None looks at nothing.
+        watch: gives the watch over the cluster's servers, when it falls to this runner, and keeps it for its next
+            shard; None looks at nothing.
         mb_per_s: the budget of the whole job, in megabytes of old bodies a second; None for no limit.
     """
 
@@ -77,7 +75,7 @@ class ShardRun:
         job: Job,
         state: ShardState,
         cluster: str,
-        watch: Any = None,
+        watch: Callable[[], Watch] | None = None,
         mb_per_s: float | None = None,
     ) -> None:
         self.ledger = ledger
@@ -108,8 +106,6 @@ class ShardRun:
     ) -> None:
         self._ending.set()
         self._thread.join()
-        if self._watch is not None:
-            self._watch.close()
         if self.state.state == "waiting" and not isinstance(error, LeaseLost):
             message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
             # What ended the block is what the caller has to hear; without this note the lease ends by itself.
@@ -204,9 +200,7 @@ class ShardRun:
                 self._renew()
             except SchemalessError as error:
                 with self._changed:
-                    if not error.retryable:
-                        self._error = error
-                    elif time.monotonic() - self._renewed_s > LEASE_S:
+                    if not error.retryable or time.monotonic() - self._renewed_s > LEASE_S:
                         self._error = error
                     self._changed.notify_all()
                 if self._error is not None:
@@ -227,9 +221,6 @@ class ShardRun:
             self._renewed_s = time.monotonic()
             self._changed.notify_all()
         if self._make_watch is None or not signal.watches:
-            if self._watch is not None:
-                self._watch.close()
-                self._watch = None
             return
         if self._watch is None:
             self._watch = self._make_watch()

@@ -23,7 +23,6 @@ from schemaless import (
     UnknownCodec,
 )
 from schemaless.cluster.topology import Node
-from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.mysql import statements

@@ -1,0 +1,162 @@
+"""What a migration counts: cells and bytes by shard and column, and what it left or kept as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from schemaless.jobs.job import Failure, ShardState
+
+
+@dataclass(slots=True)
+class Tally:
+    """Cells and their body bytes, of one shard and column.
+
+    Attributes:
+        cells: bodies replaced.
+        bytes_before: what those took.
+        bytes_after: what they take now.
+        kept_as_text: of those, how many stayed JSON text under an envelope, by reason.
+        left: bodies that were not replaced, by reason.
+        left_bytes: what those take.
+    """
+
+    cells: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    kept_as_text: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+    left_bytes: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        self.cells += other.cells
+        self.bytes_before += other.bytes_before
+        self.bytes_after += other.bytes_after
+        self.kept_as_text.update(other.kept_as_text)
+        self.left.update(other.left)
+        self.left_bytes += other.left_bytes
+
+    @property
+    def reclaimed_bytes(self) -> int:
+        """Body bytes that are no longer needed."""
+        return self.bytes_before - self.bytes_after
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "cells": self.cells,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "kept_as_text": dict(self.kept_as_text),
+            "left": dict(self.left),
+            "left_bytes": self.left_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Tally:
+        """Return what ``as_json`` gave."""
+        return cls(
+            value["cells"],
+            value["bytes_before"],
+            value["bytes_after"],
+            Counter(value["kept_as_text"]),
+            Counter(value["left"]),
+            value["left_bytes"],
+        )
+
+
+def total_of(tallies: Iterable[Tally]) -> Tally:
+    """Return the sum."""
+    total = Tally()
+    for tally in tallies:
+        total.add(tally)
+    return total
+
+
+@dataclass(slots=True)
+class ShardTally:
+    """What a job has counted on one shard; stands in ``ShardState.counters``.
+
+    Attributes:
+        columns: by column_name.
+        rows: rows looked at in this pass.
+        found: bodies of this pass that were not in the codec asked for.
+        interruptions: how often a runner ended without a word: what it had done since its last checkpoint, a second
+            or so, is done but in no count.
+    """
+
+    columns: dict[str, Tally] = field(default_factory=dict)
+    rows: int = 0
+    found: int = 0
+    interruptions: int = 0
+
+    def column(self, name: str) -> Tally:
+        """Return a column's tally, a new one if need be."""
+        return self.columns.setdefault(name, Tally())
+
+    def total(self) -> Tally:
+        """Return the sum over columns."""
+        return total_of(self.columns.values())
+
+    def begin_pass(self) -> None:
+        """Forget what the last pass left: this one looks at all of it again."""
+        self.rows = self.found = 0
+        for tally in self.columns.values():
+            tally.left.clear()
+            tally.left_bytes = 0
+
+    def store(self, state: ShardState) -> None:
+        """Write it into a shard's state."""
+        total = self.total()
+        state.cells = total.cells
+        state.bytes_before = total.bytes_before
+        state.bytes_after = total.bytes_after
+        state.left_cells = total.left.total()
+        state.counters = {
+            "columns": {name: tally.as_json() for name, tally in self.columns.items()},
+            "rows": self.rows,
+            "found": self.found,
+            "interruptions": self.interruptions,
+        }
+
+    @classmethod
+    def of(cls, state: ShardState) -> ShardTally:
+        """Return what stands in a shard's state."""
+        counters = state.counters
+        if not counters:
+            return cls()
+        columns = {name: Tally.from_json(value) for name, value in counters["columns"].items()}
+        return cls(columns, counters["rows"], counters["found"], counters["interruptions"])
+
+
+@dataclass(slots=True)
+class MigrateReport:
+    """What a migration did.
+
+    Attributes:
+        job_id: the job.
+        codec: what it re-encoded to.
+        tallies: by shard and column_name.
+        failures: cells left as they are, the first thousand of them; ``Tally.left`` counts all.
+        interruptions: see ``ShardTally``.
+    """
+
+    job_id: int
+    codec: str
+    tallies: dict[tuple[int, str], Tally] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    interruptions: int = 0
+
+    def total(self) -> Tally:
+        """Return the sum over shards and columns."""
+        return total_of(self.tallies.values())
+
+    def by_column(self) -> dict[str, Tally]:
+        """Return the sums by column_name."""
+        return {
+            name: total_of(tally for (_, column), tally in self.tallies.items() if column == name)
+            for name in sorted({column for _, column in self.tallies})
+        }

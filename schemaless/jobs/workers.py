@@ -1,0 +1,444 @@
+"""Who does the work of a job: a thread here, processes here, or a Dask cluster; and the driver that hands out shards.
+
+Each shard is one call, claimed by the runner that makes it, so it does not matter how many drivers there are, or where.
+A runner that dies takes nothing along but the second since its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerError, WorkersDied
+from schemaless.jobs.job import Job
+from schemaless.jobs.ledger import Ledger, runner_name
+from schemaless.jobs.runner import ShardRun, Stopped, Watch
+from schemaless.store.datastore import Datastore, Opening
+
+_log = logging.getLogger("schemaless")
+
+_TURN_S: Final = 0.5
+_STOP_S: Final = 30.0
+_MOST_PAUSE_S: Final = 30.0
+_MOST_DEATHS: Final = 5
+"""Workers that may die in a row without a shard getting through in between."""
+
+GIVE_UP_S: Final = 600.0
+"""How long a server may be unreachable before a run ends."""
+
+Work = Callable[[Datastore, ShardRun], None]
+"""What a kind of job does on a shard; calls ``finish`` of the run when it is through. A function of a module."""
+
+MakeWatch = Callable[[Datastore, Job, str, str], Watch | None]
+"""Takes a store, a job, a cluster and a runner; gives the watch over that cluster. A function of a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a call.
+
+    Attributes:
+        shard: its shard.
+        kind: "through", "busy" (somebody else has it), "stopped" or "failed".
+        error: what it failed with.
+    """
+
+    shard: int
+    kind: str
+    error: SchemalessError | None = None
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a worker keeps from one shard to the next."""
+
+    store: Datastore | None = None
+    opening: Opening | None = None
+    watches: dict[tuple[int, str], Watch | None] = field(default_factory=dict)
+
+
+_kept = threading.local()
+
+
+def work_on(
+    opening: Opening, job_id: int, shard: int, driver: str, work: Work, make_watch: MakeWatch | None
+) -> Outcome:
+    """Claim a shard and work on it; runs in a worker."""
+    try:
+        kept = _kept_for(opening)
+        store = kept.store
+        assert store is not None
+        ledger = Ledger(store.catalog, store.name)
+        job = ledger.job(job_id)
+        # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
+        runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
+        state = ledger.claim(job_id, shard, runner)
+        if state is None:
+            return Outcome(shard, "busy")
+        cluster = store.topology.cluster_of(shard).name
+
+        def watch() -> Watch:
+            key = job_id, cluster
+            if key not in kept.watches:
+                assert make_watch is not None
+                kept.watches[key] = make_watch(store, job, cluster, runner)
+            found = kept.watches[key]
+            assert found is not None
+            return found
+
+        with ShardRun(
+            ledger,
+            job,
+            state,
+            cluster,
+            watch if make_watch is not None else None,
+            job.spec.get("thresholds", {}).get("max_mb_per_s"),
+        ) as run:
+            work(store, run)
+    except Stopped:
+        return Outcome(shard, "stopped")
+    except LeaseLost as error:
+        _log.warning("%s", error)
+        return Outcome(shard, "busy")
+    except SchemalessError as error:
+        return Outcome(shard, "failed", error)
+    return Outcome(shard, "through")
+
+
+def _kept_for(opening: Opening) -> _Kept:
+    kept: _Kept | None = getattr(_kept, "kept", None)
+    if kept is None or kept.opening != opening or kept.store is None:
+        _let_go()
+        kept = _Kept(opening.open(), opening)
+        _kept.kept = kept
+    return kept
+
+
+def _let_go() -> None:
+    """Close what this thread has kept."""
+    kept: _Kept | None = getattr(_kept, "kept", None)
+    if kept is not None:
+        _kept.kept = None
+        for watch in kept.watches.values():
+            close = getattr(watch, "close", None)
+            if close is not None:
+                with suppress(SchemalessError):
+                    close()
+        if kept.store is not None:
+            kept.store.close()
+
+
+class Workers:
+    """A number of workers, wherever they are."""
+
+    def __init__(self, size: int, make: Callable[[], Executor], end: Callable[[], None] = lambda: None) -> None:
+        self.size = size
+        self._make = make
+        self._end = end
+        self._executor = make()
+
+    def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
+        """Have a worker call a function."""
+        return self._executor.submit(function, *arguments)
+
+    def restart(self) -> None:
+        """Make new workers where the old ones died."""
+        with suppress(Exception):
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = self._make()
+
+    def close(self, *, kill: bool = False) -> None:
+        """Let the workers go."""
+        if kill and isinstance(self._executor, ProcessPoolExecutor):
+            for process in list((self._executor._processes or {}).values()):  # noqa: SLF001 - no public way
+                process.kill()
+        with suppress(RuntimeError, BrokenExecutor):
+            if isinstance(self._executor, ThreadPoolExecutor) and not kill:
+                self._executor.submit(_let_go).result()
+        self._executor.shutdown(wait=not kill, cancel_futures=True)
+        self._end()
+
+
+@contextmanager
+def workers(count: int = 1, dask: str | None = None) -> Iterator[Workers]:
+    """Give workers for the block.
+
+    Args:
+        count: 1 works in a thread of this process; more are processes of this machine.
+        dask: the address of a Dask scheduler, or "local" for ``count`` workers of a new one.
+
+    Raises:
+        InvalidInput: ``count`` is below 1, Dask is not installed, or its scheduler cannot be reached.
+    """
+    if count < 1:
+        raise InvalidInput(f"workers must be 1 or more, got {count}")
+    if dask is not None:
+        made = _dask(count, dask)
+    elif count == 1:
+        made = Workers(1, lambda: ThreadPoolExecutor(1, thread_name_prefix="worker"))
+    else:
+        made = Workers(count, lambda: _processes(count))
+    ended = False
+    try:
+        yield made
+        ended = True
+    finally:
+        made.close(kill=not ended)
+
+
+def _processes(count: int) -> Executor:
+    # Spawned: a fork of a process that has threads may find their locks taken.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
+
+
+def _begin_worker(parent: int) -> None:
+    # Ctrl-C reaches the whole group; the driver asks its workers to stop at a checkpoint.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A worker whose driver was killed would wait for its next call for ever.
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_TURN_S)
+    os._exit(1)
+
+
+def _dask(count: int, address: str) -> Workers:
+    try:
+        from distributed import Client, LocalCluster
+    except ModuleNotFoundError:
+        raise InvalidInput("--dask needs the extra 'dask': pip install 'schemaless-store[dask]'") from None
+    if address == "local":
+        cluster = LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.ERROR
+        )
+        client = Client(cluster)
+    else:
+        cluster = None
+        try:
+            client = Client(address, timeout="10s")
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InvalidInput(f"no Dask scheduler answers at {address!r}: {error}") from error
+
+    def end() -> None:
+        client.close()
+        if cluster is not None:
+            cluster.close()
+
+    size = sum(client.nthreads().values())
+    if not size:
+        end()
+        raise InvalidInput(f"the Dask scheduler at {address!r} has no workers; start some with 'dask worker {address}'")
+    return Workers(size, lambda: client.get_executor(pure=False, retries=0), end)
+
+
+class Driver:
+    """Hands out the shards of a job to workers until none is left.
+
+    Args:
+        store: the datastore.
+        job: the job.
+        work: what to do on a shard.
+        make_watch: makes the watch over a cluster's servers; None for none.
+        give_up_s: how long a server may be unreachable before the run ends.
+        on_turn: called about twice a second.
+    """
+
+    def __init__(
+        self,
+        store: Datastore,
+        job: Job,
+        work: Work,
+        make_watch: MakeWatch | None = None,
+        *,
+        give_up_s: float = GIVE_UP_S,
+        on_turn: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._job = job
+        self._work = work
+        self._make_watch = make_watch
+        self._give_up_s = give_up_s
+        self._on_turn = on_turn
+        self._name = runner_name()
+        self._ledger = Ledger(store.catalog, store.name)
+        self._calls: dict[Future[Outcome], int] = {}
+        self._deaths = 0
+        # By cluster; "" is the catalog.
+        self._failing_since_s: dict[str, float] = {}
+        self._not_before_s: dict[str, float] = {}
+
+    def run(self, hands: Workers) -> Job:
+        """Work until the job has ended, and return it.
+
+        Raises:
+            SchemalessError: what repeating does not mend, or did not for too long; the job can be gone on with.
+        """
+        job_id = self._job.job_id
+        try:
+            while True:
+                try:
+                    job = self._ledger.job(job_id)
+                    if job.unfinished:
+                        self._hand_out(hands)
+                    through = not self._calls and self._turn_ended(job)
+                    self._on_turn()
+                    self._works("")
+                except ServerError as error:
+                    self._fails("", error)
+                    through = False
+                if through:
+                    return self._ledger.job(job_id)
+                self._collect(hands)
+        except BaseException:
+            self._stop()
+            raise
+
+    def _turn_ended(self, job: Job) -> bool:
+        return not job.unfinished or (self._ledger.complete(job.job_id))
+
+    def _hand_out(self, hands: Workers) -> None:
+        if len(self._calls) >= hands.size:
+            return
+        topology = self._store.topology
+        waiting = [state for state in self._ledger.shards(self._job.job_id, counters=False) if state.state == "waiting"]
+        calls = set(self._calls.values())
+        load = Counter(topology.cluster_of(state.shard).name for state in waiting if state.held or state.shard in calls)
+        now_s = time.monotonic()
+        free: dict[str, list[int]] = {}
+        for state in reversed(waiting):
+            if not state.held and state.shard not in calls:
+                free.setdefault(topology.cluster_of(state.shard).name, []).append(state.shard)
+        while len(self._calls) < hands.size:
+            ready = [name for name, shards in free.items() if shards and self._not_before_s.get(name, 0) <= now_s]
+            if not ready:
+                return
+            cluster = min(ready, key=lambda name: (load[name], name))
+            shard = free[cluster].pop()
+            load[cluster] += 1
+            call = hands.submit(
+                work_on, self._store.opening, self._job.job_id, shard, self._name, self._work, self._make_watch
+            )
+            self._calls[call] = shard
+
+    def _collect(self, hands: Workers) -> None:
+        """Wait for a moment, and see what became of calls."""
+        if not self._calls:
+            time.sleep(_TURN_S)
+            return
+        done, _ = wait(self._calls, timeout=_TURN_S, return_when=FIRST_COMPLETED)
+        for call in done:
+            shard = self._calls.pop(call)
+            cluster = self._store.topology.cluster_of(shard).name
+            try:
+                outcome = call.result()
+            except Exception as error:
+                if not _is_death(error):
+                    raise
+                self._mourn(hands, error)
+                return
+            if outcome.error is None:
+                if outcome.kind == "through":
+                    self._deaths = 0
+                    self._works(cluster)
+                elif outcome.kind == "busy":
+                    self._not_before_s[cluster] = time.monotonic() + _TURN_S
+            elif outcome.error.retryable:
+                self._fails(cluster, outcome.error)
+            else:
+                raise outcome.error
+
+    def _mourn(self, hands: Workers, error: Exception) -> None:
+        self._deaths += 1
+        if self._deaths > _MOST_DEATHS:
+            raise WorkersDied(
+                f"workers died {self._deaths} times without a shard getting through, the last with shards "
+                f"{sorted(self._calls.values())} ({error}); was there memory enough? Run the same command again, perhaps "
+                "with fewer workers"
+            ) from error
+        _log.warning("a worker died (%s); its shards are taken over", error)
+        self._calls.clear()
+        hands.restart()
+        # All processes of a broken pool are gone.
+        self._ledger.release_dead(self._job.job_id, self._name)
+
+    def _works(self, what: str) -> None:
+        self._failing_since_s.pop(what, None)
+        self._not_before_s.pop(what, None)
+
+    def _fails(self, what: str, error: SchemalessError) -> None:
+        """Leave a cluster alone for a while that fails for now.
+
+        Raises:
+            SchemalessError: it has failed for too long.
+        """
+        now_s = time.monotonic()
+        since_s = self._failing_since_s.setdefault(what, now_s)
+        if not error.retryable or now_s - since_s > self._give_up_s:
+            raise error
+        pause_s = min(_MOST_PAUSE_S, max(_TURN_S, (now_s - since_s) / 2))
+        self._not_before_s[what] = now_s + pause_s
+        _log.warning("%s; trying again in %.0f s", error, pause_s)
+        if not what:
+            time.sleep(pause_s)
+
+    def _stop(self) -> None:
+        """Ask this driver's runners to stop, and wait for them."""
+        for call in self._calls:
+            call.cancel()
+        running = [call for call in self._calls if not call.cancelled()]
+        if running:
+            with suppress(SchemalessError):
+                self._ledger.ask_to_stop(self._job.job_id, self._name)
+            wait(running, timeout=_STOP_S)
+
+
+def _is_death(error: BaseException) -> bool:
+    """Whether a worker died under a call."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ in ("KilledWorker", "CancelledError")
+
+
+def run_shards(hands: Workers, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """Yield ``function(*each)`` for each of the arguments, as they come to their ends: for work that keeps no state.
+
+    Raises:
+        SchemalessError: what the function raised; the others are not waited for.
+    """
+    waiting = iter(arguments)
+    calls: set[Future[Any]] = set()
+    more = True
+    try:
+        while more or calls:
+            while more and len(calls) < 2 * hands.size:
+                each = next(waiting, None)
+                if each is None:
+                    more = False
+                else:
+                    calls.add(hands.submit(function, *each))
+            done, calls = wait(calls, return_when=FIRST_COMPLETED) if calls else (set(), calls)
+            for call in done:
+                yield call.result()
+    finally:
+        for call in calls:
+            call.cancel()
