@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from schemaless.cell import Cell, CellKey, NewCell, NewStoredCell, Page, Put, StoredCell
     from schemaless.errors import (
         AccessDenied,
+        ArchiveFailed,
         BatchError,
         BodyTooLarge,
         CellConflict,
         ChecksumMismatch,
+        CorruptArchive,
         CorruptBody,
         DatastoreExists,
         DatastoreNotFound,
@@ -57,12 +59,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDenied",
+    "ArchiveFailed",
     "BatchError",
     "BodyTooLarge",
     "Cell",
     "CellConflict",
     "CellKey",
     "ChecksumMismatch",
+    "CorruptArchive",
     "CorruptBody",
     "Datastore",
     "DatastoreExists",

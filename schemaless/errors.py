@@ -31,6 +31,8 @@
     |   |-- ServerRefused           the server reported an error that repeating does not mend
     |   |-- FeedRefused             the server cannot tell which cells of the change feed are settled
     |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
+    |-- ArchiveFailed               originals cannot be written to the archive; nothing that is not in it was updated
+    |-- CorruptArchive              a file of an archive is damaged; says where
     |-- LocationLost                a location of the change feed beyond the shard's last cell
     |-- JobConflict                 another job, or another state of it, is in the way
     |-- LeaseLost                   a job's shard went to another runner, since this one gave no sign of life
@@ -44,6 +46,7 @@ Exceptions of drivers and of SQLAlchemy never leave ``schemaless.mysql``. A read
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -297,6 +300,33 @@ class OutcomeUnknown(ServerError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (*super().__reduce__(), {"key": self.key, "retryable": self.retryable})
+
+
+class ArchiveFailed(SchemalessError):
+    """An original cannot be written to the archive, so its cell, and those after it, were not updated."""
+
+
+class CorruptArchive(SchemalessError):
+    """A file of an archive is damaged, other than by ending in the middle of a frame.
+
+    Attributes:
+        path: the file.
+        offset: where the frame begins, in bytes.
+        frame: its number; the header is frame 0.
+    """
+
+    def __init__(self, message: str, *, path: Path, offset: int = 0, frame: int = 0) -> None:
+        super().__init__(message)
+        self.path = path
+        self.offset = offset
+        self.frame = frame
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_corrupt_archive, (str(self), self.path, self.offset, self.frame)
+
+
+def _rebuild_corrupt_archive(message: str, path: Path, offset: int, frame: int) -> CorruptArchive:
+    return CorruptArchive(message, path=path, offset=offset, frame=frame)
 
 
 class LocationLost(SchemalessError):

@@ -1,4 +1,4 @@
-"""Write the golden bodies: ``python tests/vectors/write.py``.
+"""Write the golden bodies and the golden file of an archive: ``python tests/vectors/write.py``.
 
 Each is written once, by the stock libraries, and never again: an existing vector is not overwritten. To add a format,
 add a line; a vector that is wrong is evidence of a bug and stays as it is. Tests read these files and never write them.
@@ -6,17 +6,21 @@ add a line; a vector that is wrong is evidence of a bug and stays as it is. Test
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
+from unittest import mock
 
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
+from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "bodies"
+ARCHIVE = HERE / "archive"
 
 TRIP = {
     "trip": "71f0c4d2",
@@ -61,8 +65,38 @@ def vectors() -> dict[str, tuple[bytes, str]]:
     return made
 
 
+def write_archive() -> None:
+    """Write a file of an archive: two chunks, and the end mark."""
+    if any(ARCHIVE.glob("**/*.zst")):
+        sys.stderr.write("the file of an archive: exists\n")
+        return
+    cells = [
+        ArchivedCell(
+            (1, 2, (1 << 64) - 1)[number],
+            bytes((number,)) * 16,
+            ("BASE", "a.b:c-d", "X" * 64)[number],
+            (0, 1, (1 << 63) - 1)[number],
+            f"2026-01-31 00:00:00.00000{number}+00:00",
+            (b'{"a": 1}', b"", b"\xc1\x10\x80rest" * 100)[number],
+            hashlib.sha256(b"%d" % number).digest(),
+        )
+        for number in range(3)
+    ]
+    with (
+        mock.patch("schemaless.jobs.archive.secrets.token_bytes", return_value=bytes(range(8))),
+        mock.patch("schemaless.jobs.archive.datetime") as clock,
+    ):
+        clock.now.return_value.isoformat.return_value = "2026-01-31T12:00:00+00:00"
+        writer = ArchiveWriter(ARCHIVE, datastore="golden", shard=17, shard_count=4096, job_id=12, epoch=3)
+    writer.append(cells[:2])
+    writer.append(cells[2:])
+    writer.close()
+    sys.stderr.write(f"{writer.path.name}: written, {writer.bytes_written} bytes\n")
+
+
 def main() -> int:
     """Write the vectors that are missing; report those that would differ today."""
+    write_archive()
     FOLDER.mkdir(exist_ok=True)
     for name, (body, text) in vectors().items():
         target = FOLDER / f"{name}.body"
