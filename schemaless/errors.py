@@ -23,6 +23,7 @@
     |   |-- DatastoreNotFound       no catalog under that name
     |   |-- DatastoreExists         ``create`` met a datastore of that name
     |   |-- ShardIdentityMismatch   a shard database belongs to another datastore, number, count or placement
+    |   |-- ReplicaRefused          a replica that does not replicate from its primary, as far as can be seen
     |   `-- SchemaMismatch          tables are older or newer than this version of the library
     |-- ServerError                 a MySQL server refused or failed; carries node, shard and ``retryable``
     |   |-- ServerUnavailable       no connection, or it was lost before anything could have happened
@@ -211,6 +212,10 @@ class DatastoreExists(TopologyError):
 
 class ShardIdentityMismatch(TopologyError):
     """A shard database belongs to another datastore, number, shard count or placement rule."""
+
+
+class ReplicaRefused(TopologyError):
+    """A replica shows nothing of what is written on its primary, or is the primary itself."""
 
 
 class SchemaMismatch(TopologyError):

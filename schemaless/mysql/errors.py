@@ -146,7 +146,7 @@ def _role(text: str) -> str:
     command, table = found["command"], found["table"]
     if table == "metadata_locks":
         role = "tail"
-    elif table in ("alembic_version", "heartbeat"):
+    elif table in ("alembic_version", "heartbeat_token"):
         role = "admin"
     elif command == "SELECT" or (command == "INSERT" and table == "cell"):
         role = "app"

@@ -32,8 +32,8 @@ _ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
 _ON_REVISION: Final = "CREATE, UPDATE"
 """What it needs to stamp one. With CREATE, MySQL grants on a table that is not there yet."""
 
-_ON_HEARTBEAT: Final = "SELECT, INSERT, UPDATE, CREATE"
-"""What it needs to prove a replica."""
+_ON_HEARTBEAT: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
+"""What ``admin`` needs to prove a replica, and ``migrate`` to see how far one lags."""
 
 _ON_CELL: Final[dict[Role, str]] = {
     "app": "SELECT, INSERT",
@@ -126,7 +126,7 @@ def grants(
             statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
             if role == "migrate":
                 statements += [_grant(_ON_JOBS, f"`{topology.name}`.`{table}`", account) for table in _JOB_TABLES]
-        if role == "admin" and clusters:
+        if role in ("admin", "migrate") and clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(_grant(_ON_HEARTBEAT, f"{database}.*", account))
         for cluster in clusters:

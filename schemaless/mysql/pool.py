@@ -84,6 +84,7 @@ class Connection:
     """
 
     __slots__ = (
+        "_ensured",
         "_raw",
         "auto_increment_increment",
         "connected_at_s",
@@ -99,6 +100,7 @@ class Connection:
         self.node = node
         self.shard = shard
         self.unfinished = False
+        self._ensured: frozenset[bytes] = frozenset()
         self.connected_at_s: float = facts["connected_at_s"]
         self.max_allowed_packet: int = facts["max_allowed_packet"]
         self.auto_increment_increment: int = facts["auto_increment_increment"]
@@ -130,6 +132,12 @@ class Connection:
         done = Executed(cursor.rowcount, cursor.lastrowid or 0)
         cursor.close()
         return done
+
+    def ensure(self, settings: bytes) -> None:
+        """Run a SET SESSION, unless it was run on this connection before; it holds for all who get it later."""
+        if settings not in self._ensured:
+            self.execute(settings)
+            self._ensured |= {settings}
 
     def _send(self, cursor: Any, sql: bytes) -> None:
         try:

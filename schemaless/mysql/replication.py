@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from functools import cache
+from contextlib import suppress
 from typing import Final
 
-from sqlalchemy.dialects import mysql
-from sqlalchemy.schema import CreateTable
-
-from schemaless.cluster.topology import heartbeat_database
-from schemaless.errors import AccessDenied
+from schemaless.errors import AccessDenied, ServerError
 from schemaless.mysql import statements
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.pool import NodePool
-from schemaless.mysql.schema import create_database
-from schemaless.mysql.tables import heartbeat
+from schemaless.mysql.heartbeat import make_table, read_token, remove_token, write_token
+from schemaless.mysql.pool import Connection, NodePool
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 
 _POLL_S: Final = 0.02
@@ -71,7 +66,7 @@ def has_everything_of(pool: NodePool, primary: NodePool, timeout_s: float) -> bo
 def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, timeout_s: float) -> float | None:
     """Wait until a token that is committed on ``primary`` appears on ``replica``.
 
-    Writes to the heartbeat table of the cluster, and makes it where it is missing.
+    Writes to the table of tokens of the cluster, and makes it where it is missing.
 
     Returns:
         How long it took, in seconds; None where it did not appear in time.
@@ -80,12 +75,31 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
         ServerError: a server cannot be reached, or refuses.
     """
     token = secrets.token_bytes(16)
-    _write_token(primary, datastore, cluster, token)
+    writer = f"proof {token.hex()}"
+
+    def write(connection: Connection) -> None:
+        write_token(connection, datastore, cluster, writer, token)
+
+    try:
+        primary.run(write)
+    except DatabaseMissing:
+        make_table(primary, datastore)
+        primary.run(write)
+    try:
+        return _arrival_s(replica, datastore, cluster, writer, token, timeout_s)
+    finally:
+        with suppress(ServerError):  # one that stays goes a day later
+            primary.run(lambda connection: remove_token(connection, datastore, cluster, writer))
+
+
+def _arrival_s(
+    replica: NodePool, datastore: str, cluster: str, writer: str, token: bytes, timeout_s: float
+) -> float | None:
     began_s = time.monotonic()
     while True:
         denied = None
         try:
-            if _read_token(replica, datastore, cluster) == token:
+            if replica.run(lambda connection: read_token(connection, datastore, cluster, writer)) == token:
                 return time.monotonic() - began_s
         except AccessDenied as error:
             # Accounts and what they may do arrive by replication as well.
@@ -95,38 +109,3 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
                 raise denied
             return None
         time.sleep(_POLL_S)
-
-
-def _write_token(pool: NodePool, datastore: str, cluster: str, token: bytes) -> None:
-    database = heartbeat_database(datastore)
-    values = b"token=x'%b', written_at=UTC_TIMESTAMP(6)" % token.hex().encode()
-    sql = b"INSERT INTO `%b`.heartbeat SET cluster=%b, %b ON DUPLICATE KEY UPDATE %b" % (
-        database.encode(),
-        statements.text(cluster),
-        values,
-        values,
-    )
-    try:
-        pool.run(lambda connection: connection.execute(sql))
-    except DatabaseMissing:
-        create_database(pool, database)
-        pool.run(lambda connection: connection.execute(_create_heartbeat(database)))
-        pool.run(lambda connection: connection.execute(sql))
-
-
-def _read_token(pool: NodePool, datastore: str, cluster: str) -> bytes | None:
-    sql = b"SELECT token FROM `%b`.heartbeat WHERE cluster=%b" % (
-        heartbeat_database(datastore).encode(),
-        statements.text(cluster),
-    )
-    try:
-        rows = pool.run(lambda connection: connection.rows(sql))
-    except DatabaseMissing:
-        return None
-    return rows[0][0] if rows else None
-
-
-@cache
-def _create_heartbeat(database: str) -> bytes:
-    text = str(CreateTable(heartbeat, if_not_exists=True).compile(dialect=mysql.dialect()))
-    return text.replace("IF NOT EXISTS heartbeat", f"IF NOT EXISTS `{database}`.heartbeat", 1).encode()

@@ -181,11 +181,13 @@ job_event = Table(
 
 heartbeat_metadata = MetaData()
 
-# Made where it is missing, and not by a revision: what it holds is of no worth a second later.
-heartbeat = Table(
-    "heartbeat",
+# Made where it is missing, and not by a revision: what it holds is of no worth a second later. A table `heartbeat` with
+# one token for a cluster was here before; no role may drop it, so this one has another name.
+heartbeat_token = Table(
+    "heartbeat_token",
     heartbeat_metadata,
     Column("cluster", _ascii(64), primary_key=True),
+    Column("writer", VARCHAR(255), primary_key=True),
     Column("token", BINARY(16), nullable=False),
     Column("written_at", DATETIME(fsp=6), nullable=False, server_default=_NOW),
     **_TABLE_OPTIONS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from schemaless.cluster.topology import Node, Topology, shard_database
@@ -46,6 +47,11 @@ class Shards:
             # One operation of dict, so no lock that a fork could leave taken; a pool made for nothing opens nothing.
             pool = self._pools.setdefault(node, NodePool(node, self._credentials, self._options))
         return pool
+
+    def new_pool(self, node: Node, options: PoolOptions) -> NodePool:
+        """Return a pool of its own for a node, which the caller closes; ``options`` hold whatever the URL says."""
+        query = tuple(pair for pair in self._credentials.query if not pair[0].endswith("_timeout"))
+        return NodePool(node, replace(self._credentials, query=query), options)
 
     def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
         """Return the node that serves a shard; replicas take turns, and a cluster without one uses its primary."""

@@ -168,12 +168,14 @@ def test_what_does_not_replicate_is_no_replica(url, at, name, replicated, replic
             nodes.add_replica(url, "cluster-1", at(replica), timeout_s=0.2)
     finally:
         sql(replica, f"START {word(replica)}")
+    token = f"{name}_heartbeat.heartbeat_token (cluster, writer, token) VALUES ('cluster-1', 'old', REPEAT('x', 16))"
+    sql(replicated, f"INSERT INTO {token}")
     for database in (f"{name}_0000", f"{name}_0001", f"{name}_heartbeat"):
         copy_database(replicated, stranger, database)
     with pytest.raises(TopologyError, match="did not arrive"):
         nodes.add_replica(url, "cluster-1", at(stranger), timeout_s=0.2)
 
-    assert sql(stranger, f"SELECT COUNT(*) FROM {name}_heartbeat.heartbeat") == ((1,),)
+    assert sql(stranger, f"SELECT COUNT(*) FROM {name}_heartbeat.heartbeat_token") == ((1,),)
     assert addresses(url, "cluster-1") == before
 
 

@@ -1,0 +1,369 @@
+"""When a job waits: looks at servers that really replicate, and at some that do not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+import pytest
+
+import schemaless
+from schemaless.cluster.topology import Cluster, Node
+from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
+from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
+from schemaless.local.description import LocalServer
+from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.urls import parse_url
+from schemaless.store import nodes
+from schemaless.store.shards import Shards
+from tests.accounts import Accounts, accounts_on
+
+_writers = itertools.count(1)
+NAME = "throttled"
+TOKENS = f"{NAME}_heartbeat.heartbeat_token"
+
+# ---- thresholds
+
+
+def test_thresholds_come_back_from_json():
+    """They are kept in the catalog as JSON, whatever is switched off."""
+    chosen = Thresholds(max_lag_s=0.5, max_threads_running=None, max_mb_per_s=20, flag_file="/run/stop")
+
+    assert Thresholds.of(json.loads(json.dumps(chosen.asdict()))) == chosen
+    assert Thresholds.of({}) == Thresholds()
+    assert None not in (Thresholds().max_lag_s, Thresholds().max_threads_running, Thresholds().max_history_length)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"max_lag_s": 0}, "max_lag_s must be a number over 0"),
+        ({"max_lag_s": "5"}, "got '5'"),
+        ({"max_mb_per_s": float("nan")}, "max_mb_per_s must be a number over 0"),
+        ({"max_threads_running": 2.5}, "max_threads_running must be a whole number"),
+        ({"max_threads_running": True}, "max_threads_running must be a whole number"),
+        ({"max_history_length": -1}, "max_history_length must be a whole number"),
+        ({"flag_file": "stop"}, "flag_file must be an absolute path"),
+        ({"flag_file": 7}, "flag_file must be an absolute path"),
+        ({"max_lags": 5}, "no threshold is called max_lags; there are max_lag_s, "),
+    ],
+)
+def test_thresholds_that_cannot_be_meant_are_refused(values, complaint):
+    """Each says what it takes instead."""
+    with pytest.raises(InvalidInput, match=complaint):
+        Thresholds.of(values)
+
+
+# ---- looks
+
+
+def sql(server: LocalServer, *statements: str) -> Any:
+    """Run statements on a server and return the last one's rows."""
+    connection = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall()
+
+
+@pytest.fixture(scope="module")
+def datastore(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
+    """A datastore whose first cluster has a replica, and its accounts."""
+    with accounts_on([replicated.url, servers[0].url, servers[1].url], prefix="throttle_") as accounts:
+        url = accounts.create(NAME, 4)
+        nodes.add_replica(
+            accounts.url("admin", url), "cluster-1", accounts.url("admin", replicated.replicas[0].url), timeout_s=30
+        )
+        accounts.allow("migrate", NAME, 4)
+        yield accounts
+
+
+@pytest.fixture
+def replica(replicated: LocalServer) -> LocalServer:
+    """The replica of the first cluster."""
+    return replicated.replicas[0]
+
+
+@pytest.fixture
+def cluster(datastore: Accounts, replicated: LocalServer) -> Cluster:
+    """The one that has a replica."""
+    with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
+        return store.topology.cluster("cluster-1")
+
+
+Watching = Callable[..., ClusterWatch]
+
+
+@pytest.fixture
+def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> Iterator[Watching]:
+    """Makes watches of the cluster, with other replicas or thresholds where asked for."""
+    made: list[tuple[ClusterWatch, Shards]] = []
+
+    def watch(
+        *, replicas: list[str] | None = None, role: str = "migrate", options: dict[str, Any] | None = None, **thresholds
+    ) -> ClusterWatch:
+        url = replicated.url if role == "root" else datastore.url("migrate", replicated.url)
+        with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
+            topology = store.topology
+        shards = Shards(topology, parse_url(url).credentials, PoolOptions())
+        watched = cluster
+        if replicas is not None:
+            watched = replace(
+                cluster, nodes=(cluster.primary, *(Node("replica", socket=socket) for socket in replicas))
+            )
+        made.append(
+            (ClusterWatch(shards, watched, Thresholds(**thresholds), f"test {next(_writers)}", **options or {}), shards)
+        )
+        return made[-1][0]
+
+    yield watch
+    for watched, shards in made:
+        watched.close()
+        shards.close()
+
+
+@pytest.fixture
+def until(eventually) -> Callable[[ClusterWatch, object], Look]:
+    """Looks until there is a reason of this kind, or None, and gives that look."""
+
+    def wait(watch: ClusterWatch, kind: object) -> Look:
+        looks: list[Look] = []
+
+        def seen() -> bool:
+            looks.append(watch.look())
+            return looks[-1].kind == kind
+
+        eventually(seen, f"a look that says {kind}")
+        return looks[-1]
+
+    return wait
+
+
+def word(server: LocalServer) -> str:
+    """Return what the server calls a replica in statements."""
+    return "SLAVE" if server.flavour == "mariadb" else "REPLICA"
+
+
+@contextmanager
+def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
+    """Have some statements run on a server for the block."""
+    holder = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
+    holder.cursor().execute("SELECT GET_LOCK('throttle', 0)")
+    threads = [
+        threading.Thread(target=sql, args=(server, "SELECT GET_LOCK('throttle', 30)"), daemon=True)
+        for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        holder.close()
+        for thread in threads:
+            thread.join(30)
+
+
+@pytest.mark.mysql
+def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, replica):
+    """The lag is seen while what is committed is not applied, grows, and is gone afterwards."""
+    watch = watching(max_lag_s=0.2)
+    until(watch, None)
+    sql(replica, f"STOP {word(replica)} SQL_THREAD")
+    try:
+        first = until(watch, "lag")
+        later = watch.look()
+    finally:
+        sql(replica, f"START {word(replica)} SQL_THREAD")
+    after = until(watch, None)
+
+    node = str(replica.socket)
+    assert first.reason == f"replica {node} lags by {first.figures['lag_s'][node]:.1f} s (limit 0.2 s)"
+    assert later.figures["lag_s"][node] > first.figures["lag_s"][node] > 0.2 >= after.figures["lag_s"][node]
+    assert after.figures["proven"] == [node]
+    assert json.loads(json.dumps(after.figures)) == after.figures
+
+
+@pytest.mark.mysql
+def test_replica_shows_a_token_before_anything_is_done(watching, until, replica):
+    """Without one the job waits, says for whom, and goes on by itself; a replica proven before is waited for."""
+    sql(replica, f"STOP {word(replica)} SQL_THREAD")
+    try:
+        watch = watching()
+        patient = watching(options={"proof_s": 0.001, "proven": [str(replica.socket)]})
+        look, *_, again = watch.look(), patient.look(), patient.look()
+    finally:
+        sql(replica, f"START {word(replica)} SQL_THREAD")
+
+    assert (look.kind, again.kind) == ("unproven", "unproven")
+    assert look.reason.startswith(f"waiting for replica {replica.socket} to show what was written on ")
+    assert (look.figures["lag_s"], look.figures["proven"]) == ({str(replica.socket): None}, [])
+    assert until(watch, None).figures["proven"] == [str(replica.socket)]
+
+
+@pytest.mark.mysql
+def test_stranger_is_refused(watching, servers, eventually):
+    """A server that answers and shows no token in time stops the job, with the next step."""
+    watch = watching(replicas=[str(servers[1].socket)], options={"proof_s": 0.05})
+    looks: list[Look] = []
+    with pytest.raises(ReplicaRefused, match=r"shows nothing of what .* 'schemaless topology remove-replica"):
+        eventually(lambda: looks.append(watch.look()), "refused")
+
+    assert {look.kind for look in looks} == {"unproven"}
+
+
+@pytest.mark.mysql
+def test_primary_by_another_address_is_refused_as_its_replica(watching, replicated, tmp_path):
+    """It would show every token at once, and never lag."""
+    link = tmp_path / "another.sock"
+    link.symlink_to(replicated.socket)
+
+    with pytest.raises(ReplicaRefused, match=r"is the server of its primary .* itself, by another address"):
+        watching(replicas=[str(link)]).look()
+
+
+@pytest.mark.mysql
+def test_replica_that_is_gone_or_hangs_is_waited_for(watching, until, replica, tmp_path):
+    """Neither stops the job nor keeps the look: when it is back, the job goes on."""
+    link = tmp_path / "replica.sock"
+    link.symlink_to(replica.socket)
+    watch = watching(replicas=[str(link)], options={"proof_s": 0.001, "proven": [str(link)]})
+    until(watch, None)
+    os.kill(replica.pid, signal.SIGSTOP)
+    try:
+        hangs = watch.look()
+    finally:
+        os.kill(replica.pid, signal.SIGCONT)
+    link.unlink()
+    watch.close()
+    gone = watch.look()
+    link.symlink_to(replica.socket)
+    back = until(watch, None)
+
+    assert (hangs.kind, gone.kind, back.reason) == ("unreachable", "unreachable", None)
+    assert hangs.reason.startswith(f"replica {link} cannot be asked: ")
+    assert hangs.figures["lag_s"] == gone.figures["lag_s"] == {str(link): None}
+
+
+@pytest.mark.mysql
+def test_running_threads_are_counted(watching, until, replicated):
+    """Those of everybody, on the primary; over the limit they are a reason."""
+    watch = watching(max_lag_s=None, max_threads_running=5)
+    with waiting_statements(replicated, 6):
+        busy = until(watch, "threads")
+    idle = until(watch, None)
+
+    assert busy.reason == (f"{replicated.socket} has {busy.figures['threads_running']} threads running (limit 5)")
+    assert busy.figures["threads_running"] > 5 >= idle.figures["threads_running"] >= 1
+    assert idle.figures["lag_s"] == {}, "without a limit, no replica is asked"
+
+
+@pytest.mark.mysql
+def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
+    """While a snapshot is open, what is replaced stays; it goes once that is closed."""
+    watch = watching(role="root", max_history_length=20)
+    reader = pymysql.connect(unix_socket=str(replicated.socket), user="root")
+    with reader, reader.cursor() as cursor:
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        look = until(watch, "history")
+    after = until(watch, None)
+
+    assert look.reason.startswith(f"{replicated.socket} has {look.figures['history_length']} transactions to purge (")
+    assert look.figures["history_length"] > 20 >= after.figures["history_length"]
+
+
+@pytest.mark.mysql
+def test_history_that_the_account_may_not_see_is_said_once(watching, until, flavour, datastore):
+    """The job goes on without, and knows what to grant; MariaDB shows it to everybody."""
+    watch = watching()
+    first, second = watch.look(), watch.look()
+    unwatched = watching(max_history_length=None).look()
+
+    if flavour == "mariadb":
+        assert (first.notes, second.figures["history_length"] is None) == ((), False)
+    else:
+        (note,) = first.notes
+        assert note.endswith(f"so it is not watched; GRANT PROCESS ON *.* TO {datastore.account('migrate')}")
+        assert second.figures["history_length"] is None
+    assert second.notes == unwatched.notes == ()
+    assert until(watch, None).reason is None
+
+
+@pytest.mark.mysql
+def test_flag_file_stops_as_long_as_it_is_there(watching, until, tmp_path):
+    """It comes before any other reason, and one that cannot be looked for counts as there."""
+    flag = tmp_path / "stop"
+    watch = watching(flag_file=str(flag))
+    until(watch, None)
+    flag.touch()
+    there = watch.look()
+    flag.unlink()
+    until(watch, None)
+    unknown = watching(flag_file=f"/{'x' * 300}", max_threads_running=1).look()
+
+    assert (there.kind, there.reason) == ("flag", f"the flag file {flag} is there")
+    assert unknown.kind == "flag"
+    assert "cannot be looked for: " in unknown.reason
+
+
+@pytest.mark.mysql
+def test_watches_at_once_do_not_disturb_each_other_and_leave_nothing(watching, until, replicated):
+    """Each has one row, however often it looks; a closed one has none, and a killed one's goes a day later."""
+    sql(
+        replicated,
+        f"INSERT INTO {TOKENS} (cluster, writer, token, written_at) VALUES "
+        "('cluster-1', 'killed', REPEAT('x', 16), UTC_TIMESTAMP(6) - INTERVAL 25 HOUR), "
+        "('cluster-1', 'killed lately', REPEAT('x', 16), UTC_TIMESTAMP(6) - INTERVAL 23 HOUR)",
+    )
+    one, other = watching(), watching()
+    for watch in (one, other):
+        until(watch, None)
+    looks = [watch.look() for _ in range(10) for watch in (one, other)]
+    both = {writer for (writer,) in sql(replicated, f"SELECT writer FROM {TOKENS}")}
+    one.close()
+    after = {writer for (writer,) in sql(replicated, f"SELECT writer FROM {TOKENS}")}
+    sql(replicated, f"DELETE FROM {TOKENS} WHERE writer = 'killed lately'")
+
+    assert {look.reason for look in looks} == {None}
+    assert len(both) == 3
+    assert "killed lately" in after < both
+    assert len(after) == 2
+
+
+@pytest.mark.mysql
+def test_read_only_primary_ends_the_job(watching, replicated):
+    """It was replaced, and what is written there now would be lost; no token is written either."""
+    before = sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}")
+    sql(replicated, "SET GLOBAL read_only = 1")
+    try:
+        with pytest.raises(TopologyError, match="is read-only; if another server has taken its place, name it with"):
+            watching(role="root").look()
+    finally:
+        sql(replicated, "SET GLOBAL read_only = 0")
+
+    assert sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}") == before
+
+
+@pytest.mark.mysql
+def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, replicated):
+    """No statement of the watch is left waiting there for long, and the job goes on after the lock."""
+    watch = watching()
+    until(watch, None)
+    backup = pymysql.connect(unix_socket=str(replicated.socket), user="root")
+    with backup, backup.cursor() as cursor:
+        cursor.execute("FLUSH TABLES WITH READ LOCK")
+        looks = [watch.look() for _ in range(5)]
+        cursor.execute("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'INSERT INTO `throttled%'")
+        ((waiting,),) = cursor.fetchall()
+
+    assert {look.kind for look in looks} == {"unreachable"}
+    assert looks[-1].reason.startswith(f"the primary {replicated.socket} does not answer: ")
+    assert waiting <= 1
+    assert until(watch, None).reason is None
