@@ -16,12 +16,13 @@ from schemaless.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.cell import Cell, CellKey, NewStoredCell, cell_key
 from schemaless.cli.options import codec_option, ref_key_in, row_key_in
 from schemaless.cli.output import EXIT_FAILED, bytes_text, note, out, print_table, progress
-from schemaless.codec.registry import LEGACY, codec_named
+from schemaless.codec.registry import LEGACY
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
 from schemaless.jobs.check import check
 from schemaless.jobs.load import LoadReport, document_reader, load, open_lines
-from schemaless.jobs.migrate import MigrateReport
+from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as migrate
+from schemaless.jobs.tally import MigrateReport
 from schemaless.local import servers as local_servers
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.store.create import create
@@ -107,13 +108,12 @@ def _run(
         out().print(f"   {len(read)} cells by key in {seconds() * 1000:.0f} ms")
 
         _step(f"5. re-encode every body to {codec}, in place, each verified by decoding it again")
-        ids = sum(store.id_span(shard) for shard in range(store.shard_count))
-        with _timed() as seconds, progress("   migrating", ids, "ids") as advance:
-            report = migrate(store, codec_named(codec), on_ids=advance)
+        with _timed() as seconds:
+            report = migrate(store, MigrateSpec(codec))
         total = report.total()
         rate = total.bytes_before / max(seconds(), 1e-9) / 1_000_000
         out().print(f"   {total.cells:,} cells in {seconds():.1f} s, {rate:.1f} MB of legacy text a second")
-        again = migrate(store, codec_named(codec)).total()
+        again = migrate(store, MigrateSpec(codec)).total()
         out().print(f"   run a second time: {again.cells} cells to do")
         changed = sum(store.get_cell(*cell.key) != cell for cell in read)
         out().print(

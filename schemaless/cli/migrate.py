@@ -1,35 +1,90 @@
-"""``schemaless migrate``."""
+"""``schemaless migrate``: the verbs that run a migration and steer it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from schemaless.cli.options import codec_of, codec_option, id_total, open_store, shards_of, shards_option, url_option
+from schemaless.cli.jobs import JobProgress, job_option, show_status, workers_options
+from schemaless.cli.options import codec_option, id_total, open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
-from schemaless.jobs.migrate import MigrateReport, Plan, Tally
-from schemaless.jobs.migrate import plan as make_plan
+from schemaless.codec.registry import codec_named, codec_names
+from schemaless.errors import InvalidInput, JobConflict
+from schemaless.jobs.job import Job
+from schemaless.jobs.ledger import Ledger, who
+from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as run_migration
+from schemaless.jobs.plan import Plan
+from schemaless.jobs.plan import plan as make_plan
+from schemaless.jobs.status import status_of
+from schemaless.jobs.tally import MigrateReport, Tally
+from schemaless.store.datastore import Datastore
 
 _ROWS_SHOWN = 40
+_FAILURES_SHOWN = 20
 
 
 @click.group()
 def migrate() -> None:
     """Re-encode bodies in place.
 
-    Legacy bodies (bare JSON text) become MessagePack + zlib, or another codec, while readers and writers go on. Keys,
-    added_id and created_at stay. Each new body is decoded again and compared before it replaces the old one, and only
-    where the stored bytes are still those that were read. Killed at any moment, the same command goes on.
+    Legacy bodies (bare JSON text), or bodies in any codec, become MessagePack + zlib, or another codec, while readers
+    and writers go on. Keys, added_id and created_at stay. Each new body is decoded again and compared before it
+    replaces the old one, and only where the stored bytes are still those that were read.
+
+    A migration is a job in the catalog. Any number of runs, on any machine, share its work; killed at any moment, the
+    same command goes on.
 
     \b
     The order of work:
       schemaless migrate plan
-      schemaless migrate run --execute
-      schemaless check
+      schemaless migrate run --execute --archive DIR
+      schemaless migrate status               from any terminal; also pause, resume, abort
+      schemaless migrate verify
+      schemaless migrate finalise             what may be deleted, once all is proven
+      schemaless rebuild                      gives the space back to the disk
     """
+
+
+def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what to re-encode."""
+    for option in reversed(
+        (
+            codec_option(
+                "--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."
+            ),
+            click.option(
+                "--from",
+                "sources",
+                type=click.Choice(codec_names()),
+                multiple=True,
+                help="Only bodies in this codec, as stored; may be repeated.  [default: all that are not in --to]",
+            ),
+            click.option(
+                "--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."
+            ),
+            shards_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say when to wait."""
+    for option in reversed(
+        (
+            click.option(
+                "--max-mb", "max_mb_per_s", type=float, metavar="MB", help="Old bodies a second, of the whole job."
+            ),
+            click.option("--flag-file", metavar="FILE", help="Wait while this file is there."),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 @migrate.command()
@@ -50,41 +105,197 @@ def plan(url: str, codec: str, shards_text: str | None, as_json: bool) -> None:
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         with progress("counting", id_total(store, shards), "ids") as advance:
-            result = make_plan(store, codec_of(codec), shards, on_ids=advance)
+            result = make_plan(store, codec_named(codec), shards, on_ids=advance)
     _show_plan(result, as_json)
 
 
 @migrate.command()
 @url_option
-@codec_option("--to", legacy=False, help_text="What to re-encode to.")
-@shards_option
-@click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, this is 'migrate plan'.")
+@what_options
+@click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, nothing is changed.")
+@job_option("Go on with this job, as it was begun, whatever else it is about.")
+@click.option(
+    "--archive",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Keep every original body in files there, before it is replaced; 'migrate restore' puts them back.",
+)
+@click.option(
+    "--verify-after",
+    type=click.Choice(["primary", "replica"]),
+    help="Read every new body again, from there, before the next checkpoint, and compare digests.",
+)
+@click.option("--follow", is_flag=True, help="Go over each shard again until no body is left to re-encode.")
+@workers_options
+@throttle_options
+@click.option("--chunk-ms", type=int, default=200, show_default=True, help="How long one statement should take.")
+@click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
 @json_option
-def run(url: str, codec: str, shards_text: str | None, execute: bool, as_json: bool) -> int:
-    """Re-encode every legacy body.
+def run(
+    url: str,
+    codec: str,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    shards_text: str | None,
+    execute: bool,
+    job_id: int | None,
+    archive: str | None,
+    verify_after: str | None,
+    follow: bool,
+    workers: int,
+    dask: str | None,
+    max_mb_per_s: float | None,
+    flag_file: str | None,
+    chunk_ms: int,
+    full_row_images: bool,
+    as_json: bool,
+) -> int:
+    """Re-encode every body that is not in the codec asked for.
 
-    Bodies that cannot be read are left as they are, and named. The report counts this run; what an interrupted run did
-    before is in 'migrate plan' and 'check' as stored in the new codec.
+    Begins a job, or goes on with the unfinished one that is the same; run it in several places to share the work.
+    Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint.
 
     \b
     Examples:
-      schemaless migrate run --execute
-      schemaless migrate run --execute --shards 0-255 --to msgpack+zstd
+      schemaless migrate run --execute --archive /backup/originals
+      schemaless migrate run --execute --workers 4 --max-mb 50
+      schemaless migrate run --execute --to legacy              back to JSON text
+      schemaless migrate run --execute --from legacy --column BASE --to msgpack+zstd --shards 0-255
+      schemaless migrate run --execute --dask tcp://scheduler:8786
 
     Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command goes on.
     """
     with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
+        ledger = Ledger(store.catalog, store.name)
+        spec = MigrateSpec(
+            codec,
+            sources,
+            columns,
+            archive,
+            verify_after,  # type: ignore[arg-type]
+            follow,
+            full_row_images,
+            chunk_ms,
+            {"max_mb_per_s": max_mb_per_s, "flag_file": flag_file},
+        )
+        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
         if not execute:
-            with progress("counting", id_total(store, shards), "ids") as advance:
-                result = make_plan(store, codec_of(codec), shards, on_ids=advance)
-            _show_plan(result, as_json)
-            note("nothing was changed; add --execute to do it")
+            _show_dry_run(store, spec, shards)
             return 0
-        with progress("migrating", id_total(store, shards), "ids") as advance:
-            report = run_migration(store, codec_of(codec), shards, on_ids=advance)
+        job = None if job_id is None else ledger.job(job_id)
+        with JobProgress(ledger) as shown:
+            report = run_migration(
+                store, spec, shards, job=job, count=workers, dask=dask, on_job=shown.begin, on_turn=shown.turn
+            )
     _show_report(report, as_json)
     return EXIT_FAILED if report.total().left else 0
+
+
+def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None) -> None:
+    count = store.shard_count if shards is None else len(shards)
+    sources = " or ".join(spec.sources) or f"anything but {spec.to}"
+    columns = ", ".join(spec.columns) or "all columns"
+    out().print(f"would re-encode bodies in {sources} to {spec.to}: {count:,} shards of {store.name}, {columns}")
+    note("nothing was changed; 'schemaless migrate plan' estimates what it would give, add --execute to do it")
+
+
+@migrate.command()
+@url_option
+@job_option("The job to show.  [default: the unfinished one, or the last]")
+@click.option("--all", "show_all", is_flag=True, help="List all jobs.")
+@click.option("--shards", "each_shard", is_flag=True, help="Show each shard.")
+@json_option
+def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
+    """Show how far a migration is, how fast, what it waits for, and when it may be through.
+
+    \b
+    Examples:
+      schemaless migrate status
+      schemaless migrate status --shards --json
+      watch schemaless migrate status
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        if show_all:
+            _show_jobs(ledger.jobs(), as_json)
+            return
+        job = chosen_job(ledger, job_id)
+        show_status(status_of(ledger, job.job_id, counters=as_json), ledger.events(job.job_id), each_shard, as_json)
+
+
+@migrate.command()
+@url_option
+@job_option("The job.  [default: the unfinished one]")
+def pause(url: str, job_id: int | None) -> None:
+    """Have all runners of a job wait, wherever they are, within a second or two; they keep their shards."""
+    _steer(url, job_id, ("running",), "paused")
+
+
+@migrate.command()
+@url_option
+@job_option("The job.  [default: the unfinished one]")
+def resume(url: str, job_id: int | None) -> None:
+    """Let a paused job go on. Where its runners are gone, 'migrate run --execute --job N' works on it."""
+    _steer(url, job_id, ("paused",), "running")
+
+
+@migrate.command()
+@url_option
+@job_option("The job.  [default: the unfinished one]")
+def abort(url: str, job_id: int | None) -> None:
+    """End a job for good. What it has re-encoded stays so, and is read as before; a new job does the rest."""
+    _steer(url, job_id, ("running", "paused"), "aborted")
+
+
+def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) -> Job:
+    """Return the migration that an option names, or the one that is meant without it.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    job = ledger.job(job_id) if job_id is not None else ledger.latest("migrate")
+    if job is None or (unfinished and job_id is None and not job.unfinished):
+        what = "unfinished migration" if unfinished else "migration yet"
+        raise InvalidInput(f"there is no {what}; 'schemaless migrate run --execute' begins one")
+    return job
+
+
+def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) -> None:
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        job = chosen_job(ledger, job_id, unfinished=True)
+        if not ledger.change_state(job.job_id, before, after, f"by {who()}"):
+            now = ledger.job(job.job_id)
+            if now.state == after:
+                note(f"job {job.job_id} is {after} already")
+                return
+            raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
+        runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
+        out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
+        if after == "running" and not runners:
+            note(f"nobody works on it now: 'schemaless migrate run --execute --job {job.job_id}'")
+
+
+def _show_jobs(jobs: list[Job], as_json: bool) -> None:
+    if as_json:
+        print_json({"jobs": [asdict(job) for job in jobs]})
+        return
+    print_table(
+        None,
+        ["job", "kind", "state", "begun", "ended", "by"],
+        [
+            [
+                str(job.job_id),
+                job.kind,
+                job.state,
+                f"{job.created_at:%Y-%m-%d %H:%M}",
+                "" if job.ended_at is None else f"{job.ended_at:%Y-%m-%d %H:%M}",
+                job.created_by,
+            ]
+            for job in jobs
+        ],
+        text_columns=6,
+    )
 
 
 def _show_plan(result: Plan, as_json: bool) -> None:
@@ -126,10 +337,10 @@ def _show_plan(result: Plan, as_json: bool) -> None:
 def _show_report(report: MigrateReport, as_json: bool) -> None:
     total = report.total()
     if as_json:
-        print_json({"to": report.codec, **_report_json(report, estimated=False)})
+        print_json({"job": report.job_id, "to": report.codec, **_report_json(report, estimated=False)})
         return
     if not total.cells and not total.left:
-        out().print("nothing to do: no legacy body is left")
+        out().print(f"nothing to do: every body is in {report.codec}")
         return
     rows = [
         [
@@ -165,9 +376,14 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
         ],
     )
     out().print(
-        f"\nre-encoded {total.cells:,} cells to {report.codec}: {total.bytes_before:,} body bytes became "
-        f"{total.bytes_after:,}; [bold]{bytes_text(total.reclaimed_bytes)} reclaimed[/] ({_less(total)})"
+        f"\njob {report.job_id} re-encoded {total.cells:,} cells to {report.codec}: {total.bytes_before:,} body bytes "
+        f"became {total.bytes_after:,}; [bold]{bytes_text(total.reclaimed_bytes)} reclaimed[/] ({_less(total)})"
     )
+    if report.interruptions:
+        note(
+            f"{report.interruptions} runners ended without a word: what each had done since its last checkpoint, about "
+            "a second's work, is done but not in these counts"
+        )
     _show_exceptions(report, total, "")
 
 
@@ -176,9 +392,9 @@ def _show_exceptions(report: MigrateReport, total: Tally, prefix: str) -> None:
         out().print(f"{prefix}{cells:,} kept as JSON text, compressed: {reason}")
     for reason, cells in total.left.most_common():
         out().print(f"{prefix}{cells:,} left as they are: {reason}")
-    for failure in report.failures[:20]:
+    for failure in report.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
-    if len(report.failures) > 20:
+    if len(report.failures) > _FAILURES_SHOWN:
         note("  ...; --json lists up to a thousand")
 
 
@@ -197,12 +413,19 @@ def _report_json(report: MigrateReport, *, estimated: bool) -> dict[str, Any]:
 
     return {
         "total": tally_json(report.total()),
+        "interruptions": report.interruptions,
         "tallies": [
             {"shard": shard, "column_name": column, **tally_json(tally)}
             for (shard, column), tally in sorted(report.tallies.items())
         ],
         "failures": [
-            {**asdict(failure), "key": {**failure.key._asdict(), "row_key": str(failure.key.row_key)}}
+            {
+                "key": {**failure.key._asdict(), "row_key": str(failure.key.row_key)},
+                "shard": failure.shard,
+                "added_id": failure.added_id,
+                "reason": failure.reason,
+                "message": failure.message,
+            }
             for failure in report.failures
         ],
     }

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from schemaless.cell import CellKey
 
 Kind = Literal["migrate", "rebuild"]
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
@@ -144,6 +147,11 @@ class Failure:
     ref_key: int
     reason: str
     message: str
+
+    @property
+    def key(self) -> CellKey:
+        """The cell's key."""
+        return CellKey(uuid.UUID(bytes=self.row_key), self.column_name, self.ref_key)
 
 
 @dataclass(frozen=True, slots=True)

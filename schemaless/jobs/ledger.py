@@ -8,12 +8,15 @@ runner did to bodies is safe without any of this: each replacement is guarded by
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from getpass import getuser
 from os import getpid
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from schemaless.errors import InvalidInput, JobConflict, LeaseLost
@@ -32,6 +35,7 @@ FAILURES_KEPT: Final = 1_000
 INTERRUPTED: Final = "interrupted"
 """Stands as a shard's message where its last runner ended without a word."""
 
+_RUNNER: Final = re.compile(r".*?@(?P<host>.+) pid (?P<driver>\d+) of (?P<space>\d+) [0-9a-f]+(/(?P<worker>\d+)\.\d+)?")
 _TURN_WAIT_S: Final = 10
 _NOW: Final = b"UTC_TIMESTAMP(6)"
 _LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL %d SECOND" % LEASE_S
@@ -40,7 +44,33 @@ _UNFINISHED: Final = b"('running','paused')"
 
 def runner_name() -> str:
     """Return a name for this process that no other has: who, where, and a token."""
-    return f"{who()} pid {getpid()} {secrets.token_hex(4)}"
+    return f"{who()} pid {getpid()} of {_process_space()} {secrets.token_hex(4)}"
+
+
+def is_dead_here(runner: str) -> bool:
+    """Whether a runner, by its name, was a process of this machine that is no more: nobody need wait for its lease."""
+    found = _RUNNER.fullmatch(runner)
+    if found is None or found["host"] != socket.gethostname() or found["space"] != _process_space():
+        return False
+    return not any(_lives(int(pid)) for pid in (found["driver"], found["worker"]) if pid is not None)
+
+
+def _process_space() -> str:
+    """Return what tells the process numbers of this machine from those of its containers."""
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return "0"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def who() -> str:
@@ -226,8 +256,8 @@ class Ledger:
         """Take a shard for a runner.
 
         Returns:
-            Where the job is on it, with ``INTERRUPTED`` as its message where the runner before ended without a word; None
-            where somebody else has it, or it is through, or the job has ended.
+            Where the job is on it, with ``INTERRUPTED`` as its message where the runner before ended without a word;
+            None where somebody else has it, or it is through, or the job has ended.
         """
         before = self._rows(
             b"SELECT lease_until IS NOT NULL AND runner<>%b OR message='%b' FROM %b.job_shard "

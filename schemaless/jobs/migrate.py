@@ -1,22 +1,31 @@
-"""Re-encodes legacy bodies in place: read, decode, encode, verify, and replace only what is still what was read.
+"""Re-encodes bodies in place: read, decode, encode, verify, and replace only what is still what was read.
 
-A cell's key, ``added_id`` and ``created_at`` stay. A run keeps no state: what is done shows in the bytes, so a run that
-was killed is run again, and finds what is left.
+A cell's key, ``added_id`` and ``created_at`` stay. What is done shows in the bytes, so whatever is repeated finds it
+done; the job in the catalog says where to go on.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+import hashlib
+import importlib.metadata
+import platform
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Literal
 
-from schemaless.cell import CellKey, StoredCell
+from schemaless.cell import StoredCell, check_column_name
 from schemaless.cluster.topology import check_shard
-from schemaless.codec.envelope import describe_body, is_enveloped
+from schemaless.codec.envelope import counts_as
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import DEFAULT, Codec
-from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.codec.registry import DEFAULT, Codec, codec_named
+from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, JobConflict, VerificationFailed
+from schemaless.jobs.job import Failure, Job
+from schemaless.jobs.ledger import INTERRUPTED, Ledger
+from schemaless.jobs.runner import ShardRun, Watch
+from schemaless.jobs.tally import MigrateReport, ShardTally
+from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
 from schemaless.mysql.pool import Connection
 from schemaless.store.datastore import Datastore
@@ -24,347 +33,428 @@ from schemaless.store.datastore import Datastore
 _LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 """What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
 
-_BLOCK_ROWS: Final = 500
-"""Rows that one statement looks at, so that none runs long on a shard where little is left to do."""
+_FIRST_ROWS: Final = 64
+_MOST_ROWS: Final = 2_000
+_MOST_BYTES: Final = 8 << 20
+"""Of a block's bodies, as far as the sizes of the last one tell; what is longer than the rest is fetched by itself."""
 
-_CHUNK_CELLS: Final = 200
-_CHUNK_BYTES: Final = 1 << 20
-_SAMPLE_CELLS: Final = 64
-_SAMPLE_BLOCKS: Final = 4
+_MOST_BLOCK_BYTES: Final = 16 << 20
 _ROUNDS: Final = 10
-_KEPT_FAILURES: Final = 1_000
+_NEXT_PASS_S: Final = 5.0
 
-
-@dataclass(slots=True)
-class Tally:
-    """Cells and their body bytes, of one shard and column.
-
-    Attributes:
-        cells: bodies replaced (by a run), or to be replaced (in a plan).
-        bytes_before: what those took.
-        bytes_after: what they take now; in a plan, an estimate.
-        kept_as_text: of those, how many stayed JSON text under an envelope, by reason.
-        left: bodies that were not replaced, by reason.
-        left_bytes: what those take.
-    """
-
-    cells: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    kept_as_text: Counter[str] = field(default_factory=Counter)
-    left: Counter[str] = field(default_factory=Counter)
-    left_bytes: int = 0
-
-    def add(self, other: Tally) -> None:
-        """Add another tally to this one."""
-        self.cells += other.cells
-        self.bytes_before += other.bytes_before
-        self.bytes_after += other.bytes_after
-        self.kept_as_text.update(other.kept_as_text)
-        self.left.update(other.left)
-        self.left_bytes += other.left_bytes
-
-    @property
-    def reclaimed_bytes(self) -> int:
-        """Body bytes that are no longer needed."""
-        return self.bytes_before - self.bytes_after
+VerifyAfter = Literal["primary", "replica"]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A cell whose body was left as it is."""
-
-    key: CellKey
-    shard: int
-    added_id: int
-    reason: str
-    message: str
-
-
-@dataclass(slots=True)
-class MigrateReport:
-    """What a run did, or a plan found.
+class MigrateSpec:
+    """What a migration is to do; stands in the job.
 
     Attributes:
-        tallies: by shard and column_name.
-        failures: cells left as they are, the first thousand of them; ``Tally.left`` counts all.
+        to: the codec to re-encode to.
+        sources: only bodies in these codecs, as stored; everything that is not in ``to`` unless given.
+        columns: only these columns; all unless given.
+        archive: a folder for the originals, or None.
+        verify_after: read every new body again from there, and compare digests; None does not.
+        follow: go over a shard again until no body is left to re-encode.
+        full_row_images: leave the binary log's row images as the server has them, for readers that need whole rows.
+        chunk_ms: how long a statement should take, in milliseconds.
+        thresholds: when to wait; see ``throttle.Thresholds``.
     """
 
-    codec: str
-    tallies: dict[tuple[int, str], Tally] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
+    to: str = DEFAULT.name
+    sources: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    archive: str | None = None
+    verify_after: VerifyAfter | None = None
+    follow: bool = False
+    full_row_images: bool = False
+    chunk_ms: int = 200
+    thresholds: Mapping[str, Any] = field(default_factory=dict)
 
-    def tally(self, shard: int, column_name: str) -> Tally:
-        """Return the tally of a shard and column, a new one if need be."""
-        return self.tallies.setdefault((shard, column_name), Tally())
+    def __post_init__(self) -> None:
+        codec_named(self.to)
+        for name in self.sources:
+            codec_named(name)
+        if self.sources and set(self.sources) == {self.to}:
+            raise InvalidInput(f"from {self.to} to {self.to} there is nothing to do; name another codec")
+        for name in self.columns:
+            check_column_name(name)
+        if type(self.chunk_ms) is not int or not 1 <= self.chunk_ms <= 60_000:
+            raise InvalidInput(f"chunk_ms must be milliseconds from 1 to 60,000, got {self.chunk_ms!r}")
 
-    def total(self) -> Tally:
-        """Return the sum over shards and columns."""
-        return _sum(self.tallies.values())
+    @property
+    def codec(self) -> Codec:
+        """The codec to re-encode to."""
+        return codec_named(self.to)
 
-    def by_column(self) -> dict[str, Tally]:
-        """Return the sums by column_name."""
-        return {
-            name: _sum(tally for (_, column), tally in self.tallies.items() if column == name)
-            for name in sorted({column for _, column in self.tallies})
-        }
+    @property
+    def wanted(self) -> bytes:
+        """A test in SQL for bodies that may have to be re-encoded."""
+        sources = [codec_named(name).format_byte for name in self.sources]
+        return statements.wanted_bodies(self.codec.format_byte, sources, self.columns)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {**asdict(self), "sources": list(self.sources), "columns": list(self.columns)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> MigrateSpec:
+        """Return what ``as_json`` gave."""
+        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
+        return cls(**{**known, "sources": tuple(known["sources"]), "columns": tuple(known["columns"])})
 
 
-def _sum(tallies: Iterable[Tally]) -> Tally:
-    total = Tally()
-    for tally in tallies:
-        total.add(tally)
-    return total
+def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = None) -> tuple[Job, bool]:
+    """Return a job for this, and whether it is new: an unfinished one with the same spec and shards is gone on with.
+
+    Raises:
+        InvalidInput: there is no such shard.
+        JobConflict: another unfinished job is about one of these shards.
+    """
+    chosen = sorted({check_shard(shard, store.shard_count) for shard in (shards or range(store.shard_count))})
+    ledger = Ledger(store.catalog, store.name)
+    for job in ledger.jobs("migrate"):
+        if job.unfinished and MigrateSpec.from_json(job.spec) == spec:
+            theirs = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+            if theirs == chosen or shards is None:
+                return job, False
+    weights = weights_of(store, chosen)
+    clusters = {store.topology.cluster_of(shard).name for shard in chosen}
+    return ledger.create("migrate", spec.as_json(), weights, clusters, versions(store)), True
+
+
+def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
+    """Return what each shard's table takes, as InnoDB estimates, in bytes: to weigh shards against each other."""
+    weights: dict[int, int] = {}
+    by_cluster: dict[str, list[int]] = {}
+    for shard in shards:
+        by_cluster.setdefault(store.topology.cluster_of(shard).name, []).append(shard)
+    for members in by_cluster.values():
+        for start_at in range(0, len(members), 500):
+            part = members[start_at : start_at + 500]
+            databases = {store.shards.database(shard): shard for shard in part}
+            rows = store.shards.rows(part[0], statements.select_data_lengths(databases))
+            weights |= {databases[str(name)]: int(length or 0) for name, length in rows}
+            weights |= {shard: 1 for shard in part if shard not in weights}
+    return weights
+
+
+def versions(store: Datastore) -> dict[str, Any]:
+    """Return the versions of everything that makes stored bytes, and of the servers."""
+    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
+    for name in ("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    found["servers"] = {
+        cluster.name: store.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
+        for cluster in store.topology.clusters
+    }
+    return found
 
 
 def run(
     store: Datastore,
-    codec: Codec = DEFAULT,
+    spec: MigrateSpec | None = None,
     shards: Iterable[int] | None = None,
     *,
-    on_ids: Callable[[int], None] = lambda more: None,
+    job: Job | None = None,
+    count: int = 1,
+    dask: str | None = None,
+    give_up_s: float = GIVE_UP_S,
+    on_job: Callable[[Job, bool], None] = lambda job, new: None,
+    on_turn: Callable[[], None] = lambda: None,
 ) -> MigrateReport:
-    """Re-encode every legacy body.
+    """Re-encode bodies, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
 
     Each new body is decoded again and compared with what the old one meant, before it replaces it; the replacement
     happens only where the stored bytes are still the ones that were read.
 
     Args:
-        store: the datastore.
-        codec: what to re-encode to.
+        store: the datastore; its account has the role ``migrate``.
+        spec: what to do; by default, everything to MessagePack + zlib.
         shards: numbers of the shards; all unless given.
-        on_ids: called with how many added_ids it has come further since the last call, as ``Datastore.id_span`` counts.
+        job: go on with this one instead.
+        count: workers: 1 is a thread of this process, more are processes.
+        dask: the address of a Dask scheduler, or "local".
+        give_up_s: how long a server may be unreachable before the run ends.
+        on_job: called with the job, and whether it is new.
+        on_turn: called about twice a second.
+
+    Returns:
+        What the whole job has done, by all its runs.
 
     Raises:
-        InvalidInput: the codec is ``legacy``, or there is no such shard.
-        ServerError: a server cannot be reached; what was done is kept.
+        JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
+        ServerError: a server cannot be reached; what was done is kept, and the same call goes on.
     """
-    _check_codec(codec)
-    report = MigrateReport(codec.name)
-    for shard in _shards(store, shards):
-        for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
-            for chunk in _chunks(store.scan_shard(shard, after=after, up_to=up_to, legacy_only=True)):
-                _replace(store, shard, codec, chunk, report)
-            # The first block begins somewhere above 0.
-            on_ids(up_to - after if after else rows)
+    new = False
+    if job is None:
+        job, new = start(store, spec or MigrateSpec(), shards)
+    elif not job.unfinished:
+        raise JobConflict(f"job {job.job_id} is {job.state}; run 'schemaless migrate run --execute' for a new one")
+    on_job(job, new)
+    driver = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn)
+    with workers(count, dask) as hands:
+        ended = driver.run(hands)
+    if ended.state == "aborted":
+        raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
+    return report_of(store, ended)
+
+
+def report_of(store: Datastore, job: Job) -> MigrateReport:
+    """Return what a job has done so far."""
+    ledger = Ledger(store.catalog, store.name)
+    report = MigrateReport(job.job_id, MigrateSpec.from_json(job.spec).to)
+    for state in ledger.shards(job.job_id):
+        tally = ShardTally.of(state)
+        report.interruptions += tally.interruptions
+        report.tallies |= {(state.shard, name): column for name, column in tally.columns.items()}
+    report.failures = ledger.failures(job.job_id)
     return report
 
 
-def _replace(store: Datastore, shard: int, codec: Codec, cells: list[StoredCell], report: MigrateReport) -> None:
-    """Re-encode and replace a chunk of cells; those that changed meanwhile are read and tried again."""
-    pending = cells
-    for _ in range(_ROUNDS):
-        changes: list[tuple[StoredCell, bytes, str | None]] = []
+def make_watch(store: Datastore, job: Job, cluster: str, runner: str) -> Watch | None:
+    """Make the watch over a cluster's servers."""
+    return _Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    reason: str | None = None
+    kind: str | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Nothing:
+    def look(self) -> _Seen:
+        return _Seen()
+
+
+def work(store: Datastore, shard_run: ShardRun) -> None:
+    """Do a job's work on one shard; runs in a worker."""
+    _ShardWork(store, shard_run).all_passes()
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    cell: StoredCell
+    body: bytes
+    keep_reason: str | None
+
+
+class _ShardWork:
+    """One shard in the hands of one runner."""
+
+    def __init__(self, store: Datastore, shard_run: ShardRun) -> None:
+        self._store = store
+        self._run = shard_run
+        self._state = shard_run.state
+        self._shard = shard_run.state.shard
+        self._database = store.shards.database(self._shard)
+        self._spec = MigrateSpec.from_json(shard_run.job.spec)
+        self._codec = self._spec.codec
+        self._wanted = self._spec.wanted
+        self._tally = ShardTally.of(self._state)
+        if self._state.message == INTERRUPTED:
+            self._tally.interruptions += 1
+        self._rows = _FIRST_ROWS
+        self._statement_s = 0.0
+        self._unverified: dict[int, bytes] = {}
+
+    def all_passes(self) -> None:
+        if not self._state.top_id:
+            self._begin_pass()
+        while True:
+            self._one_pass()
+            done = self._tally.found == self._tally.total().left.total()
+            if not self._spec.follow or done:
+                break
+            self._save()
+            self._run.pause(_NEXT_PASS_S)
+            self._state.pass_number += 1
+            self._begin_pass()
+        self._tally.store(self._state)
+        self._run.finish()
+
+    def _begin_pass(self) -> None:
+        low, high = self._store.shards.rows(self._shard, statements.select_id_span(self._database))[0]
+        self._state.first_id = int(low or 0)
+        self._state.top_id = int(high or 0)
+        self._state.checkpoint = max(0, self._state.first_id - 1)
+        self._tally.begin_pass()
+
+    def _one_pass(self) -> None:
+        while True:
+            self._run.gate()
+            began_s = time.monotonic()
+            sql = statements.select_block(
+                self._database, self._state.checkpoint, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted
+            )
+            rows = self._store.shards.rows(self._shard, sql)
+            self._statement_s = time.monotonic() - began_s
+            if not rows:
+                break
+            cells = [row[:6] for row in rows if row[6] and row[4] is not None]
+            size = sum(len(cell[4]) for cell in cells)
+            self._run.spend(size)
+            self._replace([self._store.stored_cell(cell, self._shard) for cell in cells])
+            for added_id in [row[0] for row in rows if row[6] and row[4] is None]:
+                # Longer than its share of a block's memory: by itself.
+                alone = list(self._store.read_stored(self._shard, statements.select_by_id(self._database, [added_id])))
+                self._run.spend(sum(len(cell.body) for cell in alone))
+                self._replace(alone)
+            self._state.checkpoint = int(rows[-1][0])
+            self._state.top_id = max(self._state.top_id, self._state.checkpoint)
+            self._tally.rows += len(rows)
+            self._resize(len(rows), size)
+            if self._run.due():
+                self._save()
+
+    def _resize(self, rows: int, size: int) -> None:
+        """Choose the next block's rows so that its slower statement takes what it should."""
+        factor = min(2.0, max(0.5, self._spec.chunk_ms / 1000 / max(self._statement_s, 1e-6)))
+        most = min(_MOST_ROWS, max(1, _MOST_BYTES * rows // max(size, 1)))
+        self._rows = max(1, min(most, int(rows * factor)))
+
+    def _save(self) -> None:
+        self._verify()
+        self._tally.store(self._state)
+        self._run.checkpoint()
+
+    def _replace(self, cells: list[StoredCell]) -> None:
+        """Re-encode and replace cells; those that changed meanwhile are read and tried again."""
+        self._tally.found += len(cells)
+        pending = cells
+        for _ in range(_ROUNDS):
+            changes = self._recoded(pending)
+            pending = []
+            for sql, part in self._statements(changes):
+                self._archive(part)
+                pending += self._replace_part(sql, part)
+            if not pending:
+                return
         for cell in pending:
+            self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
+
+    def _recoded(self, cells: list[StoredCell]) -> list[_Change]:
+        changes = []
+        for cell in cells:
             try:
-                recoded = recode(cell.body, codec)
+                recoded = recode(cell.body, self._codec)
             except _LEAVES as error:
-                _leave(report, cell, type(error).__name__, getattr(error, "message", str(error)))
+                self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
-                changes.append((cell, recoded.body, recoded.keep_reason))
-        pending = []
-        for sql, part in _statements(store, shard, changes, report):
-            affected, resent = _update(store, shard, sql)
-            now = None if affected == len(part) else _read_again(store, shard, part)
-            for cell, body, keep_reason in part:
-                found = cell if now is None else now.get(cell.added_id)
-                # Of the bodies that are the new ones now, this statement replaced as many as the server said, another
-                # run the others; which of them is not known, nor needed. After a lost reply the server's number is
-                # not that of the first attempt.
-                if now is None or (found is not None and found.body == body and (resent or affected > 0)):
-                    affected -= 1
-                    tally = report.tally(shard, cell.column_name)
-                    tally.cells += 1
-                    tally.bytes_before += len(cell.body)
-                    tally.bytes_after += len(body)
-                    if keep_reason is not None:
-                        tally.kept_as_text[keep_reason] += 1
-                elif found is None:
-                    report.tally(shard, cell.column_name).left["erased meanwhile"] += 1
-                elif is_enveloped(found.body):
-                    # Another run was there first.
-                    continue
+                if recoded.unchanged:
+                    self._tally.found -= 1
                 else:
-                    pending.append(found)
-        if not pending:
+                    changes.append(_Change(cell, recoded.body, recoded.keep_reason))
+        return changes
+
+    def _replace_part(self, sql: bytes, part: list[_Change]) -> list[StoredCell]:
+        """Send one UPDATE; return the cells that are still to be done."""
+        began_s = time.monotonic()
+        affected, resent = self._update(sql)
+        self._statement_s = max(self._statement_s, time.monotonic() - began_s)
+        now = None if affected == len(part) else self._read_again(part)
+        pending = []
+        for change in part:
+            cell = change.cell
+            found = cell if now is None else now.get(cell.added_id)
+            # Of the bodies that are the new ones now, this statement replaced as many as the server said, another
+            # run the others; which of them is not known, nor needed. After a lost reply the server's number is
+            # not that of the first attempt.
+            if now is None or (found is not None and found.body == change.body and (resent or affected > 0)):
+                affected -= 1
+                tally = self._tally.column(cell.column_name)
+                tally.cells += 1
+                tally.bytes_before += len(cell.body)
+                tally.bytes_after += len(change.body)
+                if change.keep_reason is not None:
+                    tally.kept_as_text[change.keep_reason] += 1
+                if self._spec.verify_after is not None:
+                    self._unverified[cell.added_id] = change.body
+            elif found is None:
+                self._tally.column(cell.column_name).left["erased meanwhile"] += 1
+            elif found.body == change.body or _is_done(found.body, self._codec):
+                # Another run was there first.
+                continue
+            else:
+                pending.append(found)
+        return pending
+
+    def _update(self, sql: bytes) -> tuple[int, bool]:
+        """Send an UPDATE; return how many rows it matched, and whether it had to be sent again after a lost reply."""
+        attempts = 0
+
+        def operation(connection: Connection) -> int:
+            nonlocal attempts
+            attempts += 1
+            return connection.execute(sql).affected
+
+        return self._store.shards.run(self._shard, operation, writes=True), attempts > 1
+
+    def _read_again(self, part: list[_Change]) -> dict[int, StoredCell]:
+        """Read the cells of a statement that matched fewer rows than it named."""
+        sql = statements.select_by_id(self._database, [change.cell.added_id for change in part])
+        return {cell.added_id: cell for cell in self._store.read_stored(self._shard, sql)}
+
+    def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, list[_Change]]]:
+        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
+        if not changes:
             return
-    for cell in pending:
-        _leave(report, cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
-
-
-def _update(store: Datastore, shard: int, sql: bytes) -> tuple[int, bool]:
-    """Send an UPDATE; return how many rows it matched, and whether it had to be sent again after a lost reply."""
-    attempts = 0
-
-    def operation(connection: Connection) -> int:
-        nonlocal attempts
-        attempts += 1
-        return connection.execute(sql).affected
-
-    return store.shards.run(shard, operation, writes=True), attempts > 1
-
-
-def _read_again(
-    store: Datastore, shard: int, part: list[tuple[StoredCell, bytes, str | None]]
-) -> dict[int, StoredCell]:
-    """Read the cells of a statement that matched fewer rows than it named."""
-    sql = statements.select_by_id(store.shards.database(shard), [cell.added_id for cell, _, _ in part])
-    return {cell.added_id: cell for cell in store.read_stored(shard, sql)}
-
-
-def _statements(
-    store: Datastore, shard: int, changes: list[tuple[StoredCell, bytes, str | None]], report: MigrateReport
-) -> Iterator[tuple[bytes, list[tuple[StoredCell, bytes, str | None]]]]:
-    """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-    if not changes:
-        return
-    sql = statements.update_bodies(
-        store.shards.database(shard), ((cell.added_id, cell.body, body) for cell, body, _ in changes)
-    )
-    limit = store.shards.run(shard, _packet_limit)
-    if len(sql) <= limit:
-        yield sql, changes
-    elif len(changes) == 1:
-        cell, body, _ = changes[0]
-        _leave(
-            report,
-            cell,
-            "BodyTooLarge",
-            f"its new body has {len(body):,} bytes, and its UPDATE {len(sql):,}; raise the server's max_allowed_packet",
+        sql = statements.update_bodies(
+            self._database, ((change.cell.added_id, change.cell.body, change.body) for change in changes)
         )
-    else:
-        middle = len(changes) // 2
-        yield from _statements(store, shard, changes[:middle], report)
-        yield from _statements(store, shard, changes[middle:], report)
+        if len(sql) <= self._store.shards.run(self._shard, _packet_limit):
+            yield sql, changes
+        elif len(changes) == 1:
+            self._leave(
+                changes[0].cell,
+                "BodyTooLarge",
+                f"its new body has {len(changes[0].body):,} bytes, and its UPDATE {len(sql):,}; "
+                "raise the server's max_allowed_packet",
+            )
+        else:
+            middle = len(changes) // 2
+            yield from self._statements(changes[:middle])
+            yield from self._statements(changes[middle:])
+
+    def _archive(self, part: list[_Change]) -> None:
+        """Keep the originals, on the disk before their UPDATE is sent."""
+
+    def _verify(self) -> None:
+        """Read what was written since the last checkpoint again, and compare."""
+        if not self._unverified:
+            return
+        expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._unverified.items()}
+        ids = list(expected)
+        for start_at in range(0, len(ids), _MOST_ROWS):
+            sql = statements.select_digests(self._database, ids[start_at : start_at + _MOST_ROWS])
+            for added_id, digest in self._store.shards.rows(self._shard, sql):
+                if digest != expected[int(added_id)]:
+                    raise VerificationFailed(
+                        f"shard {self._shard}, added_id {added_id}: what is stored is not what was written a moment "
+                        "ago; something else writes bodies there, or the server lost a write. Nothing more was changed"
+                    )
+        self._unverified = {}
+
+    def _leave(self, cell: StoredCell, reason: str, message: str) -> None:
+        tally = self._tally.column(cell.column_name)
+        tally.left[reason] += 1
+        tally.left_bytes += len(cell.body)
+        self._run.fail(
+            Failure(self._shard, cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, reason, message)
+        )
+
+
+def _is_done(body: bytes, codec: Codec) -> bool:
+    try:
+        return counts_as(body, codec)
+    except CorruptBody:
+        return False
 
 
 def _packet_limit(connection: Connection) -> int:
     return connection.max_allowed_packet - 1024
-
-
-def _leave(report: MigrateReport, cell: StoredCell, reason: str, message: str) -> None:
-    tally = report.tally(cell.shard, cell.column_name)
-    tally.left[reason] += 1
-    tally.left_bytes += len(cell.body)
-    if len(report.failures) < _KEPT_FAILURES:
-        report.failures.append(Failure(cell.key, cell.shard, cell.added_id, reason, message))
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a run would find and do.
-
-    Attributes:
-        report: for each shard and column, the legacy cells and bytes, exactly, and the bytes after, estimated.
-        stored: cells and body bytes by column and codec, exactly.
-        sampled_cells: how many legacy bodies were re-encoded for the estimate.
-    """
-
-    report: MigrateReport
-    stored: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    sampled_cells: int = 0
-
-
-def plan(
-    store: Datastore,
-    codec: Codec = DEFAULT,
-    shards: Iterable[int] | None = None,
-    *,
-    on_ids: Callable[[int], None] = lambda more: None,
-) -> Plan:
-    """Count what is stored, and re-encode a sample to estimate what a run would reclaim. Changes nothing.
-
-    Every row is counted, in blocks; a few runs of neighbouring cells in each shard are re-encoded, and their ratio is
-    taken for the rest of their shard and column.
-
-    Args:
-        store: the datastore.
-        codec: what a run would re-encode to.
-        shards: numbers of the shards; all unless given.
-        on_ids: as in ``run``.
-
-    Raises:
-        InvalidInput: the codec is ``legacy``, or there is no such shard.
-    """
-    _check_codec(codec)
-    result = Plan(MigrateReport(codec.name))
-    for shard in _shards(store, shards):
-        blocks: list[tuple[int, int]] = []
-        for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
-            sql = statements.select_census(store.shards.database(shard), after, up_to)
-            census: Any = store.shards.rows(shard, sql)
-            legacy_here = 0
-            for column_name, head, cells, body_bytes in census:
-                name = _codec_name(bytes(head))
-                count, size = result.stored.get((column_name, name), (0, 0))
-                result.stored[column_name, name] = (count + cells, size + int(body_bytes))
-                if name == "legacy":
-                    tally = result.report.tally(shard, column_name)
-                    tally.cells += cells
-                    tally.bytes_before += int(body_bytes)
-                    legacy_here += cells
-            if legacy_here:
-                blocks.append((after, up_to))
-            on_ids(up_to - after if after else rows)
-        _estimate(store, shard, codec, blocks, result)
-    return result
-
-
-def _codec_name(head: bytes) -> str:
-    """Return the codec that a body's first two bytes name."""
-    try:
-        # Padded: the census fetched no more, and length is not the question here.
-        return describe_body(head + bytes(8)).name
-    except CorruptBody:
-        return "unknown"
-
-
-def _estimate(store: Datastore, shard: int, codec: Codec, blocks: list[tuple[int, int]], result: Plan) -> None:
-    """Fill in ``bytes_after`` of a shard's tallies from a sample."""
-    sampled: dict[str, Tally] = {}
-    step = max(1, len(blocks) // _SAMPLE_BLOCKS)
-    for after, up_to in blocks[::step][:_SAMPLE_BLOCKS]:
-        for position, cell in enumerate(store.scan_shard(shard, after=after, up_to=up_to, legacy_only=True)):
-            if position == _SAMPLE_CELLS:
-                break
-            result.sampled_cells += 1
-            sample = sampled.setdefault(cell.column_name, Tally())
-            sample.cells += 1
-            sample.bytes_before += len(cell.body)
-            try:
-                recoded = recode(cell.body, codec)
-            except _LEAVES as error:
-                sample.bytes_after += len(cell.body)
-                _leave(result.report, cell, type(error).__name__, getattr(error, "message", str(error)))
-            else:
-                sample.bytes_after += len(recoded.body)
-                if recoded.keep_reason is not None:
-                    result.report.tally(shard, cell.column_name).kept_as_text[recoded.keep_reason] += 1
-    whole = _sum(sampled.values())
-    for (number, column_name), tally in result.report.tallies.items():
-        if number == shard:
-            sample = sampled.get(column_name, whole)
-            ratio = sample.bytes_after / sample.bytes_before if sample.bytes_before else 1.0
-            tally.bytes_after = round(tally.bytes_before * ratio)
-
-
-def _chunks(cells: Iterator[StoredCell]) -> Iterator[list[StoredCell]]:
-    chunk: list[StoredCell] = []
-    size = 0
-    for cell in cells:
-        chunk.append(cell)
-        size += len(cell.body)
-        if len(chunk) == _CHUNK_CELLS or size >= _CHUNK_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _shards(store: Datastore, shards: Iterable[int] | None) -> list[int]:
-    return [check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)]
-
-
-def _check_codec(codec: Codec) -> None:
-    if codec.serializer is None:
-        raise InvalidInput("legacy bodies cannot be re-encoded to legacy; name a codec such as msgpack+zlib")

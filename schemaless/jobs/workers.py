@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerError, WorkersDied
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger, runner_name
+from schemaless.jobs.ledger import Ledger, is_dead_here, runner_name
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.store.datastore import Datastore, Opening
 
@@ -325,6 +325,9 @@ class Driver:
         waiting = [state for state in self._ledger.shards(self._job.job_id, counters=False) if state.state == "waiting"]
         calls = set(self._calls.values())
         load = Counter(topology.cluster_of(state.shard).name for state in waiting if state.held or state.shard in calls)
+        for runner in {state.runner for state in waiting if state.held and state.runner is not None}:
+            if not runner.startswith(self._name) and is_dead_here(runner):
+                self._ledger.release_dead(self._job.job_id, runner)
         now_s = time.monotonic()
         free: dict[str, list[int]] = {}
         for state in reversed(waiting):
@@ -374,8 +377,8 @@ class Driver:
         if self._deaths > _MOST_DEATHS:
             raise WorkersDied(
                 f"workers died {self._deaths} times without a shard getting through, the last with shards "
-                f"{sorted(self._calls.values())} ({error}); was there memory enough? Run the same command again, perhaps "
-                "with fewer workers"
+                f"{sorted(self._calls.values())} ({error}); was there memory enough? Run the same command again, "
+                "perhaps with fewer workers"
             ) from error
         _log.warning("a worker died (%s); its shards are taken over", error)
         self._calls.clear()

@@ -180,6 +180,48 @@ def select_page(
     )
 
 
+def wanted_bodies(target: int | None, sources: Sequence[int | None], columns: Sequence[str]) -> bytes:
+    """Return a test for bodies that may have to be re-encoded; those in the target's own format never do.
+
+    Args:
+        target: the format byte of the codec that they shall be in; None for legacy.
+        sources: only bodies in these formats; all unless given.
+        columns: only these columns; all unless given.
+    """
+    head = b"SUBSTRING(body,1,%d)%b"
+
+    def having(form: int | None) -> bytes:
+        return head % ((1, b"<>x'C1'") if form is None else (2, b"=x'C1%02X'" % form))
+
+    test = head % ((1, b"=x'C1'") if target is None else (2, b"<>x'C1%02X'" % target))
+    if sources:
+        test += b" AND (%b)" % b" OR ".join(map(having, sources))
+    if columns:
+        test += b" AND column_name IN (%b)" % b",".join(map(text, columns))
+    return test
+
+
+def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:
+    """Select the next ``rows`` rows, with a body only where it is ``wanted``, and no longer than this.
+
+    Returns:
+        A statement whose rows are whole cells, with whether the body is wanted behind.
+    """
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, (%b) FROM %b "
+        b"WHERE added_id>%d ORDER BY added_id LIMIT %d"
+        % (wanted, max_body_bytes, _CREATED_AT, wanted, _by_id(database), after, rows)
+    )
+
+
+def select_digests(database: str, ids: Iterable[int]) -> bytes:
+    """Select added_id and SHA-256, in hexadecimal, of the bodies with these added_ids."""
+    return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (
+        _by_id(database),
+        b",".join(b"%d" % added_id for added_id in ids),
+    )
+
+
 def select_ids(database: str, after: int, up_to: int) -> bytes:
     """Select the added_ids with ``after < added_id <= up_to``, in their order."""
     return b"SELECT added_id FROM %b WHERE %b ORDER BY added_id" % (_by_id(database), _range(after, up_to))
@@ -222,6 +264,14 @@ def select_by_id(database: str, ids: Iterable[int]) -> bytes:
         _COLUMNS,
         _by_id(database),
         b",".join(b"%d" % added_id for added_id in ids),
+    )
+
+
+def select_data_lengths(databases: Iterable[str]) -> bytes:
+    """Select the length of each shard's ``cell`` table as InnoDB's statistics have it, in bytes."""
+    return (
+        b"SELECT TABLE_SCHEMA, DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_NAME='cell' "
+        b"AND TABLE_SCHEMA IN (%b)" % b",".join(map(text, databases))
     )
 
 

@@ -34,7 +34,7 @@ from schemaless.mysql.urls import ServerURL, datastore_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
-from schemaless.store.pages import PageSize, read_page
+from schemaless.store.pages import PageSize, Row, read_page
 from schemaless.store.shards import ReadFrom, Shards
 
 _PAIRS_PER_SELECT = 200
@@ -581,6 +581,10 @@ class Datastore:
         """
         check_shard(shard, self.topology.shard_count)
         return self._scan(shard, after, up_to, legacy_only)
+
+    def stored_cell(self, row: Row, shard: int) -> StoredCell:
+        """Return a row of ``mysql.statements`` that is a whole cell as one."""
+        return self._cells.stored(row, shard)
 
     def read_stored(self, shard: int, sql: bytes) -> Iterator[StoredCell]:
         """Send a query of ``mysql.statements`` that selects whole cells to a shard's primary."""

@@ -9,9 +9,11 @@ import pytest
 
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
-from schemaless.codec.registry import DEFAULT, LEGACY, codec_named
+from schemaless.codec.registry import LEGACY
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
+from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.plan import plan as make_plan
 from schemaless.mysql import statements
 
 pytestmark = pytest.mark.mysql
@@ -66,7 +68,7 @@ def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, le
 def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy, new_row, migrate_store):
     """Only legacy bodies are re-encoded, to the codec that was asked for."""
     fresh_store.put_cell(new_row(), "A", 1, DOCUMENTS[0], codec="json+zlib")
-    report = migrate.run(migrate_store, codec_named("msgpack+zstd"))
+    report = migrate.run(migrate_store, MigrateSpec("msgpack+zstd", sources=("legacy",)))
 
     assert report.total().cells == 300
     assert {describe_body(body).name for body, _, _ in everything(fresh_store).values()} <= {
@@ -244,7 +246,7 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
 def test_plan_counts_exactly_and_estimates_closely_without_changing(fresh_store, legacy, migrate_store):
     """Cells and bytes are exact, the bytes after within a tenth, and nothing is rewritten."""
     before = everything(fresh_store)
-    plan = migrate.plan(migrate_store)
+    plan = make_plan(migrate_store)
     unchanged = everything(fresh_store) == before
     report = migrate.run(migrate_store)
 
@@ -253,7 +255,7 @@ def test_plan_counts_exactly_and_estimates_closely_without_changing(fresh_store,
     assert plan.report.total().bytes_before == report.total().bytes_before
     assert plan.report.total().bytes_after == pytest.approx(report.total().bytes_after, rel=0.1)
     assert sum(cells for cells, _ in plan.stored.values()) == 300
-    assert migrate.plan(migrate_store).report.total().cells == 0
+    assert make_plan(migrate_store).report.total().cells == 0
 
 
 def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_store):
@@ -267,7 +269,7 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_st
     fresh_store.put_stored_cells(
         [NewStoredCell(row, "BIG", 1, json.dumps([noise, number]).encode()) for number, row in enumerate(rows)]
     )
-    report = migrate.run(migrate_store, DEFAULT)
+    report = migrate.run(migrate_store)
 
     assert report.total().cells == len(rows)
     assert [fresh_store.get_cell(row, "BIG", 1).body[1] for row in rows] == list(range(len(rows)))

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell, NewStoredCell
 from schemaless.codec.envelope import describe_body, same_put
-from schemaless.codec.registry import codec_named, codec_names
+from schemaless.codec.registry import codec_names
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
 from schemaless.store.shards import Shards
@@ -135,7 +135,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]))
     def migrate(self, codec) -> None:
-        report = migrate.run(self.migrating, codec_named(codec))
+        report = migrate.run(self.migrating, migrate.MigrateSpec(codec))
         assert report.total().left == {}
         assert all(
             describe_body(cell.body).name != "legacy"
