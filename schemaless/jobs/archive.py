@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import struct
+import uuid
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, Self
 import msgpack
 import zstandard
 
-from schemaless.cell import StoredCell
+from schemaless.cell import CellKey, StoredCell
 from schemaless.errors import ArchiveFailed, CorruptArchive, InvalidInput
 
 # stored; never renumber
@@ -81,6 +82,11 @@ class ArchivedCell(NamedTuple):
     body: bytes
     new_digest: bytes
 
+    @property
+    def key(self) -> CellKey:
+        """The cell's key."""
+        return CellKey(uuid.UUID(bytes=self.row_key), self.column_name, self.ref_key)
+
 
 def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
     """Return what is to be archived before ``new_body`` takes the place of a cell's body."""
@@ -89,10 +95,15 @@ def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
         cell.row_key.bytes,
         cell.column_name,
         cell.ref_key,
-        str(cell.created_at),
+        created_text(cell),
         cell.body,
         hashlib.sha256(new_body).digest(),
     )
+
+
+def created_text(cell: StoredCell) -> str:
+    """Return a cell's ``created_at`` as the server writes it: always with microseconds."""
+    return cell.created_at.isoformat(sep=" ", timespec="microseconds")
 
 
 class ArchiveWriter:
@@ -490,6 +501,8 @@ def _cell(record: Any, frames: _Frames) -> ArchivedCell:
     if type(record) is not list or tuple(map(type, record)) != _RECORD:
         raise frames.damaged("it holds a record that no writer makes")
     added_id, row_key, column_name, ref_key, created_at, digest, body, new_digest = record
+    if (len(row_key), len(digest), len(new_digest)) != (16, 32, 32):
+        raise frames.damaged("it holds a record that no writer makes")
     if hashlib.sha256(body).digest() != digest:
         raise frames.damaged(
             f"the original of added_id {added_id} (row_key {row_key.hex()}, {column_name}, {ref_key}) is not the one "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from schemaless.cell import CellKey, StoredCell, check_column_name, check_ref_key
@@ -101,17 +102,24 @@ def _check_cells(
         report.body_bytes += len(cell.body)
         on_ids(cell.added_id - last_id if last_id else 1)
         last_id = cell.added_id
-        home = store.shard_of(cell.row_key)
-        if home != shard:
-            fault("Misplaced", shard, cell, f"its row_key belongs to shard {home}, so no read finds it here")
-        try:
-            check_column_name(cell.column_name)
-            check_ref_key(cell.ref_key)
-        except InvalidCell as error:
-            fault("InvalidCell", shard, cell, str(error))
-        try:
+        with suppress(CorruptBody):
             report.by_codec[describe_body(cell.body).name] += 1
-            cell.decode()
-            check_canonical(cell.body)
-        except CorruptBody as error:
-            fault(type(error).__name__, shard, cell, error.message)
+        for kind, message in faults_of(store, cell):
+            fault(kind, shard, cell, message)
+
+
+def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a cell, as the kind of a ``Fault`` and its message."""
+    home = store.shard_of(cell.row_key)
+    if home != cell.shard:
+        yield "Misplaced", f"its row_key belongs to shard {home}, so no read finds it here"
+    try:
+        check_column_name(cell.column_name)
+        check_ref_key(cell.ref_key)
+    except InvalidCell as error:
+        yield "InvalidCell", str(error)
+    try:
+        cell.decode()
+        check_canonical(cell.body)
+    except CorruptBody as error:
+        yield type(error).__name__, error.message

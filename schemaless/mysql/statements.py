@@ -20,6 +20,8 @@ _CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
 
 _COLUMNS: Final = b"added_id, row_key, column_name, ref_key, body, " + _CREATED_AT
 
+_DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + _CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
+
 ROW_OVERHEAD_BYTES: Final = 160
 """More than what a row of an INSERT or UPDATE adds to its escaped body."""
 
@@ -275,6 +277,20 @@ def select_data_lengths(databases: Iterable[str]) -> bytes:
     )
 
 
+def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
+    """Select, for the cells with these added_ids, what ``_DIGESTS`` lists: their bodies stay where they are."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (
+        _DIGESTS,
+        _by_id(database),
+        b",".join(b"%d" % added_id for added_id in ids),
+    )
+
+
+def select_block_digests(database: str, after: int, up_to: int) -> bytes:
+    """Select as ``select_stored_digests`` does, for the cells with ``after < added_id <= up_to``."""
+    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (_DIGESTS, _by_id(database), _range(after, up_to))
+
+
 def count_cells(database: str) -> bytes:
     """Count the cells of a shard, exactly."""
     return b"SELECT COUNT(*) FROM %b" % _cell(database)
@@ -286,12 +302,15 @@ def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) ->
     The guard is a digest, since sending the old body would double the binary log; it is an UPDATE, since an upsert
     would bring back a cell that was erased meanwhile. The number of rows matched says how many were still the same.
     """
+    return replace_bodies(database, ((added_id, hashlib.sha256(old).digest(), new) for added_id, old, new in changes))
+
+
+def replace_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Replace bodies as ``update_bodies`` does: rows of ``(added_id, SHA-256 of the body there, new body)``."""
     parts = [
-        b"SELECT %d,%b,'%b'" % (added_id, blob(new), hashlib.sha256(old).hexdigest().encode())
-        if position
-        else b"SELECT %d AS id,%b AS new_body,'%b' AS digest"
-        % (added_id, blob(new), hashlib.sha256(old).hexdigest().encode())
-        for position, (added_id, old, new) in enumerate(changes)
+        (b"SELECT %d,%b,'%b'" if position else b"SELECT %d AS id,%b AS new_body,'%b' AS digest")
+        % (added_id, blob(new), digest.hex().encode())
+        for position, (added_id, digest, new) in enumerate(changes)
     ]
     return (
         b"UPDATE (%b) AS v STRAIGHT_JOIN %b AS c FORCE INDEX (PRIMARY) ON c.added_id=v.id "

@@ -1,0 +1,242 @@
+"""Puts the originals of an archive back, byte for byte: the way back from a migration.
+
+A cell gets its original where its stored body is the one that the migration put there, or is the same document in some
+other codec. Anything else is left and named. No state is kept: what is done shows in the bytes, so a run that was
+killed is run again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from schemaless.errors import InvalidInput, JobConflict
+from schemaless.jobs.archive import ArchivedCell
+from schemaless.jobs.job import Failure
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.originals import (
+    Originals,
+    StoredDigest,
+    bodies_of,
+    digest_of,
+    in_chunks,
+    same_meaning,
+    stored_digests,
+)
+from schemaless.mysql import statements
+from schemaless.store.datastore import Datastore
+
+_CHUNK_CELLS: Final = 200
+_CHUNK_BYTES: Final = 1 << 20
+_ROUNDS: Final = 10
+_KEPT_FAILURES: Final = 1_000
+_PACKET_MARGIN_BYTES: Final = 1024
+
+
+@dataclass(slots=True)
+class RestoreReport:
+    """What a restore did, or would do.
+
+    Attributes:
+        archived: cells that the archive has, once for each job.
+        restored: cells that got their original; without ``execute``, that would.
+        bytes_before: what their bodies took.
+        bytes_after: what they take now.
+        already: cells whose body was the original.
+        left: cells that were left as they are, by reason.
+        failures: those, the first thousand of them.
+        torn: files whose last frame is not whole, with its bytes; its cells were never replaced.
+    """
+
+    files: int = 0
+    archive_bytes: int = 0
+    shards: int = 0
+    archived: int = 0
+    restored: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    already: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    torn: dict[Path, int] = field(default_factory=dict)
+
+
+class _Change(NamedTuple):
+    cell: ArchivedCell
+    stored: StoredDigest
+
+
+def restore(
+    store: Datastore,
+    folders: Sequence[Path],
+    shards: Collection[int] | None = None,
+    *,
+    job_id: int | None = None,
+    execute: bool = True,
+    on_cells: Callable[[int], None] = lambda more: None,
+) -> RestoreReport:
+    """Put originals back.
+
+    Where the archives of several jobs are given, the newest job is undone first, so that a cell ends with its oldest
+    original.
+
+    Args:
+        store: the datastore.
+        folders: the archives, or parts of them.
+        shards: only these shards; all that there are files of unless given.
+        job_id: only what this job replaced.
+        execute: False changes nothing, and counts what would be done.
+        on_cells: called with how many archived cells it has come further.
+
+    Raises:
+        InvalidInput: a folder is missing, or there is nothing of these shards in them.
+        CorruptArchive: a file is damaged. Of its shard nothing was changed; shards before it are done.
+        JobConflict: a job is at work on one of the shards; it would replace again what is put back.
+        ServerError: a server cannot be reached, or refuses; what was done is kept.
+    """
+    originals = Originals.of(store, folders, job_id=job_id, shards=shards)
+    if not originals.files:
+        raise InvalidInput(
+            f"no originals of datastore {store.name!r}"
+            + (f", job {job_id}," if job_id is not None else "")
+            + (" of these shards" if shards is not None else "")
+            + f" in {', '.join(map(str, folders))}; name the folder that --archive named"
+        )
+    if execute:
+        _refuse_beside_a_job(store, originals.shards())
+    report = RestoreReport(files=len(originals.files), archive_bytes=originals.size_bytes)
+    for shard in originals.shards():
+        for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
+            _restore(store, shard, chunk, report, execute)
+            report.archived += len(chunk)
+            on_cells(len(chunk))
+        report.shards += 1
+    report.torn = originals.torn
+    return report
+
+
+def _refuse_beside_a_job(store: Datastore, shards: Sequence[int]) -> None:
+    ledger = Ledger(store.catalog, store.name)
+    wanted = set(shards)
+    for job in ledger.jobs("migrate"):
+        if not job.unfinished:
+            continue
+        for state in ledger.shards(job.job_id, counters=False):
+            if state.shard in wanted and state.state == "waiting":
+                raise JobConflict(
+                    f"migrate job {job.job_id} is {job.state} and not through with shard {state.shard}: it would "
+                    f"replace again what is put back; end it with 'schemaless migrate abort --job {job.job_id}' first",
+                    job.job_id,
+                )
+
+
+def _restore(store: Datastore, shard: int, cells: list[ArchivedCell], report: RestoreReport, execute: bool) -> None:
+    pending = cells
+    first: dict[int, int] = {}
+    sent: set[int] = set()
+    for _ in range(_ROUNDS):
+        changes = []
+        for change in _classified(store, shard, pending, sent, report, first):
+            if execute:
+                changes.append(change)
+            else:
+                _count(report, change.cell, first)
+        for sql, part in _statements(store, shard, changes, report):
+            store.shards.execute(shard, sql)
+            sent.update(change.cell.added_id for change in part)
+        pending = [change.cell for change in changes if change.cell.added_id in sent]
+        if not pending:
+            return
+    for cell in pending:
+        _leave(report, shard, cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the restore again")
+
+
+def _classified(
+    store: Datastore,
+    shard: int,
+    cells: Sequence[ArchivedCell],
+    sent: set[int],
+    report: RestoreReport,
+    first: dict[int, int],
+) -> Iterator[_Change]:
+    """Count the cells that have their original, or cannot have it; yield the others with what is stored."""
+    found = stored_digests(store, shard, (cell.added_id for cell in cells))
+    others: list[_Change] = []
+    for cell in cells:
+        stored = found.get(cell.added_id)
+        if stored is None:
+            _leave(report, shard, cell, "Erased", "it is not there any more")
+            continue
+        first.setdefault(cell.added_id, stored.body_bytes)
+        if stored.key != cell.key:
+            _leave(report, shard, cell, "OtherCell", f"added_id {cell.added_id} is cell {stored.key} in this datastore")
+        elif stored.digest == digest_of(cell.body):
+            if cell.added_id in sent:
+                _count(report, cell, first)
+            else:
+                report.already += 1
+        elif stored.digest == cell.new_digest:
+            yield _Change(cell, stored)
+        else:
+            others.append(_Change(cell, stored))
+    originals = {change.cell.added_id: change for change in others}
+    for added_id, body in bodies_of(store, shard, (change.stored for change in others), _CHUNK_BYTES):
+        change = originals.pop(added_id)
+        if same_meaning(change.cell.body, body, store.opening.limits):
+            yield _Change(change.cell, change.stored._replace(digest=digest_of(body), body_bytes=len(body)))
+        else:
+            _leave(
+                report,
+                shard,
+                change.cell,
+                "Changed",
+                "its stored body is neither the one that took the original's place nor the same document",
+            )
+    for change in originals.values():
+        _leave(report, shard, change.cell, "Erased", "it is not there any more")
+
+
+def _statements(
+    store: Datastore, shard: int, changes: Sequence[_Change], report: RestoreReport
+) -> Iterator[tuple[bytes, Sequence[_Change]]]:
+    """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
+    if not changes:
+        return
+    sql = statements.replace_bodies(
+        store.shards.database(shard),
+        ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
+    )
+    limit = store.shards.run(shard, lambda connection: connection.max_allowed_packet) - _PACKET_MARGIN_BYTES
+    if len(sql) <= limit:
+        yield sql, changes
+    elif len(changes) == 1:
+        cell = changes[0].cell
+        _leave(
+            report,
+            shard,
+            cell,
+            "BodyTooLarge",
+            f"its original has {len(cell.body):,} bytes, and its UPDATE {len(sql):,}; raise the server's "
+            "max_allowed_packet",
+        )
+    else:
+        middle = len(changes) // 2
+        yield from _statements(store, shard, changes[:middle], report)
+        yield from _statements(store, shard, changes[middle:], report)
+
+
+def _count(report: RestoreReport, cell: ArchivedCell, first: dict[int, int]) -> None:
+    report.restored += 1
+    report.bytes_before += first[cell.added_id]
+    report.bytes_after += len(cell.body)
+
+
+def _leave(report: RestoreReport, shard: int, cell: ArchivedCell, reason: str, message: str) -> None:
+    report.left[reason] += 1
+    if len(report.failures) < _KEPT_FAILURES:
+        report.failures.append(
+            Failure(shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message)
+        )
