@@ -116,7 +116,7 @@ def plan(url: str, codec: str, shards_text: str | None, as_json: bool) -> None:
 @job_option("Go on with this job, as it was begun, whatever else it is about.")
 @click.option(
     "--archive",
-    type=click.Path(file_okay=False),
+    type=click.Path(file_okay=False, resolve_path=True),
     metavar="DIR",
     help="Keep every original body in files there, before it is replaced; 'migrate restore' puts them back.",
 )

@@ -12,7 +12,9 @@ import platform
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from schemaless.cell import StoredCell, check_column_name
@@ -21,6 +23,7 @@ from schemaless.codec.envelope import counts_as
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, JobConflict, VerificationFailed
+from schemaless.jobs.archive import ArchiveWriter, archived
 from schemaless.jobs.job import Failure, Job
 from schemaless.jobs.ledger import INTERRUPTED, Ledger
 from schemaless.jobs.runner import ShardRun, Watch
@@ -262,21 +265,33 @@ class _ShardWork:
         self._rows = _FIRST_ROWS
         self._statement_s = 0.0
         self._unverified: dict[int, bytes] = {}
+        self._originals = None if self._spec.archive is None else self._writer(self._spec.archive)
 
     def all_passes(self) -> None:
-        if not self._state.top_id:
-            self._begin_pass()
-        while True:
-            self._one_pass()
-            done = self._tally.found == self._tally.total().left.total()
-            if not self._spec.follow or done:
-                break
-            self._save()
-            self._run.pause(_NEXT_PASS_S)
-            self._state.pass_number += 1
-            self._begin_pass()
+        with self._originals or nullcontext():
+            if not self._state.top_id:
+                self._begin_pass()
+            while True:
+                self._one_pass()
+                done = self._tally.found == self._tally.total().left.total()
+                if not self._spec.follow or done:
+                    break
+                self._save()
+                self._run.pause(_NEXT_PASS_S)
+                self._state.pass_number += 1
+                self._begin_pass()
         self._tally.store(self._state)
         self._run.finish()
+
+    def _writer(self, folder: str) -> ArchiveWriter:
+        return ArchiveWriter(
+            Path(folder),
+            datastore=self._store.name,
+            shard=self._shard,
+            shard_count=self._store.shard_count,
+            job_id=self._run.job.job_id,
+            epoch=self._state.epoch,
+        )
 
     def _begin_pass(self) -> None:
         low, high = self._store.shards.rows(self._shard, statements.select_id_span(self._database))[0]
@@ -423,6 +438,8 @@ class _ShardWork:
 
     def _archive(self, part: list[_Change]) -> None:
         """Keep the originals, on the disk before their UPDATE is sent."""
+        if self._originals is not None:
+            self._originals.append([archived(change.cell, change.body) for change in part])
 
     def _verify(self) -> None:
         """Read what was written since the last checkpoint again, and compare."""
