@@ -9,16 +9,14 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, show_status, workers_options
-from schemaless.cli.options import codec_option, id_total, open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
-from schemaless.codec.registry import codec_named, codec_names
+from schemaless.cli.options import open_store, shards_of, url_option, what_options
+from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
+from schemaless.cli.plan import plan
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger, who
 from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as run_migration
-from schemaless.jobs.plan import Plan
-from schemaless.jobs.plan import plan as make_plan
 from schemaless.jobs.status import status_of
 from schemaless.jobs.tally import MigrateReport, Tally
 from schemaless.store.datastore import Datastore
@@ -49,30 +47,6 @@ def migrate() -> None:
     """
 
 
-def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what to re-encode."""
-    for option in reversed(
-        (
-            codec_option(
-                "--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."
-            ),
-            click.option(
-                "--from",
-                "sources",
-                type=click.Choice(codec_names()),
-                multiple=True,
-                help="Only bodies in this codec, as stored; may be repeated.  [default: all that are not in --to]",
-            ),
-            click.option(
-                "--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."
-            ),
-            shards_option,
-        )
-    ):
-        command = option(command)
-    return command
-
-
 def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say when to wait."""
     for option in reversed(
@@ -87,26 +61,7 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@migrate.command()
-@url_option
-@codec_option("--to", legacy=False, help_text="What a run would re-encode to.")
-@shards_option
-@json_option
-def plan(url: str, codec: str, shards_text: str | None, as_json: bool) -> None:
-    """Count what is stored, and estimate what a run would reclaim. Changes nothing.
-
-    Cells and bytes are counted exactly; the bytes after are estimated from a sample that is re-encoded here.
-
-    \b
-    Examples:
-      schemaless migrate plan
-      schemaless migrate plan --to msgpack+zstd --json
-    """
-    with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
-        with progress("counting", id_total(store, shards), "ids") as advance:
-            result = make_plan(store, codec_named(codec), shards, on_ids=advance)
-    _show_plan(result, as_json)
+migrate.add_command(plan)
 
 
 @migrate.command()
@@ -298,46 +253,10 @@ def _show_jobs(jobs: list[Job], as_json: bool) -> None:
     )
 
 
-def _show_plan(result: Plan, as_json: bool) -> None:
-    total = result.report.total()
-    if as_json:
-        print_json(
-            {
-                "to": result.report.codec,
-                "sampled_cells": result.sampled_cells,
-                "stored": [
-                    {"column_name": column, "codec": name, "cells": cells, "body_bytes": size}
-                    for (column, name), (cells, size) in sorted(result.stored.items())
-                ],
-                **_report_json(result.report, estimated=True),
-            }
-        )
-        return
-    print_table(
-        "stored now",
-        ["column", "codec", "cells", "body bytes", "mean"],
-        [
-            [column, name, f"{cells:,}", bytes_text(size), bytes_text(size / cells)]
-            for (column, name), (cells, size) in sorted(result.stored.items())
-        ],
-        text_columns=2,
-    )
-    if not total.cells:
-        out().print("nothing to do: no legacy body is left")
-        return
-    share = total.reclaimed_bytes / total.bytes_before
-    out().print(
-        f"\na run to {result.report.codec} would re-encode {total.cells:,} legacy bodies: "
-        f"{bytes_text(total.bytes_before)} to about {bytes_text(total.bytes_after)}, {share:.1%} less\n"
-        f"(estimated from {result.sampled_cells:,} of them, re-encoded here)"
-    )
-    _show_exceptions(result.report, total, "in the sample, ")
-
-
 def _show_report(report: MigrateReport, as_json: bool) -> None:
     total = report.total()
     if as_json:
-        print_json({"job": report.job_id, "to": report.codec, **_report_json(report, estimated=False)})
+        print_json({"job": report.job_id, "to": report.codec, **_report_json(report)})
         return
     if not total.cells and not total.left:
         out().print(f"nothing to do: every body is in {report.codec}")
@@ -398,14 +317,12 @@ def _show_exceptions(report: MigrateReport, total: Tally, prefix: str) -> None:
         note("  ...; --json lists up to a thousand")
 
 
-def _report_json(report: MigrateReport, *, estimated: bool) -> dict[str, Any]:
-    after = "bytes_after_estimate" if estimated else "bytes_after"
-
+def _report_json(report: MigrateReport) -> dict[str, Any]:
     def tally_json(tally: Tally) -> dict[str, Any]:
         return {
             "cells": tally.cells,
             "bytes_before": tally.bytes_before,
-            after: tally.bytes_after,
+            "bytes_after": tally.bytes_after,
             "kept_as_text": dict(tally.kept_as_text),
             "left": dict(tally.left),
             "left_bytes": tally.left_bytes,

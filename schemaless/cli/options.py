@@ -46,6 +46,30 @@ def codec_option(
     )
 
 
+def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what to re-encode."""
+    for option in reversed(
+        (
+            codec_option(
+                "--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."
+            ),
+            click.option(
+                "--from",
+                "sources",
+                type=click.Choice(codec_names()),
+                multiple=True,
+                help="Only bodies in this codec, as stored; may be repeated.  [default: all that are not in --to]",
+            ),
+            click.option(
+                "--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."
+            ),
+            shards_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def codec_of(name: str) -> Codec:
     """Return the codec that a codec option names."""
     return codec_named(name)

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:  # it would have --help import SQLAlchemy
+    from schemaless.store.sampling import Estimate
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -95,6 +98,27 @@ def bytes_text(count: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def estimate_text(estimate: Estimate, text: Callable[[float], str] = "{:,.0f}".format) -> str:
+    """Return an estimate for people: its middle, and its interval in brackets unless it is exact."""
+    if estimate.exact:
+        return text(estimate.mid)
+    low, mid, high = (text(value) for value in (estimate.low, estimate.mid, estimate.high))
+    unit = high.partition(" ")[2]
+    if unit and low.endswith(f" {unit}") and mid.endswith(f" {unit}"):
+        return f"{mid} ({low.removesuffix(f' {unit}')} to {high.removesuffix(f' {unit}')})"
+    return f"{mid} ({low} to {high})"
+
+
+def estimate_json(estimate: Estimate, *, digits: int | None = None) -> dict[str, Any]:
+    """Return an estimate for ``print_json``: whole numbers, or so many digits behind the point."""
+    return {
+        "low": round(estimate.low, digits),
+        "mid": round(estimate.mid, digits),
+        "high": round(estimate.high, digits),
+        "exact": estimate.exact,
+    }
 
 
 class _Rate(ProgressColumn):

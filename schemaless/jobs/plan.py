@@ -1,143 +1,318 @@
-"""Counts what is stored, and estimates what a migration would reclaim."""
+"""What a migration would find, do and cost, from a sample of the cells. Nothing is changed.
+
+Every figure has an interval; where the datastore is small enough to be read as a whole, or that is asked for, they are
+counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from schemaless.cell import StoredCell
+from schemaless.cell import CellKey
 from schemaless.cluster.topology import check_shard
-from schemaless.codec.envelope import describe_body
-from schemaless.codec.recode import recode
-from schemaless.codec.registry import DEFAULT, Codec
+from schemaless.codec.envelope import counts_as, describe_body
+from schemaless.codec.recode import Recoded, recode
+from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
-from schemaless.jobs.job import Failure
-from schemaless.jobs.tally import MigrateReport, Tally, total_of
-from schemaless.mysql import statements
 from schemaless.store.datastore import Datastore
+from schemaless.store.pages import PageSize, Row
+from schemaless.store.sampling import BOUNDS, Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
 
-_LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
-_BLOCK_ROWS: Final = 500
-_SAMPLE_CELLS: Final = 64
-_SAMPLE_BLOCKS: Final = 4
+Values = defaultdict[Key, float]
+
+UNKNOWN: Final = "unknown"
+"""Stands for the codec of a body whose first bytes name none."""
+
+_LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
+_EXAMPLES: Final = 20
+_EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
+
+_IMAGE_BYTES: Final = 45
+"""A row image of the binary log without its body and the letters of its column's name."""
+
+_EVENT_BYTES: Final = 39
+_EVENT_ROWS_BYTES: Final = 8192
+"""A rows event takes rows until it has so many bytes (``binlog_row_event_max_size``)."""
+
+_WRITE_SHARE: Final = Estimate(0.40, 0.57, 0.75)
+"""Of a run's time, what is neither reading nor re-encoding: the UPDATEs. docs/migration-plan.md has where from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored of a column in a codec."""
+
+    column_name: str
+    codec: str
+    cells: Estimate
+    body_bytes: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a run would do to a column, or to all.
+
+    Attributes:
+        cells: bodies that would be replaced.
+        bytes_before: what those take.
+        bytes_after: what they would take.
+        after_share: after over before; None where there is nothing to do.
+    """
+
+    cells: Estimate
+    bytes_before: Estimate
+    bytes_after: Estimate
+    after_share: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Bodies that a run would leave as they are, for one reason."""
+
+    cells: Estimate
+    body_bytes: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A cell that a run would leave as it is."""
+
+    key: CellKey
+    shard: int
+    added_id: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """How long one worker would take, and what that rests on.
+
+    Attributes:
+        seconds: without any waiting for the throttle.
+        read_bytes_per_s: bodies that came from the servers in a second, one window after the other.
+        recode_bytes_per_s: bodies that were read, re-encoded and verified in a second of this machine's time.
+    """
+
+    seconds: Estimate
+    read_bytes_per_s: float
+    recode_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryLog:
+    """Bytes that a run would add to the binary logs of the primaries, by ``binlog_row_image``; row events only."""
+
+    noblob: Estimate
+    full: Estimate
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a run would find and do.
+    """What a run would find, do and cost.
 
     Attributes:
-        report: for each shard and column, the legacy cells and bytes, exactly, and the bytes after, estimated.
-        stored: cells and body bytes by column and codec, exactly.
-        sampled_cells: how many legacy bodies were re-encoded for the estimate.
+        codec: what it would re-encode to.
+        shards: how many were looked at.
+        sample: what the figures rest on.
+        stored: all cells, by column and codec.
+        columns: what would be done, by column.
+        total: the same over all columns.
+        kept_as_text: of the cells to do, those that would stay JSON text under an envelope, by reason.
+        left: cells that would be left as they are, by reason.
+        examples: some of those.
+        run_time: None where there is nothing to do.
+        binary_log: None where there is nothing to do.
     """
 
-    report: MigrateReport
-    stored: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    sampled_cells: int = 0
+    codec: str
+    shards: int
+    sample: Sample
+    stored: list[Stored]
+    columns: dict[str, Change]
+    total: Change
+    kept_as_text: dict[str, Estimate]
+    left: dict[str, Left]
+    examples: list[Example]
+    run_time: RunTime | None
+    binary_log: BinaryLog | None
+
+    @property
+    def cells(self) -> Estimate:
+        """How many cells there are."""
+        return self.sample.total(("rows",))
 
 
 def plan(
     store: Datastore,
     codec: Codec = DEFAULT,
-    shards: Iterable[int] | None = None,
     *,
-    on_ids: Callable[[int], None] = lambda more: None,
+    sources: Collection[str] | None = None,
+    columns: Collection[str] | None = None,
+    shards: Iterable[int] | None = None,
+    exact: bool = False,
+    seed: int | None = None,
+    bounds: Bounds = BOUNDS,
+    on_window: Callable[[int, int], None] = lambda done, total: None,
 ) -> Plan:
-    """Count what is stored, and re-encode a sample to estimate what a run would reclaim. Changes nothing.
-
-    Every row is counted, in blocks; a few runs of neighbouring cells in each shard are re-encoded, and their ratio is
-    taken for the rest of their shard and column.
+    """Say what a run would do, from a sample of the cells, each of which is re-encoded here. Changes nothing.
 
     Args:
         store: the datastore.
-        codec: what a run would re-encode to.
+        codec: what a run would re-encode to; ``LEGACY`` for the way back.
+        sources: only bodies that are stored in one of these; all that are not in ``codec`` unless given.
+        columns: only cells of these columns; all unless given.
         shards: numbers of the shards; all unless given.
-        on_ids: as in ``run``.
+        exact: read every cell, which takes as long as a run without its writing.
+        seed: of the sample, to draw the same one again; the clock's unless given.
+        bounds: how much is read, unless ``exact``.
+        on_window: called with how many windows are read, and of how many.
 
     Raises:
-        InvalidInput: the codec is ``legacy``, or there is no such shard.
+        InvalidInput: there is no such shard or codec.
+        ServerError: a server cannot be reached.
     """
-    _check_codec(codec)
-    result = Plan(MigrateReport(0, codec.name))
-    for shard in _shards(store, shards):
-        blocks: list[tuple[int, int]] = []
-        for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
-            sql = statements.select_census(store.shards.database(shard), after, up_to)
-            census: Any = store.shards.rows(shard, sql)
-            legacy_here = 0
-            for column_name, head, cells, body_bytes in census:
-                name = _codec_name(bytes(head))
-                count, size = result.stored.get((column_name, name), (0, 0))
-                result.stored[column_name, name] = (count + cells, size + int(body_bytes))
-                if name == "legacy":
-                    tally = _tally(result.report, shard, column_name)
-                    tally.cells += cells
-                    tally.bytes_before += int(body_bytes)
-                    legacy_here += cells
-            if legacy_here:
-                blocks.append((after, up_to))
-            on_ids(up_to - after if after else rows)
-        _estimate(store, shard, codec, blocks, result)
-    return result
+    for name in sources or ():
+        if name not in codec_names():
+            raise InvalidInput(f"no codec is called {name!r}; take one of {', '.join(codec_names())}")
+    numbers = [
+        check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
+    ]
+    work = _Work(store, codec, sources, columns)
+    taken = sample(
+        store.shards,
+        numbers,
+        work.measure,
+        seed=time.time_ns() % 1_000_000 if seed is None else seed,
+        bounds=_EXACT if exact else bounds,
+        on_window=on_window,
+    )
+    return _plan(taken, work, len(numbers))
 
 
-def _codec_name(head: bytes) -> str:
-    """Return the codec that a body's first two bytes name."""
-    try:
-        # Padded: the census fetched no more, and length is not the question here.
-        return describe_body(head + bytes(8)).name
-    except CorruptBody:
-        return "unknown"
+@dataclass(slots=True)
+class _Work:
+    """Measures windows, and remembers what is no sum."""
+
+    store: Datastore
+    codec: Codec
+    sources: Collection[str] | None
+    columns: Collection[str] | None
+    examples: list[Example] = field(default_factory=list)
+    read_s: float = 0.0
+    recode_s: float = 0.0
+    recoded_bytes: int = 0
+    size: PageSize = field(default_factory=PageSize)
+
+    def measure(self, window: Window) -> Measured:
+        values: Values = defaultdict(float)
+        rows = body_bytes = 0
+        started = time.perf_counter()
+        recoding_s = 0.0
+        for row in window_rows(self.store.shards, window, self.size):
+            rows += 1
+            body_bytes += len(row[4])
+            if self.columns is None or row[2] in self.columns:
+                recoding_s += self._add(row, window.shard, values)
+        self.read_s += time.perf_counter() - started - recoding_s
+        values["rows",] = rows
+        return Measured(values, rows, body_bytes)
+
+    def _add(self, row: Row, shard: int, values: Values) -> float:
+        """Add a row's values; return the seconds that it took to re-encode."""
+        column, body = row[2], row[4]
+        try:
+            name = describe_body(body).name
+        except CorruptBody:
+            name = UNKNOWN
+        values["stored", column, name] += 1
+        values["stored bytes", column, name] += len(body)
+        if self.sources is not None and name not in self.sources:
+            return 0.0
+        started = time.perf_counter()
+        try:
+            recoded = None if counts_as(body, self.codec) else recode(body, self.codec)
+        except _LEFT as error:
+            self._leave(row, shard, error, values)
+            return time.perf_counter() - started
+        took_s = time.perf_counter() - started
+        if recoded is None or recoded.unchanged:
+            return took_s
+        self.recode_s += took_s
+        self.recoded_bytes += len(body)
+        self._change(column, body, recoded, values)
+        return took_s
+
+    def _change(self, column: str, body: bytes, recoded: Recoded, values: Values) -> None:
+        before, after = len(body), len(recoded.body)
+        values["cells", column] += 1
+        values["before", column] += before
+        values["after", column] += after
+        if recoded.keep_reason is not None:
+            values["kept", recoded.keep_reason] += 1
+        images = 2 * (_IMAGE_BYTES + len(column))
+        for kind, row_bytes in (("noblob", images + after), ("full", images + before + after)):
+            values["binlog", kind] += row_bytes + _EVENT_BYTES * min(1, row_bytes / _EVENT_ROWS_BYTES)
+
+    def _leave(self, row: Row, shard: int, error: Exception, values: Values) -> None:
+        reason = type(error).__name__
+        values["left", reason] += 1
+        values["left bytes", reason] += len(row[4])
+        if len(self.examples) < _EXAMPLES:
+            key = CellKey(uuid.UUID(bytes=row[1]), row[2], row[3])
+            self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
 
 
-def _estimate(store: Datastore, shard: int, codec: Codec, blocks: list[tuple[int, int]], result: Plan) -> None:
-    """Fill in ``bytes_after`` of a shard's tallies from a sample."""
-    sampled: dict[str, Tally] = {}
-    step = max(1, len(blocks) // _SAMPLE_BLOCKS)
-    for after, up_to in blocks[::step][:_SAMPLE_BLOCKS]:
-        for position, cell in enumerate(store.scan_shard(shard, after=after, up_to=up_to, legacy_only=True)):
-            if position == _SAMPLE_CELLS:
-                break
-            result.sampled_cells += 1
-            sample = sampled.setdefault(cell.column_name, Tally())
-            sample.cells += 1
-            sample.bytes_before += len(cell.body)
-            try:
-                recoded = recode(cell.body, codec)
-            except _LEAVES as error:
-                sample.bytes_after += len(cell.body)
-                _leave(result.report, cell, type(error).__name__, getattr(error, "message", str(error)))
-            else:
-                sample.bytes_after += len(recoded.body)
-                if recoded.keep_reason is not None:
-                    _tally(result.report, shard, cell.column_name).kept_as_text[recoded.keep_reason] += 1
-    whole = total_of(sampled.values())
-    for (number, column_name), tally in result.report.tallies.items():
-        if number == shard:
-            sample = sampled.get(column_name, whole)
-            ratio = sample.bytes_after / sample.bytes_before if sample.bytes_before else 1.0
-            tally.bytes_after = round(tally.bytes_before * ratio)
-
-
-def _tally(report: MigrateReport, shard: int, column_name: str) -> Tally:
-    return report.tallies.setdefault((shard, column_name), Tally())
-
-
-def _leave(report: MigrateReport, cell: StoredCell, reason: str, message: str) -> None:
-    tally = _tally(report, cell.shard, cell.column_name)
-    tally.left[reason] += 1
-    tally.left_bytes += len(cell.body)
-    report.failures.append(
-        Failure(cell.shard, cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, reason, message)
+def _plan(taken: Sample, work: _Work, shards: int) -> Plan:
+    names = [name for _, name in taken.found("cells")]
+    total = _change(taken, names)
+    return Plan(
+        codec=work.codec.name,
+        shards=shards,
+        sample=taken,
+        stored=[
+            Stored(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
+            for _, column, name in taken.found("stored")
+        ],
+        columns={name: _change(taken, [name]) for name in names},
+        total=total,
+        kept_as_text={reason: taken.count(("kept", reason)) for _, reason in taken.found("kept")},
+        left={
+            reason: Left(taken.count(("left", reason)), taken.total(("left bytes", reason)))
+            for _, reason in taken.found("left")
+        },
+        examples=work.examples,
+        run_time=_run_time(taken, work, total) if names else None,
+        binary_log=BinaryLog(taken.total(("binlog", "noblob")), taken.total(("binlog", "full"))) if names else None,
     )
 
 
-def _shards(store: Datastore, shards: Iterable[int] | None) -> list[int]:
-    return [check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)]
+def _change(taken: Sample, names: list[str]) -> Change:
+    before, after = [("before", name) for name in names], [("after", name) for name in names]
+    return Change(
+        taken.count(*(("cells", name) for name in names)),
+        taken.total(*before),
+        taken.total(*after),
+        taken.ratio(after, before),
+    )
 
 
-def _check_codec(codec: Codec) -> None:
-    if codec.serializer is None:
-        raise InvalidInput("legacy bodies cannot be re-encoded to legacy; name a codec such as msgpack+zlib")
+def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
+    read_bytes_per_s = taken.body_bytes / max(work.read_s, 1e-9)
+    recode_bytes_per_s = work.recoded_bytes / max(work.recode_s, 1e-9)
+    one_byte_s = 1 / read_bytes_per_s + 1 / recode_bytes_per_s
+    before = total.bytes_before
+    return RunTime(
+        Estimate(
+            before.low * one_byte_s / (1 - _WRITE_SHARE.low),
+            before.mid * one_byte_s / (1 - _WRITE_SHARE.mid),
+            before.high * one_byte_s / (1 - _WRITE_SHARE.high),
+        ),
+        read_bytes_per_s,
+        recode_bytes_per_s,
+    )

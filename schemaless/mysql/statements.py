@@ -252,11 +252,17 @@ def select_block_end(database: str, after: int, rows: int, up_to: int | None = N
     )
 
 
-def select_census(database: str, after: int, up_to: int) -> bytes:
-    """Count rows with ``after < added_id <= up_to`` and their body bytes, by column and first two body bytes."""
+def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> bytes:
+    """Select what lies about an added_id: the one up to it and the next one, NULL where there is none.
+
+    Of the next ``rows`` rows also the last one's, their number, and their bodies' bytes.
+    """
+    table = _by_id(database)
     return (
-        b"SELECT column_name, SUBSTRING(body,1,2) AS head, COUNT(*), SUM(LENGTH(body)) FROM %b "
-        b"WHERE added_id>%d AND added_id<=%d GROUP BY column_name, head" % (_by_id(database), after, up_to)
+        b"SELECT (SELECT MAX(added_id) FROM %b WHERE added_id BETWEEN %d AND %d), "
+        b"MIN(added_id), MAX(added_id), COUNT(*), SUM(size) FROM "
+        b"(SELECT added_id, LENGTH(body) AS size FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS probe"
+        % (table, low, after, table, _range(after, up_to), rows)
     )
 
 

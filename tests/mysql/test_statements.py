@@ -35,7 +35,7 @@ HOT: dict[str, Callable[[str], bytes]] = {
     "select_page up to": lambda name: statements.select_page(name, 1_000, 1_020, 500, 1 << 20),
     "select_ids": lambda name: statements.select_ids(name, 1_000, 1_020),
     "select_block_end": lambda name: statements.select_block_end(name, 1_000, 20),
-    "select_census": lambda name: statements.select_census(name, 1_000, 1_020),
+    "select_probe": lambda name: statements.select_probe(name, 995, 1_000, 1_020, 8),
     "select_by_id": lambda name: statements.select_by_id(name, IDS),
     "select_id_span": statements.select_id_span,
     "update_bodies": lambda name: statements.update_bodies(name, [(added_id, b'"body"', b'"new"') for added_id in IDS]),

@@ -1,0 +1,215 @@
+"""``schemaless migrate plan``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from schemaless.cli.options import open_store, shards_of, url_option, what_options
+from schemaless.cli.output import (
+    bytes_text,
+    estimate_json,
+    estimate_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.codec.registry import codec_named
+from schemaless.jobs.plan import Change, Plan
+from schemaless.jobs.plan import plan as make_plan
+from schemaless.store.sampling import Estimate
+
+
+@click.command()
+@url_option
+@what_options
+@click.option("--exact", is_flag=True, help="Read and re-encode every cell, in place of a sample.")
+@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@json_option
+def plan(
+    url: str,
+    codec: str,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    shards_text: str | None,
+    exact: bool,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Say what a run would find, do and cost. Changes nothing.
+
+    A sample of the cells is read from all shards, and re-encoded here. Each figure comes with the interval that it is
+    in with 95 % confidence; what is small is read as a whole, and the figures are exact.
+
+    \b
+    Examples:
+      schemaless migrate plan
+      schemaless migrate plan --to msgpack+zstd --json
+      schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
+    """
+    with open_store(url) as store:
+        shards = shards_of(shards_text, store.shard_count)
+        with progress("sampling", None, "windows") as advance:
+            result = make_plan(
+                store,
+                codec_named(codec),
+                sources=sources or None,
+                columns=columns or None,
+                shards=shards,
+                exact=exact,
+                seed=seed,
+                on_window=lambda done, total: advance(1),
+            )
+    _show_plan(result, as_json)
+
+
+def _show_plan(result: Plan, as_json: bool) -> None:
+    """Print a plan."""
+    if as_json:
+        print_json(_plan_json(result))
+        return
+    taken, total = result.sample, result.total
+    print_table(
+        "stored now",
+        ["column", "codec", "cells", "body bytes", "mean"],
+        [
+            [
+                stored.column_name,
+                stored.codec,
+                estimate_text(stored.cells),
+                estimate_text(stored.body_bytes, bytes_text),
+                bytes_text(stored.body_bytes.mid / stored.cells.mid),
+            ]
+            for stored in result.stored
+        ],
+        text_columns=2,
+    )
+    if not taken.exact:
+        out().print(
+            f"estimated from {taken.rows:,} cells in {len(taken.windows):,} windows, {bytes_text(taken.body_bytes)}; "
+            f"in brackets the 95 % interval (--seed {taken.seed} draws them again)"
+        )
+    if not result.columns:
+        out().print("nothing to do: " + ("no" if taken.exact else "in the sample, no") + " body is left to re-encode")
+    else:
+        _show_change(result, total)
+    prefix = "" if taken.exact else "about "
+    for reason, cells in result.kept_as_text.items():
+        out().print(f"{prefix}{estimate_text(cells)} kept as JSON text, compressed: {reason}")
+    for reason, left in result.left.items():
+        out().print(f"{prefix}{estimate_text(left.cells)} left as they are: {reason}")
+    for example in result.examples:
+        note(f"  shard {example.shard}, cell {example.key}: {example.message}")
+
+
+def _show_change(result: Plan, total: Change) -> None:
+    if len(result.columns) > 1:
+        print_table(
+            "\nto do",
+            ["column", "cells", "before", "after", "less"],
+            [
+                [
+                    name,
+                    estimate_text(change.cells),
+                    estimate_text(change.bytes_before, bytes_text),
+                    estimate_text(change.bytes_after, bytes_text),
+                    _less(change),
+                ]
+                for name, change in result.columns.items()
+            ],
+        )
+    about = "" if result.sample.exact else "about "
+    out().print(
+        f"\na run to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
+        f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
+        f"{_less(total)} less"
+    )
+    if result.run_time is not None:
+        run = result.run_time
+        out().print(
+            f"time of one worker, without waits: {estimate_text(run.seconds, duration_text)}, as bodies were read at "
+            f"{run.read_bytes_per_s / 1e6:,.0f} MB/s\nand re-encoded and verified at "
+            f"{run.recode_bytes_per_s / 1e6:,.0f} MB/s here, just now; the UPDATEs were not tried, they are taken "
+            "to be 40 to 75 % of it"
+        )
+    if result.binary_log is not None:
+        log = result.binary_log
+        out().print(
+            f"binary log: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
+            f"{estimate_text(log.full, bytes_text)} with full images"
+        )
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time for people: ``0.4 s``, ``35 s``, ``12 min``, ``3.5 h``, ``4.2 days``."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _less(change: Change) -> str:
+    share = change.after_share
+    if share is None:
+        return "-"
+    return estimate_text(Estimate(1 - share.high, 1 - share.mid, 1 - share.low), "{:.1%}".format)
+
+
+def _plan_json(result: Plan) -> dict[str, Any]:
+    taken = result.sample
+    return {
+        "to": result.codec,
+        "shards": result.shards,
+        "sample": {
+            "exact": taken.exact,
+            "confidence": taken.level,
+            "seed": taken.seed,
+            "windows": len(taken.windows),
+            "of_windows": taken.tiles,
+            "cells": taken.rows,
+            "body_bytes": taken.body_bytes,
+        },
+        "cells": estimate_json(result.cells),
+        "stored": [
+            {
+                "column_name": stored.column_name,
+                "codec": stored.codec,
+                "cells": estimate_json(stored.cells),
+                "body_bytes": estimate_json(stored.body_bytes),
+            }
+            for stored in result.stored
+        ],
+        "total": _change_json(result.total),
+        "columns": [{"column_name": name, **_change_json(change)} for name, change in result.columns.items()],
+        "kept_as_text": {reason: estimate_json(cells) for reason, cells in result.kept_as_text.items()},
+        "left": {
+            reason: {"cells": estimate_json(left.cells), "body_bytes": estimate_json(left.body_bytes)}
+            for reason, left in result.left.items()
+        },
+        "examples": [
+            {**asdict(example), "key": {**example.key._asdict(), "row_key": str(example.key.row_key)}}
+            for example in result.examples
+        ],
+        "run_time": result.run_time
+        and {
+            "seconds_of_one_worker": estimate_json(result.run_time.seconds, digits=2),
+            "read_bytes_per_s": round(result.run_time.read_bytes_per_s),
+            "recode_bytes_per_s": round(result.run_time.recode_bytes_per_s),
+        },
+        "binary_log_bytes": result.binary_log
+        and {"noblob": estimate_json(result.binary_log.noblob), "full": estimate_json(result.binary_log.full)},
+    }
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "cells": estimate_json(change.cells),
+        "bytes_before": estimate_json(change.bytes_before),
+        "bytes_after": estimate_json(change.bytes_after),
+        "after_share": change.after_share and estimate_json(change.after_share, digits=4),
+    }

@@ -1,0 +1,79 @@
+"""``schemaless migrate plan``: for people and for programs, and nothing changed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schemaless import NewStoredCell
+
+pytestmark = pytest.mark.mysql
+
+CELLS = 80
+
+
+@pytest.fixture
+def legacy(fresh_store, new_row):
+    """A datastore of 80 legacy cells in two columns, one of them with a key twice."""
+    cells = [
+        NewStoredCell(new_row(), "AB"[number % 2], number, json.dumps({"n": number, "text": "text " * 40}).encode())
+        for number in range(CELLS - 1)
+    ]
+    cells.append(NewStoredCell(new_row(), "B", CELLS, b'{"twice": 1, "twice": 2, "text": "%b"}' % (b"text " * 40)))
+    fresh_store.put_stored_cells(cells)
+
+
+def stored(store) -> dict:
+    return {(shard, cell.added_id): cell.body for shard in range(store.shard_count) for cell in store.scan_shard(shard)}
+
+
+def test_plan_tells_people_what_a_run_would_do(invoke, migrate_url, fresh_store, legacy):
+    """Cells, bytes, what is kept as text, time, and binary log, on standard output; nothing is changed."""
+    before = stored(fresh_store)
+    plan = invoke("migrate", "plan", url=migrate_url)
+
+    assert stored(fresh_store) == before
+    assert (plan.code, plan.err) == (0, "")
+    assert f"a run to msgpack+zlib would re-encode {CELLS} bodies: " in plan.out
+    assert "1 kept as JSON text, compressed: duplicate keys" in plan.out
+    assert "time of one worker, without waits: " in plan.out
+    assert "with binlog_row_image=NOBLOB" in plan.out
+    assert "estimated" not in plan.out
+
+
+def test_plan_as_json_has_each_figure_with_its_interval(invoke, migrate_url, legacy):
+    """Where everything was read the interval has no width, and exact says so."""
+    data = invoke("migrate", "plan", "--json", "--seed", 5, "--column", "B", url=migrate_url).json
+
+    half = {"low": CELLS // 2, "mid": CELLS // 2, "high": CELLS // 2, "exact": True}
+    assert (data["to"], data["sample"]["exact"], data["sample"]["seed"]) == ("msgpack+zlib", True, 5)
+    assert data["total"]["cells"] == half
+    assert [(entry["column_name"], entry["codec"], entry["cells"]) for entry in data["stored"]] == [
+        ("B", "legacy", half)
+    ]
+    assert [column["column_name"] for column in data["columns"]] == ["B"]
+    assert 0 < data["total"]["after_share"]["mid"] < 1
+    assert data["binary_log_bytes"]["noblob"]["mid"] < data["binary_log_bytes"]["full"]["mid"]
+    assert data["run_time"]["seconds_of_one_worker"]["low"] >= 0
+
+
+def test_plan_with_nothing_to_do_says_so(invoke, migrate_url, legacy):
+    """From a codec that nothing is in, or to the one that everything is in."""
+    back = invoke("migrate", "plan", "--to", "legacy", url=migrate_url)
+    none = invoke("migrate", "plan", "--from", "json+zlib", "--exact", url=migrate_url)
+
+    assert back.code == none.code == 0
+    assert back.out.endswith("nothing to do: no body is left to re-encode\n")
+    assert none.out.endswith("nothing to do: no body is left to re-encode\n")
+
+
+def test_plan_names_what_cannot_be_read(invoke, migrate_url, fresh_store, legacy, by_hand):
+    """The reason and how many on standard output, shard and cell on standard error; the exit status is 0."""
+    name = fresh_store.shards.database(3).encode()
+    by_hand(fresh_store).execute(3, b"UPDATE `%b`.cell SET body='{broken' ORDER BY added_id LIMIT 1" % name)
+    plan = invoke("migrate", "plan", url=migrate_url)
+
+    assert plan.code == 0
+    assert "1 left as they are: UnreadableLegacy" in plan.out
+    assert "  shard 3, cell (" in plan.err
