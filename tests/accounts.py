@@ -34,6 +34,8 @@ class Accounts:
         self.password = password
         self._prefix = prefix
         self._urls = {parse_url(url).node: url for url in servers}
+        with closing(connect(servers[0], password)) as connection:
+            self._mariadb = "mariadb" in str(connection.get_server_info()).lower()
 
     def account(self, role: Role) -> Account:
         """Return the account of a role."""
@@ -54,7 +56,8 @@ class Accounts:
     def allow(self, role: Role, name: str, shard_count: int, **options: bool) -> None:
         """Give a role what it needs for a datastore that ``create`` makes, or has made, on all the servers."""
         nodes = list(self._urls)
-        for part in grants(role, self.account(role), new_topology(name, shard_count, nodes), nodes[0], **options):
+        topology = new_topology(name, shard_count, nodes)
+        for part in grants(role, self.account(role), topology, nodes[0], mariadb=self._mariadb, **options):
             self._run(part)
 
     def allow_admin_anywhere(self, name: str, shard_count: int) -> None:

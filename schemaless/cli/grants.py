@@ -19,7 +19,7 @@ from schemaless.store.catalog import read_catalog
 _MEANS: dict[Role, str] = {
     "app": "reads cells and writes new ones; can change or delete none",
     "tail": "reads cells, and sees who is writing, for the change feed",
-    "migrate": "reads cells and replaces bodies, and nothing else of a cell",
+    "migrate": "reads cells, replaces bodies and nothing else of a cell, keeps jobs",
     "admin": "creates the datastore, upgrades its tables, writes its catalog",
 }
 
@@ -35,6 +35,7 @@ _MEANS: dict[Role, str] = {
 @click.option("--server", metavar="SERVER", help="Only what is for this server, such as db-1:3306.")
 @click.option("--replicas", is_flag=True, help="Also for replicas; they take accounts from their primary as a rule.")
 @click.option("--lock-tables", is_flag=True, help="With tail: for servers that do not show metadata locks.")
+@click.option("--no-server-wide", is_flag=True, help="With migrate: nothing on *.*; see the page on operations.")
 @click.option("--partial-revokes", is_flag=True, help="For servers that run with partial_revokes=ON.")
 @json_option
 def grants(
@@ -48,6 +49,7 @@ def grants(
     server: str | None,
     replicas: bool,
     lock_tables: bool,
+    no_server_wide: bool,
     partial_revokes: bool,
     as_json: bool,
 ) -> None:
@@ -56,7 +58,7 @@ def grants(
     \b
       app      reads cells and writes new ones; can change or delete none
       tail     reads cells, and sees who is writing, for the change feed
-      migrate  reads cells and replaces bodies, and nothing else of a cell
+      migrate  reads cells, replaces bodies and nothing else of a cell, keeps jobs
       admin    creates the datastore, upgrades its tables, writes its catalog
 
     Nothing is run: paste it into mysql on each server that it names, as an account that may grant. All of it may be run
@@ -68,7 +70,11 @@ def grants(
       schemaless grants --role app --account app@'10.0.%' --create-user
       schemaless grants --role app --server db-1:3306 | mysql -h db-1 -u root -p
     """
-    topology, catalog = _planned(role, name, shards, clusters) if name is not None else _existing(url, shards, clusters)
+    if name is not None:
+        mariadb = False  # for admin alone, who gets the same on both
+        topology, catalog = _planned(role, name, shards, clusters)
+    else:
+        topology, catalog, mariadb = _existing(url, shards, clusters)
     who = parse_account(account or role)
     parts = grants_of(
         role,
@@ -79,6 +85,8 @@ def grants(
         replicas=replicas,
         partial_revokes=partial_revokes,
         lock_tables=lock_tables,
+        server_wide=not no_server_wide,
+        mariadb=mariadb,
     )
     if server is not None:
         names = [str(part.node) for part in parts]
@@ -91,6 +99,8 @@ def grants(
     click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_MEANS[role]}.")
     if any("\\_" in statement for part in parts for statement in part.statements):
         click.echo("-- Where SELECT @@partial_revokes says 1, take what --partial-revokes prints instead.")
+    if any(" ON *.* " in statement for part in parts for statement in part.statements):
+        click.echo("-- What is on *.* can be done without: --no-server-wide leaves it out.")
     for part in parts:
         click.echo(f"\n-- {_printable(str(part.node))}: {_printable(part.holds)}")
         for statement in part.statements:
@@ -109,14 +119,15 @@ def _planned(role: Role, name: str, shards: int | None, clusters: tuple[str, ...
     return new_topology(name, shards, nodes), nodes[0]
 
 
-def _existing(url: str | None, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node]:
+def _existing(url: str | None, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node, bool]:
     if url is None:
         raise InvalidInput("name the datastore by --url or SCHEMALESS_URL, or one to be created by --name")
     if shards is not None or clusters:
         raise InvalidInput("--shards and --cluster go with --name; an existing datastore's are in its catalog")
     parsed, name = datastore_url(url)
     with closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
-        return read_catalog(pool, name).topology, parsed.node
+        topology = read_catalog(pool, name).topology
+        return topology, parsed.node, pool.run(lambda connection: connection.is_mariadb)
 
 
 def _json(parts: list[ServerGrants]) -> list[dict[str, Any]]:

@@ -150,7 +150,7 @@ def _role(text: str) -> str:
         role = "admin"
     elif command == "SELECT" or (command == "INSERT" and table == "cell"):
         role = "app"
-    elif command == "UPDATE" and table in ("cell", "c"):
+    elif (command == "UPDATE" and table in ("cell", "c")) or table.startswith("job"):
         role = "migrate"
     else:
         role = "admin"

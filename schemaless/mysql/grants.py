@@ -41,10 +41,30 @@ _ON_CELL: Final[dict[Role, str]] = {
     "migrate": "SELECT, UPDATE (`body`)",
 }
 
-_JOB_TABLES: Final = ("job", "job_cluster", "job_event", "job_failure", "job_shard")
-"""What ``migrate`` writes in the catalog, beside what it does to bodies."""
+CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
+    "alembic_version": ("admin",),
+    "cluster": ("admin",),
+    "datastore": ("admin",),
+    "job": ("admin", "migrate"),
+    "job_cluster": ("admin", "migrate"),
+    "job_event": ("admin", "migrate"),
+    "job_failure": ("admin", "migrate"),
+    "job_shard": ("admin", "migrate"),
+    "node": ("admin",),
+    "shard_range": ("admin",),
+}
+"""Each table of the catalog, and who writes it; every role reads all of them."""
 
 _ON_JOBS: Final = "INSERT, UPDATE"
+
+_SERVER_WIDE: Final = {
+    False: "PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN",
+    True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
+}
+"""What ``migrate`` can do without, by whether the server is MariaDB.
+
+To see InnoDB's history length and the size of files, to count what goes to the binary log, and to make that less.
+"""
 
 _ACCOUNT = re.compile(
     r"""(?P<quote>['"`]?)(?P<name>(?!@)[^'"`\\\x00-\x1f]{1,80}?(?<!@))(?P=quote)
@@ -101,13 +121,15 @@ def grants(
     replicas: bool = False,
     partial_revokes: bool = False,
     lock_tables: bool = False,
+    server_wide: bool = True,
+    mariadb: bool = False,
 ) -> list[ServerGrants]:
     """Return what an account needs for a role, for each server that it has to be run on.
 
     Args:
-        role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``migrate`` reads cells and
-            replaces bodies, ``admin`` creates the datastore, upgrades its tables, proves replicas and changes its
-            catalog.
+        role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``migrate`` reads cells,
+            replaces bodies, keeps jobs in the catalog and watches servers, ``admin`` creates the datastore, upgrades
+            its tables, proves replicas and changes its catalog.
         account: who gets it.
         topology: the datastore. All tables have to be there, except for ``admin``.
         catalog: the server of the catalog.
@@ -115,6 +137,8 @@ def grants(
         replicas: also for replicas, kept out of their binary logs; for those that do not replicate accounts.
         partial_revokes: the servers run with ``partial_revokes``, so database names are taken literally.
         lock_tables: with ``tail``, for servers that do not show metadata locks: writers are held off instead.
+        server_wide: with ``migrate``, also what is granted on ``*.*`` only, which it can do without.
+        mariadb: the servers are MariaDB, where that has other names.
     """
     made = [f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"] if create_user else []
     found = []
@@ -125,7 +149,8 @@ def grants(
         if _same_server(node, catalog):
             statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
             if role == "migrate":
-                statements += [_grant(_ON_JOBS, f"`{topology.name}`.`{table}`", account) for table in _JOB_TABLES]
+                jobs = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
+                statements += [_grant(_ON_JOBS, f"`{topology.name}`.`{table}`", account) for table in jobs]
         if role in ("admin", "migrate") and clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(_grant(_ON_HEARTBEAT, f"{database}.*", account))
@@ -137,6 +162,8 @@ def grants(
                     statements.append(_grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
         if role == "tail" and clusters:
             statements.append(_grant("SELECT", "`performance_schema`.`metadata_locks`", account))
+        if role == "migrate" and server_wide:
+            statements.append(_grant(_SERVER_WIDE[mariadb], "*.*", account))
         found.append(ServerGrants(node, holds, tuple(statements)))
     return found
 

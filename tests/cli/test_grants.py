@@ -100,6 +100,18 @@ def test_grants_that_are_run_as_printed_make_the_account(invoke, accounts, fresh
 
 
 @pytest.mark.mysql
+def test_migrate_is_granted_what_the_server_at_hand_calls_it(invoke, fresh_url, flavour):
+    """MariaDB has other names for what is server-wide; an option leaves it out."""
+    whole = invoke("grants", "--role", "migrate", url=fresh_url).out
+    less = invoke("grants", "--role", "migrate", "--no-server-wide", url=fresh_url).out
+
+    least = "BINLOG MONITOR, BINLOG ADMIN" if flavour == "mariadb" else "REPLICATION CLIENT, SESSION_VARIABLES_ADMIN"
+    assert whole.count(f"GRANT PROCESS, {least} ON *.* TO 'migrate'@'%';") == 2
+    assert "--no-server-wide" in whole
+    assert "*.*" not in less
+
+
+@pytest.mark.mysql
 @pytest.mark.parametrize(
     ("command", "role", "needed"),
     [

@@ -10,7 +10,8 @@ import pytest
 import schemaless
 from schemaless import InvalidInput
 from schemaless.cluster.topology import Cluster, Node, ShardRange, Topology, shard_database
-from schemaless.mysql.grants import ROLES, Account, grants, parse_account
+from schemaless.mysql.grants import CATALOG_WRITERS, ROLES, Account, grants, parse_account
+from schemaless.mysql.schema import catalog_tables
 from schemaless.mysql.urls import parse_url
 from tests.accounts import connect, run
 
@@ -62,6 +63,35 @@ def test_every_option_adds_what_it_says():
     assert not any("\\" in statement for part in plain for statement in part.statements)
 
 
+def test_every_table_of_the_catalog_says_who_writes_it():
+    """A table that comes later is thought of for each role."""
+    assert set(CATALOG_WRITERS) == catalog_tables()
+    assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {"admin", "migrate"}
+    assert all("admin" in writers for writers in CATALOG_WRITERS.values()), "it has the whole database"
+
+
+def test_migrate_keeps_jobs_watches_and_may_do_without_what_is_server_wide():
+    """Jobs are where the catalog is; tokens and the rest on every server that has shards."""
+    catalog, other = grants("migrate", APP, TOPOLOGY, CATALOG)
+    mariadb = grants("migrate", APP, TOPOLOGY, CATALOG, mariadb=True)
+    less = grants("migrate", APP, TOPOLOGY, CATALOG, server_wide=False)
+
+    jobs = [statement for statement in catalog.statements if ".`job" in statement]
+    assert jobs[0] == "GRANT INSERT, UPDATE ON `trips_eu`.`job` TO 'app'@'10.0.%'"
+    assert len(jobs) == 5
+    assert not any(".`job" in statement for statement in other.statements)
+    for part in (catalog, other):
+        assert (
+            r"GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `trips\_eu\_heartbeat`.* TO 'app'@'10.0.%'"
+            in part.statements
+        )
+        assert part.statements[-1] == (
+            "GRANT PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN ON *.* TO 'app'@'10.0.%'"
+        )
+    assert mariadb[1].statements[-1] == "GRANT PROCESS, BINLOG MONITOR, BINLOG ADMIN ON *.* TO 'app'@'10.0.%'"
+    assert [part.statements for part in less] == [part.statements[:-1] for part in (catalog, other)]
+
+
 @pytest.mark.parametrize(
     ("text", "account"),
     [
@@ -87,8 +117,21 @@ def test_parse_account_refuses_what_could_end_a_string(text):
 
 # ---- on servers
 
+SERVER_WIDE = [
+    "SELECT COUNT(*) FROM information_schema.{tablespaces}",
+    "SELECT COUNT(*) FROM information_schema.INNODB_METRICS",
+    "SHOW BINARY LOGS",
+    "SET SESSION binlog_row_image='NOBLOB'",
+]
+JOBS = [
+    "INSERT INTO {catalog}.job_event (job_id, who, what) VALUES (1, 'x', 'x')",
+    "UPDATE {catalog}.job SET state='aborted'",
+    "INSERT INTO {catalog}_heartbeat.heartbeat_token (cluster, writer, token) VALUES ('c', 'w', REPEAT('x', 16))",
+]
 MAY_NOT = {
     "app": [
+        *SERVER_WIDE,
+        *JOBS,
         "UPDATE {cell} SET body='x'",
         "UPDATE {cell} SET ref_key=2",
         "DELETE FROM {cell}",
@@ -100,6 +143,8 @@ MAY_NOT = {
         "SELECT COUNT(*) FROM performance_schema.metadata_locks",
     ],
     "tail": [
+        *SERVER_WIDE,
+        *JOBS,
         "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
         "UPDATE {cell} SET body='x'",
         "DELETE FROM {cell}",
@@ -109,12 +154,14 @@ MAY_NOT = {
     "migrate": [
         *(f"UPDATE {{cell}} SET {name}={name}" for name in ("added_id", "row_key", "column_name", "ref_key")),
         "UPDATE {cell} SET body=body, created_at=created_at",
+        "DELETE FROM {catalog}.job_event",
         "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
         "DELETE FROM {cell}",
         "TRUNCATE TABLE {cell}",
         "UPDATE {identity} SET shard=1",
     ],
     "admin": [
+        *SERVER_WIDE,
         "UPDATE {cell} SET body='x'",
         "UPDATE {identity} SET shard=1",
         "DELETE FROM {cell}",
@@ -131,7 +178,6 @@ NONE_MAY = [
     "SELECT COUNT(*) FROM mysql.user",
     "CREATE DATABASE {catalog}_else",
     "DROP TABLE {catalog}.node",
-    "SELECT COUNT(*) FROM information_schema.{tablespaces}",
 ]
 ONLY_ADMIN_MAY = [
     "INSERT INTO {catalog}.cluster (name) VALUES ('other')",
