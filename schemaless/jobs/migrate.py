@@ -33,7 +33,7 @@ from schemaless.mysql import statements
 from schemaless.mysql.pool import Connection
 from schemaless.store.datastore import Datastore
 
-_LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
+LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 """What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
 
 _FIRST_ROWS: Final = 64
@@ -358,7 +358,7 @@ class _ShardWork:
         for cell in cells:
             try:
                 recoded = recode(cell.body, self._codec)
-            except _LEAVES as error:
+            except LEAVES as error:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
                 if recoded.unchanged:

@@ -69,6 +69,19 @@ def differing(
     return _look_again(store, shard, replica, ids, lag_timeout_s) if ids else []
 
 
+def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
+    """Return the highest added_id that a replica has of a shard, if the primary has none as high; else None.
+
+    Raises:
+        ServerError: a server cannot be reached, or refuses.
+    """
+    sql = statements.select_id_span(store.shards.database(shard))
+    theirs = store.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
+    # Later than the replica, which cannot be ahead of its primary.
+    ours = store.shards.rows(shard, sql)[0][1]
+    return int(theirs) if theirs is not None and int(theirs) > int(ours or 0) else None
+
+
 def _look_again(
     store: Datastore, shard: int, replica: Node, ids: list[int], lag_timeout_s: float
 ) -> list[tuple[int, StoredDigest | None, StoredDigest | None]]:

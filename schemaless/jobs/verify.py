@@ -10,6 +10,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +19,13 @@ from typing import Final
 from schemaless.cell import CellKey, StoredCell
 from schemaless.cluster.topology import Node, check_shard
 from schemaless.codec.envelope import counts_as, describe_body
-from schemaless.codec.registry import Codec
+from schemaless.codec.recode import recode
 from schemaless.errors import CorruptBody, InvalidInput, ServerError, ShardIdentityMismatch
 from schemaless.jobs.archive import ArchivedCell
 from schemaless.jobs.check import Fault, faults_of
 from schemaless.jobs.job import Failure
+from schemaless.jobs.ledger import FAILURES_KEPT
+from schemaless.jobs.migrate import LEAVES, MigrateSpec
 from schemaless.jobs.originals import (
     Originals,
     StoredDigest,
@@ -33,44 +36,20 @@ from schemaless.jobs.originals import (
     same_meaning,
     stored_digests,
 )
-from schemaless.jobs.replicas import ReplicaLags, differing
+from schemaless.jobs.replicas import ReplicaLags, differing, top_beyond
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
 
 LAG_TIMEOUT_S: Final = 30.0
+ERASED: Final = "Erased"
+"""The kind of fault of an archived cell that is not in the store any more."""
+
 FAULTS_TOLD: Final = 1_000
 """Of each kind; all are counted."""
 
 _BLOCK_ROWS: Final = 500
 _CHUNK_CELLS: Final = 500
 _CHUNK_BYTES: Final = 4 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a job was to make of bodies.
-
-    Attributes:
-        codec: what they should be in.
-        columns: only bodies in these columns; None for all.
-        replaces: only bodies of codecs by these names were to be replaced; None for all others.
-    """
-
-    codec: Codec
-    columns: frozenset[str] | None = None
-    replaces: frozenset[str] | None = None
-
-    def is_due(self, cell: StoredCell) -> bool:
-        """Whether such a job would have to replace a cell's body.
-
-        Raises:
-            CorruptBody: it cannot be told.
-        """
-        if self.columns is not None and cell.column_name not in self.columns:
-            return False
-        if self.replaces is not None and describe_body(cell.body).name not in self.replaces:
-            return False
-        return not counts_as(cell.body, self.codec)
 
 
 @dataclass(slots=True)
@@ -110,7 +89,7 @@ def verify(
     store: Datastore,
     shards: Iterable[int] | None = None,
     *,
-    wanted: Wanted | None = None,
+    wanted: MigrateSpec | None = None,
     named: Iterable[Failure] = (),
     sample: float | None = None,
     seed: int | None = None,
@@ -129,7 +108,7 @@ def verify(
     Args:
         store: the datastore.
         shards: numbers of the shards; all unless given.
-        wanted: what the bodies should be in; None for whatever they are in.
+        wanted: the migration whose work this is; None for bodies in whatever codec.
         named: cells that the job left and named: that they are as they were is no fault.
         sample: the share of blocks to look at, over 0 and below 1; at least one for each shard. None for all.
         seed: for the sample; drawn unless given.
@@ -170,6 +149,8 @@ def verify(
                 looked_at.append((after, up_to))
             # The first block begins somewhere above 0.
             on_ids(up_to - after if after else rows)
+        for node in nodes:
+            work.compare_ends(shard, node)
         if archive is not None:
             cells = archive.of_shard(shard)
             work.look_up(shard, cells if sample is None else _within(cells, looked_at))
@@ -184,7 +165,7 @@ class _Verification:
     def __init__(
         self,
         store: Datastore,
-        wanted: Wanted | None,
+        wanted: MigrateSpec | None,
         named: Mapping[tuple[int, int], Failure],
         on_fault: Callable[[Fault], None],
     ) -> None:
@@ -193,6 +174,8 @@ class _Verification:
         self._wanted = wanted
         self._named = named
         self._on_fault = on_fault
+        counts = Counter(shard for shard, _ in named)
+        self._crowded = {shard for shard, count in counts.items() if count >= FAILURES_KEPT}
         self._given_up: set[tuple[Node, int | None]] = set()
 
     def fault(self, kind: str, shard: int, key: CellKey | None, added_id: int | None, message: str) -> None:
@@ -227,13 +210,15 @@ class _Verification:
             left = self._named.get((shard, cell.added_id))
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
-                due = self._wanted is not None and self._wanted.is_due(cell)
+                due = self._wanted is not None and _is_due(self._wanted, cell)
             except CorruptBody:
                 due = False
             faults = list(faults_of(self._store, cell))
-            if left is not None and (due or faults):
-                report.left[left.reason] += 1
-                continue
+            if due or faults:
+                reason = left.reason if left is not None else self._left_too(shard, cell)
+                if reason is not None:
+                    report.left[reason] += 1
+                    continue
             for kind, message in faults:
                 self.fault(kind, shard, cell.key, cell.added_id, message)
             if due and not faults and self._wanted is not None:
@@ -242,33 +227,61 @@ class _Verification:
                     shard,
                     cell.key,
                     cell.added_id,
-                    f"it is {describe_body(cell.body).name}, not {self._wanted.codec.name}; was it written after the "
+                    f"it is {describe_body(cell.body).name}, not {self._wanted.to}; was it written after the "
                     "last pass? Run the migration again",
                 )
         return seen
+
+    def _left_too(self, shard: int, cell: StoredCell) -> str | None:
+        """Why the job has left a cell that it did not name, since there were too many; None where it has not."""
+        if self._wanted is None or shard not in self._crowded:
+            return None
+        try:
+            recode(cell.body, self._wanted.codec, limits=self._store.opening.limits)
+        except LEAVES as error:
+            return type(error).__name__
+        return None
 
     def compare(
         self, shard: int, node: Node, after: int, up_to: int, seen: Mapping[int, StoredDigest], lag_timeout_s: float
     ) -> None:
         """Compare a block with a replica; one that lags is given up for its shard, one that does not answer for all."""
+        with self._asking(shard, node, lag_timeout_s) as asked:
+            if asked:
+                self._compare(shard, node, differing(self._store, shard, node, after, up_to, seen, lag_timeout_s))
+                self.report.compared[str(node)] += len(seen)
+
+    def compare_ends(self, shard: int, node: Node) -> None:
+        """Find cells on a replica behind the primary's last one, which are in no block."""
+        with self._asking(shard, node, 0) as asked:
+            if asked and (top := top_beyond(self._store, shard, node)) is not None:
+                message = f"on replica {node} it is there, but the primary has no cell with such an added_id"
+                self.fault("ReplicaDiffers", shard, None, top, message)
+
+    @contextmanager
+    def _asking(self, shard: int, node: Node, lag_timeout_s: float) -> Iterator[bool]:
+        """Make what a replica raises a fault; gives False where it was given up before."""
         if (node, shard) in self._given_up or (node, None) in self._given_up:
+            yield False
             return
         try:
-            found = differing(self._store, shard, node, after, up_to, seen, lag_timeout_s)
+            yield True
         except ReplicaLags:
             self._given_up.add((node, shard))
             message = f"replica {node} had not caught up after {lag_timeout_s:g} s; verify again once it has"
             self.fault("ReplicaLags", shard, None, None, message)
-            return
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             self._given_up.add((node, shard))
             self.fault(type(error).__name__, shard, None, None, f"replica {node}: {error}")
-            return
         except ServerError as error:
+            if error.node != str(node):
+                raise
             self._given_up.add((node, None))
             self.fault(type(error).__name__, shard, None, None, f"replica {error}; it was not compared from here on")
-            return
-        self.report.compared[str(node)] += len(seen)
+
+    def _compare(
+        self, shard: int, node: Node, found: list[tuple[int, StoredDigest | None, StoredDigest | None]]
+    ) -> None:
         for added_id, ours, theirs in found:
             cell = ours or theirs
             assert cell is not None
@@ -292,7 +305,7 @@ class _Verification:
             for cell in chunk:
                 stored = found.get(cell.added_id)
                 if stored is None:
-                    self._archive_fault("ArchivedMissing", shard, cell, "it is not in the store any more")
+                    self._archive_fault(ERASED, shard, cell, "it is not in the store any more")
                 elif stored.key != cell.key:
                     self._archive_fault("ArchivedElsewhere", shard, cell, f"its added_id is that of {stored.key} now")
                 elif datetime.fromisoformat(stored.created_at) != datetime.fromisoformat(cell.created_at):
@@ -311,6 +324,19 @@ class _Verification:
 
     def _archive_fault(self, kind: str, shard: int, cell: ArchivedCell, message: str) -> None:
         self.fault(kind, shard, cell.key, cell.added_id, message)
+
+
+def _is_due(spec: MigrateSpec, cell: StoredCell) -> bool:
+    """Whether a migration would have to replace a cell's body.
+
+    Raises:
+        CorruptBody: it cannot be told.
+    """
+    if spec.columns and cell.column_name not in spec.columns:
+        return False
+    if spec.sources and describe_body(cell.body).name not in spec.sources:
+        return False
+    return not counts_as(cell.body, spec.codec)
 
 
 def _within(cells: Iterable[ArchivedCell], blocks: Sequence[tuple[int, int]]) -> Iterator[ArchivedCell]:

@@ -1,0 +1,170 @@
+"""The end of a migration: all of it proven once more, and then said which originals are needed no longer.
+
+Deletes nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from schemaless.errors import InvalidInput, JobConflict
+from schemaless.jobs.archive import ArchiveFile
+from schemaless.jobs.check import Fault
+from schemaless.jobs.job import Failure, Job, ShardState
+from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
+from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.originals import Originals
+from schemaless.jobs.verify import ERASED, LAG_TIMEOUT_S, VerifyReport, verify
+from schemaless.store.datastore import Datastore
+
+
+@dataclass(slots=True)
+class FinaliseReport:
+    """What came of it.
+
+    Attributes:
+        job: as it is now.
+        verified: what was looked at.
+        refused: why the job is not finalised; empty where it is.
+        files: files of the archive that may be deleted; none where it was refused.
+    """
+
+    job: Job
+    verified: VerifyReport
+    refused: list[str] = field(default_factory=list)
+    files: list[ArchiveFile] = field(default_factory=list)
+
+    @property
+    def freed_bytes(self) -> int:
+        """What deleting those files gives back."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Originals | None:
+    """Return a job's originals; None for a job without an archive.
+
+    Args:
+        store: the datastore.
+        job: the migration.
+        folders: where its archive is, or the parts of it; where the job wrote it unless given.
+
+    Raises:
+        InvalidInput: a folder is not there: it may be on another machine.
+        CorruptArchive: a file's header is damaged.
+    """
+    own = MigrateSpec.from_json(job.spec).archive
+    named = list(folders)
+    if own is None and not named:
+        return None
+    if own is not None and not named:
+        if not Path(own).is_dir():
+            raise InvalidInput(
+                f"job {job.job_id} keeps its originals in {own}, which is not here; name the folder by --archive, "
+                "every part of it where its runners were on several machines"
+            )
+        named = [Path(own)]
+    return Originals.of(store, named, job_id=job.job_id)
+
+
+def named_failures(ledger: Ledger, job_id: int, states: Iterable[ShardState]) -> list[Failure]:
+    """Return every cell that a job has left and named."""
+    found: list[Failure] = []
+    for state in states:
+        if state.left_cells:
+            found += ledger.failures(job_id, FAILURES_KEPT, [state.shard])
+    return found
+
+
+def finalise(
+    store: Datastore,
+    job: Job,
+    folders: Iterable[Path] = (),
+    *,
+    accept_left: bool = False,
+    replicas: bool = True,
+    lag_timeout_s: float = LAG_TIMEOUT_S,
+    on_fault: Callable[[Fault], None] = lambda fault: None,
+    on_ids: Callable[[int], None] = lambda more: None,
+) -> FinaliseReport:
+    """Verify all that a job was about, and call it finalised where nothing speaks against that.
+
+    Against it speak: a fault of ``verify``; a body that the job should have replaced, unless it has named it and
+    ``accept_left`` says so; fewer originals than bodies that were replaced.
+
+    Args:
+        store: the datastore.
+        job: a migration that is done.
+        folders: as in ``archive_of``.
+        accept_left: it is well that cells are left which the job has named, and that archived ones were erased since.
+        replicas: as in ``verify``.
+        lag_timeout_s: as in ``verify``.
+        on_fault: as in ``verify``.
+        on_ids: as in ``verify``.
+
+    Raises:
+        JobConflict: the job is not done.
+        InvalidInput: it is no migration, or its archive is not here.
+        CorruptArchive: a file of the archive is damaged.
+        ServerError: a server cannot be reached, or refuses.
+    """
+    if job.kind != "migrate":
+        raise InvalidInput(f"job {job.job_id} is a {job.kind}; only migrations are finalised")
+    if job.state not in ("done", "finalised"):
+        next_step = (
+            f"let it come to its end first ('schemaless migrate run --execute --job {job.job_id}')"
+            if job.unfinished
+            else "run another to its end, and finalise that"
+        )
+        raise JobConflict(f"job {job.job_id} is {job.state}; {next_step}", job.job_id)
+    ledger = Ledger(store.catalog, store.name)
+    states = ledger.shards(job.job_id)
+    originals = archive_of(store, job, folders)
+    report = verify(
+        store,
+        [state.shard for state in states],
+        wanted=MigrateSpec.from_json(job.spec),
+        named=named_failures(ledger, job.job_id, states),
+        archive=originals,
+        replicas=replicas,
+        lag_timeout_s=lag_timeout_s,
+        on_fault=on_fault,
+        on_ids=on_ids,
+    )
+    result = FinaliseReport(job, report, _objections(report, states, originals, accept_left))
+    if result.refused:
+        return result
+    left = "".join(
+        f", {count:,} {what}"
+        for count, what in ((report.left.total(), "left as they are"), (report.faults[ERASED], "erased since"))
+        if count
+    )
+    ledger.change_state(job.job_id, ("done",), "finalised", f"{report.cells:,} cells verified{left}")
+    result.job = ledger.job(job.job_id)
+    result.files = [] if originals is None else originals.files
+    return result
+
+
+def _objections(
+    report: VerifyReport, states: Iterable[ShardState], originals: Originals | None, accept_left: bool
+) -> list[str]:
+    accepted = {ERASED} if accept_left else set()
+    found = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]
+    failed = [state.shard for state in states if state.state == "failed"]
+    if failed:
+        found.append(f"shards that failed: {', '.join(map(str, failed))}")
+    if report.left and not accept_left:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.left.most_common())
+        found.append(
+            f"{report.left.total():,} cells that the job left and named ({reasons}); --accept-left is for these"
+        )
+    if originals is not None:
+        lacking = [
+            f"{state.shard} ({report.records[state.shard]:,} of {state.cells:,})"
+            for state in states
+            if report.records[state.shard] < state.cells
+        ]
+        if lacking:
+            found.append(f"originals are missing in the archive, of shards {', '.join(lacking)}; is all of it named?")
+    return found
