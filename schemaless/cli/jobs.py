@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import wraps
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,6 +23,7 @@ from schemaless.errors import SchemalessError
 from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import Eta, JobStatus, status_of
+from schemaless.jobs.throttle import Thresholds
 
 _LOOK_S: Final = 1.0
 _LINE_S: Final = 5.0
@@ -47,6 +49,65 @@ def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A number, or "off"."""
+
+    name = "number"
+
+    def __init__(self, number: type[int | float]) -> None:
+        self._number = number
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value is None or value == "off":
+            return "off"
+        try:
+            return self._number(value)
+        except ValueError:
+            self.fail(f"expected a number or 'off', got {value!r}", param, ctx)
+
+
+def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say when to wait; they come as ``thresholds``."""
+    usual = Thresholds()
+
+    @wraps(command)
+    def with_thresholds(
+        *arguments: Any,
+        max_lag: Any,
+        max_threads_running: Any,
+        max_history_length: Any,
+        max_mb_per_s: Any,
+        flag_file: str | None,
+        **options: Any,
+    ) -> Any:
+        lag_s, threads, history, mb_per_s = (
+            None if each == "off" else each for each in (max_lag, max_threads_running, max_history_length, max_mb_per_s)
+        )
+        return command(*arguments, thresholds=Thresholds(lag_s, threads, history, mb_per_s, flag_file), **options)
+
+    def limit(flag: str, number: type[int | float], default: float | None, help_text: str) -> Any:
+        return click.option(
+            flag,
+            type=_Limit(number),
+            default="off" if default is None else default,
+            show_default=True,
+            metavar="N|off",
+            help=help_text,
+        )
+
+    for option in reversed(
+        (
+            limit("--max-lag", float, usual.max_lag_s, "Wait while a replica lags by more seconds."),
+            limit("--max-threads-running", int, usual.max_threads_running, "Wait while a primary executes more."),
+            limit("--max-history-length", int, usual.max_history_length, "Wait while a primary has more to purge."),
+            limit("--max-mb-per-s", float, usual.max_mb_per_s, "Old bodies, in MB a second, for the whole job."),
+            click.option("--flag-file", metavar="FILE", help="Wait while this file is there; an absolute path."),
+        )
+    ):
+        with_thresholds = option(with_thresholds)
+    return with_thresholds
 
 
 class JobProgress:

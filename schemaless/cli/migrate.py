@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from schemaless.cli.jobs import JobProgress, job_option, show_status, workers_options
+from schemaless.cli.jobs import JobProgress, job_option, show_status, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 from schemaless.cli.plan import plan
@@ -19,6 +18,7 @@ from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as run_migration
 from schemaless.jobs.status import status_of
 from schemaless.jobs.tally import MigrateReport, Tally
+from schemaless.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore
 
 _ROWS_SHOWN = 40
@@ -45,20 +45,6 @@ def migrate() -> None:
       schemaless migrate finalise             what may be deleted, once all is proven
       schemaless rebuild                      gives the space back to the disk
     """
-
-
-def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say when to wait."""
-    for option in reversed(
-        (
-            click.option(
-                "--max-mb", "max_mb_per_s", type=float, metavar="MB", help="Old bodies a second, of the whole job."
-            ),
-            click.option("--flag-file", metavar="FILE", help="Wait while this file is there."),
-        )
-    ):
-        command = option(command)
-    return command
 
 
 migrate.add_command(plan)
@@ -99,8 +85,7 @@ def run(
     follow: bool,
     workers: int,
     dask: str | None,
-    max_mb_per_s: float | None,
-    flag_file: str | None,
+    thresholds: Thresholds,
     chunk_ms: int,
     full_row_images: bool,
     as_json: bool,
@@ -131,7 +116,7 @@ def run(
             follow,
             full_row_images,
             chunk_ms,
-            {"max_mb_per_s": max_mb_per_s, "flag_file": flag_file},
+            thresholds,
         )
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
         if not execute:

@@ -12,10 +12,9 @@ import platform
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 from schemaless.cell import StoredCell, check_column_name
 from schemaless.cluster.topology import check_shard
@@ -26,8 +25,9 @@ from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, JobConfli
 from schemaless.jobs.archive import ArchiveWriter, archived
 from schemaless.jobs.job import Failure, Job
 from schemaless.jobs.ledger import INTERRUPTED, Ledger
-from schemaless.jobs.runner import ShardRun, Watch
+from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.jobs.tally import MigrateReport, ShardTally
+from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
 from schemaless.mysql.pool import Connection
@@ -72,7 +72,7 @@ class MigrateSpec:
     follow: bool = False
     full_row_images: bool = False
     chunk_ms: int = 200
-    thresholds: Mapping[str, Any] = field(default_factory=dict)
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
         codec_named(self.to)
@@ -104,7 +104,8 @@ class MigrateSpec:
     def from_json(cls, value: Mapping[str, Any]) -> MigrateSpec:
         """Return what ``as_json`` gave."""
         known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
-        return cls(**{**known, "sources": tuple(known["sources"]), "columns": tuple(known["columns"])})
+        told = {"sources": tuple(known["sources"]), "columns": tuple(known["columns"])}
+        return cls(**{**known, **told, "thresholds": Thresholds.of(known["thresholds"])})
 
 
 def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = None) -> tuple[Job, bool]:
@@ -116,14 +117,28 @@ def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = No
     """
     chosen = sorted({check_shard(shard, store.shard_count) for shard in (shards or range(store.shard_count))})
     ledger = Ledger(store.catalog, store.name)
-    for job in ledger.jobs("migrate"):
-        if job.unfinished and MigrateSpec.from_json(job.spec) == spec:
-            theirs = [state.shard for state in ledger.shards(job.job_id, counters=False)]
-            if theirs == chosen or shards is None:
-                return job, False
-    weights = weights_of(store, chosen)
+    found = _same(ledger, spec, chosen)
+    if found is not None:
+        return found, False
     clusters = {store.topology.cluster_of(shard).name for shard in chosen}
-    return ledger.create("migrate", spec.as_json(), weights, clusters, versions(store)), True
+    try:
+        job = ledger.create("migrate", spec.as_json(), weights_of(store, chosen), clusters, versions(store))
+    except JobConflict:
+        # Somebody may have begun the same at this moment.
+        found = _same(ledger, spec, chosen)
+        if found is None:
+            raise
+        return found, False
+    return job, True
+
+
+def _same(ledger: Ledger, spec: MigrateSpec, shards: list[int]) -> Job | None:
+    """Return the unfinished job that is about just this."""
+    for job in ledger.jobs("migrate"):
+        same = job.unfinished and MigrateSpec.from_json(job.spec) == spec
+        if same and [state.shard for state in ledger.shards(job.job_id, counters=False)] == shards:
+            return job
+    return None
 
 
 def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
@@ -218,26 +233,20 @@ def report_of(store: Datastore, job: Job) -> MigrateReport:
     return report
 
 
-def make_watch(store: Datastore, job: Job, cluster: str, runner: str) -> Watch | None:
+def make_watch(store: Datastore, job: Job, cluster: str, runner: str) -> Watch:
     """Make the watch over a cluster's servers."""
-    return _Nothing()
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    reason: str | None = None
-    kind: str | None = None
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-
-class _Nothing:
-    def look(self) -> _Seen:
-        return _Seen()
+    ledger = Ledger(store.catalog, store.name)
+    seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
+    thresholds = Thresholds.of(job.spec["thresholds"])
+    return ClusterWatch(
+        store.shards, store.topology.cluster(cluster), thresholds, runner, proven=seen.get("proven", ())
+    )
 
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
     """Do a job's work on one shard; runs in a worker."""
-    _ShardWork(store, shard_run).all_passes()
+    with _ShardWork(store, shard_run) as shard_work:
+        shard_work.all_passes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,33 +274,43 @@ class _ShardWork:
         self._rows = _FIRST_ROWS
         self._statement_s = 0.0
         self._unverified: dict[int, bytes] = {}
-        self._originals = None if self._spec.archive is None else self._writer(self._spec.archive)
+        self._verified_to = self._state.checkpoint
+        self._left: list[tuple[StoredCell, str, str]] = []
+        self._writer: ArchiveWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._writer is not None:
+            self._writer.__exit__(kind, error, trace)
+        if self._unverified:
+            # Read again by whoever goes on.
+            self._state.checkpoint = self._verified_to
+        self._tally.store(self._state)
 
     def all_passes(self) -> None:
-        with self._originals or nullcontext():
-            if not self._state.top_id:
-                self._begin_pass()
-            while True:
+        """Go over the shard, once or until nothing is left to do."""
+        if not self._state.top_id:
+            self._begin_pass()
+        while True:
+            try:
                 self._one_pass()
-                done = self._tally.found == self._tally.total().left.total()
-                if not self._spec.follow or done:
-                    break
-                self._save()
-                self._run.pause(_NEXT_PASS_S)
-                self._state.pass_number += 1
-                self._begin_pass()
+            except Stopped:
+                self._verify()
+                raise
+            done = self._tally.found == self._tally.total().left.total()
+            if not self._spec.follow or done:
+                break
+            self._save()
+            self._run.pause(_NEXT_PASS_S)
+            self._state.pass_number += 1
+            self._begin_pass()
+        self._verify()
         self._tally.store(self._state)
+        if self._writer is not None:
+            self._writer.close()
         self._run.finish()
-
-    def _writer(self, folder: str) -> ArchiveWriter:
-        return ArchiveWriter(
-            Path(folder),
-            datastore=self._store.name,
-            shard=self._shard,
-            shard_count=self._store.shard_count,
-            job_id=self._run.job.job_id,
-            epoch=self._state.epoch,
-        )
 
     def _begin_pass(self) -> None:
         low, high = self._store.shards.rows(self._shard, statements.select_id_span(self._database))[0]
@@ -320,6 +339,7 @@ class _ShardWork:
                 alone = list(self._store.read_stored(self._shard, statements.select_by_id(self._database, [added_id])))
                 self._run.spend(sum(len(cell.body) for cell in alone))
                 self._replace(alone)
+            self._count_left()
             self._state.checkpoint = int(rows[-1][0])
             self._state.top_id = max(self._state.top_id, self._state.checkpoint)
             self._tally.rows += len(rows)
@@ -438,12 +458,23 @@ class _ShardWork:
 
     def _archive(self, part: list[_Change]) -> None:
         """Keep the originals, on the disk before their UPDATE is sent."""
-        if self._originals is not None:
-            self._originals.append([archived(change.cell, change.body) for change in part])
+        if self._spec.archive is None:
+            return
+        if self._writer is None:
+            self._writer = ArchiveWriter(
+                Path(self._spec.archive),
+                datastore=self._store.name,
+                shard=self._shard,
+                shard_count=self._store.shard_count,
+                job_id=self._run.job.job_id,
+                epoch=self._state.epoch,
+            )
+        self._writer.append([archived(change.cell, change.body) for change in part])
 
     def _verify(self) -> None:
         """Read what was written since the last checkpoint again, and compare."""
         if not self._unverified:
+            self._verified_to = self._state.checkpoint
             return
         expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._unverified.items()}
         ids = list(expected)
@@ -456,14 +487,21 @@ class _ShardWork:
                         "ago; something else writes bodies there, or the server lost a write. Nothing more was changed"
                     )
         self._unverified = {}
+        self._verified_to = self._state.checkpoint
 
     def _leave(self, cell: StoredCell, reason: str, message: str) -> None:
-        tally = self._tally.column(cell.column_name)
-        tally.left[reason] += 1
-        tally.left_bytes += len(cell.body)
-        self._run.fail(
-            Failure(self._shard, cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, reason, message)
-        )
+        self._left.append((cell, reason, message))
+
+    def _count_left(self) -> None:
+        """Count what a block has left, once it is through: what is stopped in the middle is done again."""
+        for cell, reason, message in self._left:
+            tally = self._tally.column(cell.column_name)
+            tally.left[reason] += 1
+            tally.left_bytes += len(cell.body)
+            self._run.fail(
+                Failure(self._shard, cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, reason, message)
+            )
+        self._left = []
 
 
 def _is_done(body: bytes, codec: Codec) -> bool:

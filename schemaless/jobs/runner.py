@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.jobs.job import Failure, Job, ShardState, Signal
 from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, Ledger
+from schemaless.jobs.throttle import Look
 
 _log = logging.getLogger("schemaless")
 
@@ -34,26 +35,13 @@ class Stopped(Exception):
 
 
 class Watch(Protocol):
-    """Looks at a cluster's servers."""
+    """Looks at a cluster's servers; ``throttle.ClusterWatch``."""
 
     def look(self) -> Look:
         """Return whether work may go on."""
 
-
-class Look(Protocol):
-    """What a watch saw."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why work has to wait, or None."""
-
-    @property
-    def kind(self) -> str | None:
-        """The reason in one word."""
-
-    @property
-    def figures(self) -> Mapping[str, Any]:
-        """What it saw."""
+    def close(self) -> None:
+        """Let its connections go."""
 
 
 class ShardRun:
@@ -227,6 +215,9 @@ class ShardRun:
             found = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(found[0].waits) if found else {}
         look = self._watch.look()
+        for note in look.notes:
+            self.ledger.note_event(self.job.job_id, f"{self.cluster}: {note}")
+            _log.warning("%s: %s", self.cluster, note)
         if look.reason is not None and signal.reason is not None:
             kind = look.kind or "other"
             self._waits[kind] = round(self._waits.get(kind, 0.0) + min(_STALE_S, signal.looked_ago_s or 0.0), 3)

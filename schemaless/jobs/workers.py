@@ -47,7 +47,7 @@ GIVE_UP_S: Final = 600.0
 Work = Callable[[Datastore, ShardRun], None]
 """What a kind of job does on a shard; calls ``finish`` of the run when it is through. A function of a module."""
 
-MakeWatch = Callable[[Datastore, Job, str, str], Watch | None]
+MakeWatch = Callable[[Datastore, Job, str, str], Watch]
 """Takes a store, a job, a cluster and a runner; gives the watch over that cluster. A function of a module."""
 
 
@@ -72,7 +72,7 @@ class _Kept:
 
     store: Datastore | None = None
     opening: Opening | None = None
-    watches: dict[tuple[int, str], Watch | None] = field(default_factory=dict)
+    watches: dict[tuple[int, str], Watch] = field(default_factory=dict)
 
 
 _kept = threading.local()
@@ -100,9 +100,7 @@ def work_on(
             if key not in kept.watches:
                 assert make_watch is not None
                 kept.watches[key] = make_watch(store, job, cluster, runner)
-            found = kept.watches[key]
-            assert found is not None
-            return found
+            return kept.watches[key]
 
         with ShardRun(
             ledger,
@@ -138,10 +136,8 @@ def _let_go() -> None:
     if kept is not None:
         _kept.kept = None
         for watch in kept.watches.values():
-            close = getattr(watch, "close", None)
-            if close is not None:
-                with suppress(SchemalessError):
-                    close()
+            with suppress(SchemalessError):
+                watch.close()
         if kept.store is not None:
             kept.store.close()
 
@@ -205,8 +201,9 @@ def workers(count: int = 1, dask: str | None = None) -> Iterator[Workers]:
 
 
 def _processes(count: int) -> Executor:
-    # Spawned: a fork of a process that has threads may find their locks taken.
-    context = multiprocessing.get_context("spawn")
+    # A fork is there in milliseconds, but where this process has threads it may find their locks taken.
+    forks = threading.active_count() == 1 and "fork" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("fork" if forks else "spawn")
     return ProcessPoolExecutor(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
 
 
@@ -319,7 +316,9 @@ class Driver:
         return not job.unfinished or (self._ledger.complete(job.job_id))
 
     def _hand_out(self, hands: Workers) -> None:
-        if len(self._calls) >= hands.size:
+        # One more than there are workers each: the next shard is at hand when one is through.
+        most = 2 * hands.size
+        if len(self._calls) >= most:
             return
         topology = self._store.topology
         waiting = [state for state in self._ledger.shards(self._job.job_id, counters=False) if state.state == "waiting"]
@@ -333,7 +332,7 @@ class Driver:
         for state in reversed(waiting):
             if not state.held and state.shard not in calls:
                 free.setdefault(topology.cluster_of(state.shard).name, []).append(state.shard)
-        while len(self._calls) < hands.size:
+        while len(self._calls) < most:
             ready = [name for name, shards in free.items() if shards and self._not_before_s.get(name, 0) <= now_s]
             if not ready:
                 return

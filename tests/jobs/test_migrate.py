@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+import schemaless
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
-from schemaless.codec.registry import LEGACY
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
 from schemaless.jobs.migrate import MigrateSpec
@@ -122,10 +122,39 @@ def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body,
     assert next(fresh_store.get_stored_versions(rows[1], "A")).body == body
 
 
-def test_run_to_legacy_is_refused(fresh_store, migrate_store):
-    """From legacy to legacy there is nothing to do, and the way back is another command."""
-    with pytest.raises(InvalidInput, match="name a codec"):
-        migrate.run(migrate_store, LEGACY)
+def test_run_to_legacy_is_the_way_back(fresh_store, legacy, migrate_store):
+    """The same command brings JSON text back: every body is bare text again, and says what it said."""
+    before = everything(fresh_store)
+    migrate.run(migrate_store, MigrateSpec("json+zstd"))
+    migrate.run(migrate_store)
+    report = migrate.run(migrate_store, MigrateSpec("legacy"))
+    after = everything(fresh_store)
+
+    assert report.total().cells == 300
+    assert {describe_body(body).name for body, _, _ in after.values()} == {"legacy"}
+    assert {key: (json.loads(body), *rest) for key, (body, *rest) in after.items()} == {
+        key: (json.loads(body), *rest) for key, (body, *rest) in before.items()
+    }
+
+
+def test_run_takes_only_the_columns_and_codecs_that_are_asked_for(fresh_store, legacy, migrate_store):
+    """``sources`` and ``columns`` restrict; what is not meant keeps its bytes."""
+    migrate.run(migrate_store, MigrateSpec("json+zlib", columns=("A",)))
+    before = everything(fresh_store)
+    report = migrate.run(migrate_store, MigrateSpec("msgpack+zstd", sources=("json+zlib",)))
+    after = everything(fresh_store)
+
+    changed = {key for key in before if before[key] != after[key]}
+    assert len(changed) == report.total().cells
+    assert {key[1].column_name for key in changed} == {"A"}
+    assert {describe_body(before[key][0]).name for key in changed} == {"json+zlib"}
+    assert {describe_body(after[key][0]).name for key in changed} <= {"msgpack+zstd", "msgpack+none"}
+
+
+def test_run_refuses_what_cannot_be(fresh_store, migrate_store):
+    """A shard that is not there, a codec to itself."""
+    with pytest.raises(InvalidInput, match="nothing to do"):
+        MigrateSpec("legacy", sources=("legacy",))
     with pytest.raises(InvalidInput, match="0 to 3, got 4"):
         migrate.run(migrate_store, shards=[4])
 
@@ -204,40 +233,46 @@ def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, mi
     assert list(fresh_store.scan_shard(0, legacy_only=True)) == []
 
 
-def test_run_counts_a_cell_that_another_run_took_once(fresh_store, legacy, migrate_store):
-    """Two runs at once do each cell once, between them."""
+def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fresh_url, migrate_url):
+    """Each cell is done and counted once, between them."""
     reports = []
-    threads = [threading.Thread(target=lambda: reports.append(migrate.run(migrate_store))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with schemaless.connect(migrate_url) as other:
+        threads = [
+            threading.Thread(target=lambda store=store: reports.append(migrate.run(store)))
+            for store in (migrate_store, other)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
-    assert all(report.total().left == {} for report in reports)
-    assert sum(report.total().cells for report in reports) == 300
+    assert [report.total().left for report in reports] == [{}, {}]
+    assert {(report.job_id, report.total().cells, report.interruptions) for report in reports} == {(1, 300, 0)}
     assert all(not list(fresh_store.scan_shard(shard, legacy_only=True)) for shard in range(4))
     for row, column, ref_key, document in legacy:
         assert fresh_store.get_cell(row, column, ref_key).body == document
 
 
 def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
-    """Interrupted after some chunks, the next run does the rest; the end is that of an undisturbed run."""
-    monkeypatch.setattr(migrate, "_CHUNK_CELLS", 10)
-    original = migrate._replace
-    chunks: list[int] = []
+    """Interrupted after some blocks, the next run does the rest of the job; the end is that of an undisturbed run."""
+    monkeypatch.setattr(migrate, "_FIRST_ROWS", 10)
+    monkeypatch.setattr(migrate, "_MOST_ROWS", 10)
+    original = migrate._ShardWork._replace
+    blocks: list[int] = []
 
-    def breaks(store, shard, codec, cells, report) -> None:
-        if len(chunks) == 7:
+    def breaks(work, cells) -> None:
+        if len(blocks) == 7:
             raise KeyboardInterrupt
-        chunks.append(len(cells))
-        original(store, shard, codec, cells, report)
+        blocks.append(len(cells))
+        original(work, cells)
 
-    monkeypatch.setattr(migrate, "_replace", breaks)
+    monkeypatch.setattr(migrate._ShardWork, "_replace", breaks)
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
-    monkeypatch.setattr(migrate, "_replace", original)
+    monkeypatch.setattr(migrate._ShardWork, "_replace", original)
+    report = migrate.run(migrate_store)
 
-    assert migrate.run(migrate_store).total().cells == 300 - sum(chunks)
+    assert (report.job_id, report.total().cells, report.interruptions) == (1, 300, 0)
     for row, column, ref_key, document in legacy:
         assert fresh_store.get_cell(row, column, ref_key).body == document
 
