@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from schemaless.cli.archive import finalise, restore, verify
 from schemaless.cli.jobs import JobProgress, job_option, show_status, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
@@ -47,7 +48,8 @@ def migrate() -> None:
     """
 
 
-migrate.add_command(plan)
+for _verb in (plan, restore, verify, finalise):
+    migrate.add_command(_verb)
 
 
 @migrate.command()

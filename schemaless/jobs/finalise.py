@@ -43,7 +43,7 @@ class FinaliseReport:
 
 
 def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Originals | None:
-    """Return a job's originals; None for a job without an archive.
+    """Return a job's originals; None for a job without an archive, or one that was finalised and its archive deleted.
 
     Args:
         store: the datastore.
@@ -60,6 +60,8 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
         return None
     if own is not None and not named:
         if not Path(own).is_dir():
+            if job.state == "finalised":
+                return None
             raise InvalidInput(
                 f"job {job.job_id} keeps its originals in {own}, which is not here; name the folder by --archive, "
                 "every part of it where its runners were on several machines"
@@ -132,7 +134,7 @@ def finalise(
         on_fault=on_fault,
         on_ids=on_ids,
     )
-    result = FinaliseReport(job, report, _objections(report, states, originals, accept_left))
+    result = FinaliseReport(job, report, _objections(report, states, originals, accept_left, job.state == "finalised"))
     if result.refused:
         return result
     left = "".join(
@@ -147,7 +149,7 @@ def finalise(
 
 
 def _objections(
-    report: VerifyReport, states: Iterable[ShardState], originals: Originals | None, accept_left: bool
+    report: VerifyReport, states: Iterable[ShardState], originals: Originals | None, accept_left: bool, is_over: bool
 ) -> list[str]:
     accepted = {ERASED} if accept_left else set()
     found = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]
@@ -159,12 +161,19 @@ def _objections(
         found.append(
             f"{report.left.total():,} cells that the job left and named ({reasons}); --accept-left is for these"
         )
-    if originals is not None:
-        lacking = [
-            f"{state.shard} ({report.records[state.shard]:,} of {state.cells:,})"
-            for state in states
-            if report.records[state.shard] < state.cells
-        ]
-        if lacking:
-            found.append(f"originals are missing in the archive, of shards {', '.join(lacking)}; is all of it named?")
+    missing = None if originals is None or is_over else missing_originals(report, states)
+    if missing is not None:
+        found.append(missing)
     return found
+
+
+def missing_originals(report: VerifyReport, states: Iterable[ShardState]) -> str | None:
+    """Return which shards have fewer originals in the archive than bodies that were replaced; None where none has."""
+    lacking = [
+        f"{state.shard} ({report.records[state.shard]:,} of {state.cells:,})"
+        for state in states
+        if report.records[state.shard] < state.cells
+    ]
+    if not lacking:
+        return None
+    return f"originals are missing in the archive, of shards {', '.join(lacking)}; is all of it named?"

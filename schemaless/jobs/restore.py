@@ -48,6 +48,7 @@ class RestoreReport:
         already: cells whose body was the original.
         left: cells that were left as they are, by reason.
         failures: those, the first thousand of them.
+        jobs: whose originals these are.
         torn: files whose last frame is not whole, with its bytes; its cells were never replaced.
     """
 
@@ -61,6 +62,7 @@ class RestoreReport:
     already: int = 0
     left: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    jobs: set[int] = field(default_factory=set)
     torn: dict[Path, int] = field(default_factory=dict)
 
 
@@ -114,6 +116,7 @@ def restore(
             report.archived += len(chunk)
             on_cells(len(chunk))
         report.shards += 1
+    report.jobs = {file.job_id for file in originals.files}
     report.torn = originals.torn
     return report
 

@@ -1,0 +1,417 @@
+"""``schemaless migrate restore``, ``verify`` and ``finalise``: the way back, the proof, and the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.cli.jobs import job_option
+from schemaless.cli.options import id_total, open_store, shards_of, shards_option, url_option
+from schemaless.cli.output import (
+    EXIT_FAILED,
+    bytes_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.errors import InvalidInput
+from schemaless.jobs.archive import ArchiveFile
+from schemaless.jobs.check import Fault
+from schemaless.jobs.finalise import archive_of, missing_originals, named_failures
+from schemaless.jobs.finalise import finalise as finalise_job
+from schemaless.jobs.job import Job
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.originals import Originals
+from schemaless.jobs.restore import RestoreReport
+from schemaless.jobs.restore import restore as restore_cells
+from schemaless.jobs.verify import LAG_TIMEOUT_S, VerifyReport
+from schemaless.jobs.verify import verify as verify_cells
+from schemaless.store.datastore import Datastore
+
+_SHOWN = 20
+
+
+def _archive_option(*, required: bool, help_text: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--archive",
+        "folders",
+        type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+        multiple=True,
+        required=required,
+        metavar="DIR",
+        help=help_text,
+    )
+
+
+_replicas_option = click.option(
+    "--replicas/--no-replicas",
+    default=True,
+    show_default=True,
+    help="Compare with the replicas that the topology names.",
+)
+_lag_option = click.option(
+    "--lag-timeout",
+    "lag_timeout_s",
+    type=click.FloatRange(min=0),
+    default=LAG_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a replica that differs may take to catch up.",
+)
+
+
+@click.command()
+@url_option
+@_archive_option(required=True, help_text="The folder that 'migrate run --archive' named, or a part; may be repeated.")
+@job_option("Only what this job replaced.  [default: all jobs that are in there, the newest undone first]")
+@shards_option
+@click.option("--execute", is_flag=True, help="Really put bodies back; without it, they are only counted.")
+@json_option
+def restore(
+    url: str, folders: tuple[Path, ...], job_id: int | None, shards_text: str | None, execute: bool, as_json: bool
+) -> int:
+    """Put the exact original bytes back, from an archive.
+
+    A cell gets its original where its body is the one that the migration put there, or the same document in another
+    codec; what is neither is left and named. Keys, added_id and created_at stay. Stopped at any moment, the same
+    command goes on. Each shard's files are read and checked whole before its first cell is changed.
+
+    Works in one process, and waits for nothing: to go faster, run it several times side by side, each for other
+    --shards; to go gently, for a few shards at a time. Where runners were on several machines, each left a part of the
+    archive on its own: name them all.
+
+    \b
+    Examples:
+      schemaless migrate restore --archive /backup/originals
+      schemaless migrate restore --archive /backup/originals --execute
+      schemaless migrate restore --archive /backup/originals --job 3 --shards 0-255 --execute
+
+    Exit status: 0 done, 1 some cells were left, 3 stopped; the same command goes on.
+    """
+    with open_store(url) as store:
+        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
+        with progress("restoring" if execute else "counting", None, "cells") as advance:
+            report = restore_cells(store, folders, shards, job_id=job_id, execute=execute, on_cells=advance)
+        if execute:
+            _note_restore(store, report)
+    if as_json:
+        print_json(_restore_json(report, execute))
+    else:
+        _show_restore(report, execute)
+    if not execute:
+        note("nothing was changed; add --execute to do it")
+    return EXIT_FAILED if report.left else 0
+
+
+def _note_restore(store: Datastore, report: RestoreReport) -> None:
+    ledger = Ledger(store.catalog, store.name)
+    known = {job.job_id for job in ledger.jobs("migrate")}
+    for job_id in report.jobs & known:
+        ledger.note_event(job_id, f"restored {report.restored:,} cells in {report.shards:,} shards")
+
+
+def _show_restore(report: RestoreReport, execute: bool) -> None:
+    verb = "put back" if execute else "to put back"
+    out().print(
+        f"{report.restored:,} originals {verb}, in {report.shards:,} shards, from {report.files:,} files "
+        f"({bytes_text(report.archive_bytes)}): {report.bytes_before:,} body bytes "
+        f"{'became' if execute else 'would become'} {report.bytes_after:,}"
+    )
+    if report.already:
+        out().print(f"{report.already:,} cells have their original already")
+    for reason, cells in report.left.most_common():
+        out().print(f"{cells:,} left as they are: {reason}")
+    for failure in report.failures[:_SHOWN]:
+        out().print(f"  shard {failure.shard}, cell {failure.key}: {failure.message}", markup=False)
+    if report.left.total() > _SHOWN:
+        note(f"the first {_SHOWN} are shown; --json lists the first thousand")
+    _note_torn(report.torn)
+
+
+def _restore_json(report: RestoreReport, execute: bool) -> dict[str, Any]:
+    return {
+        "executed": execute,
+        "files": report.files,
+        "archive_bytes": report.archive_bytes,
+        "shards": report.shards,
+        "archived": report.archived,
+        "restored": report.restored,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "already": report.already,
+        "left": dict(report.left),
+        "failures": [{**asdict(failure), "row_key": str(failure.key.row_key)} for failure in report.failures],
+        "torn": {str(path): size for path, size in report.torn.items()},
+    }
+
+
+def _note_torn(torn: dict[Path, int]) -> None:
+    for path, size in sorted(torn.items()):
+        note(f"{path}: its last {size:,} bytes are torn: a runner ended there; their cells were never replaced")
+
+
+@click.command()
+@url_option
+@job_option("The migration whose work this is.  [default: the last one]")
+@shards_option
+@click.option("--sample", metavar="SHARE", help="Only a share of the cells, such as 1%, in blocks of neighbours.")
+@click.option("--seed", type=int, metavar="N", help="Draw the sample that this seed gives.")
+@_archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@click.option("--no-archive", is_flag=True, help="Do without the originals.")
+@_replicas_option
+@_lag_option
+@json_option
+def verify(
+    url: str,
+    job_id: int | None,
+    shards_text: str | None,
+    sample: str | None,
+    seed: int | None,
+    folders: tuple[Path, ...],
+    no_archive: bool,
+    replicas: bool,
+    lag_timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Prove what a migration left behind, whole or in a sample. Changes nothing.
+
+    \b
+    - Each cell decodes, is what a writer of this store would write, and is in the codec that the job was to give it;
+      cells that the job left and named are counted.
+    - Each replica that the topology names holds the same bytes, keys and times; what has not arrived is waited for.
+    - Each original in the archive has its cell still, under the same key, added_id and created_at, with the same
+      document.
+
+    Each fault is one line that names the cell. Readers and writers may go on meanwhile.
+
+    \b
+    Examples:
+      schemaless migrate verify
+      schemaless migrate verify --sample 1%
+      schemaless migrate verify --sample 1% --seed 3141592653 --no-replicas --json
+      schemaless migrate verify --job 3 --archive /mnt/db-1/originals --archive /mnt/db-2/originals
+
+    Exit status: 0 sound, 1 faults found.
+    """
+    if no_archive and folders:
+        raise InvalidInput("--archive and --no-archive contradict each other; give one of them")
+    faults = _Faults(as_json)
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        shards = shards_of(shards_text, store.shard_count)
+        job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
+        wanted = None
+        if job is not None and job.unfinished:
+            note(f"job {job.job_id} is {job.state}: that all is in its codec is not asked for yet")
+        elif job is not None and job.state != "aborted":
+            wanted = MigrateSpec.from_json(job.spec)
+        states = [] if job is None else [state for state in ledger.shards(job.job_id) if state.shard in set(shards)]
+        archive = None if no_archive else _archive(store, job, folders)
+        with progress("verifying", id_total(store, shards), "ids") as advance:
+            report = verify_cells(
+                store,
+                shards,
+                wanted=wanted,
+                named=[] if job is None else named_failures(ledger, job.job_id, states),
+                sample=None if sample is None else _share(sample),
+                seed=seed,
+                archive=archive,
+                replicas=replicas,
+                lag_timeout_s=lag_timeout_s,
+                on_fault=faults.add,
+                on_ids=advance,
+            )
+    whole = archive is not None and sample is None and job is not None and job.state != "finalised"
+    missing = missing_originals(report, states) if whole else None
+    if as_json:
+        print_json(
+            {
+                "job": None if job is None else job.job_id,
+                **_verify_json(report),
+                "missing_originals": missing,
+                "faults": faults.found,
+            }
+        )
+    else:
+        out().print(_verdict(report, archive))
+        _show_left(report.left)
+        if missing is not None:
+            out().print(missing, markup=False)
+        _note_torn(report.torn)
+    return EXIT_FAILED if report.faults or missing is not None else 0
+
+
+def _archive(store: Datastore, job: Job | None, folders: tuple[Path, ...]) -> Originals | None:
+    if job is not None:
+        return archive_of(store, job, folders)
+    return Originals.of(store, folders) if folders else None
+
+
+def _share(text: str) -> float:
+    number = text.removesuffix("%")
+    try:
+        return float(number) / (100 if number != text else 1)
+    except ValueError:
+        raise InvalidInput(f"--sample takes a share such as 1% or 0.01, got {text!r}") from None
+
+
+class _Faults:
+    """Prints faults as they are found, or keeps them for JSON."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self.found: list[dict[str, Any]] = []
+
+    def add(self, fault: Fault) -> None:
+        if not self._as_json:
+            out().print(str(fault), markup=False)
+            return
+        key = fault.key
+        self.found.append(
+            {
+                "kind": fault.kind,
+                "shard": fault.shard,
+                "row_key": None if key is None else str(key.row_key),
+                "column_name": None if key is None else key.column_name,
+                "ref_key": None if key is None else key.ref_key,
+                "added_id": fault.added_id,
+                "message": fault.message,
+            }
+        )
+
+
+def _verdict(report: VerifyReport, archive: Originals | None) -> str:
+    found = f"{report.faults.total():,} faults" if report.faults else "sound"
+    parts = [f"{found}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"]
+    parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]
+    if archive is not None:
+        parts.append(f"{report.archived:,} originals of {len(archive.files):,} files looked up")
+    if report.seed is not None:
+        parts.append(f"a sample of {report.blocks:,} of {report.blocks_of:,} blocks, --seed {report.seed}")
+    return "; ".join(parts)
+
+
+def _show_left(left: Counter[str]) -> None:
+    for reason, cells in left.most_common():
+        out().print(f"{cells:,} left by the job, and named: {reason}")
+
+
+def _verify_json(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "shards": report.shards,
+        "cells": report.cells,
+        "body_bytes": report.body_bytes,
+        "by_codec": dict(report.by_codec),
+        "left": dict(report.left),
+        "blocks": report.blocks,
+        "blocks_of": report.blocks_of,
+        "seed": report.seed,
+        "compared": dict(report.compared),
+        "archived": report.archived,
+        "torn": {str(path): size for path, size in report.torn.items()},
+        "fault_counts": dict(report.faults),
+    }
+
+
+@click.command()
+@url_option
+@job_option("The migration to end.  [default: the last one]")
+@_archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@click.option(
+    "--accept-left", is_flag=True, help="Accept cells that the job left and named, or that were erased since."
+)
+@_replicas_option
+@_lag_option
+@json_option
+def finalise(
+    url: str,
+    job_id: int | None,
+    folders: tuple[Path, ...],
+    accept_left: bool,
+    replicas: bool,
+    lag_timeout_s: float,
+    as_json: bool,
+) -> int:
+    """Verify all of a migration, and say which originals may be deleted. Deletes nothing.
+
+    Runs the whole of 'migrate verify' and counts the originals. Refuses while the job is not done, while a fault is
+    found, and while one body is left that the job should have replaced, such as one that was written in the old form
+    since; run the migration again then. Afterwards the job is called finalised, and its files are listed: delete them
+    when no way back to the exact first bytes is wanted any more. 'migrate run --to legacy' still gives JSON text back.
+
+    \b
+    Examples:
+      schemaless migrate finalise
+      schemaless migrate finalise --job 3 --accept-left
+      schemaless migrate finalise --json | jq -r '.files[].path' | xargs rm
+
+    Exit status: 0 finalised, 1 refused.
+    """
+    faults = _Faults(as_json)
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
+        if job is None:
+            raise InvalidInput("there is no migration yet; 'schemaless migrate run --execute' begins one")
+        shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+        with progress("verifying", id_total(store, shards), "ids") as advance:
+            result = finalise_job(
+                store,
+                job,
+                folders,
+                accept_left=accept_left,
+                replicas=replicas,
+                lag_timeout_s=lag_timeout_s,
+                on_fault=faults.add,
+                on_ids=advance,
+            )
+    if as_json:
+        print_json(
+            {
+                "job": job.job_id,
+                "state": result.job.state,
+                "refused": result.refused,
+                "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
+                "freed_bytes": result.freed_bytes,
+                **_verify_json(result.verified),
+                "faults": faults.found,
+            }
+        )
+        return EXIT_FAILED if result.refused else 0
+    _show_left(result.verified.left)
+    _note_torn(result.verified.torn)
+    if result.refused:
+        out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
+        return EXIT_FAILED
+    out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
+    _show_files(result.files, result.freed_bytes)
+    return 0
+
+
+def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
+    if not files:
+        out().print("it kept no originals, so there is nothing to delete")
+        return
+    out().print(f"{len(files):,} files of originals may be deleted now, {bytes_text(freed_bytes)}; nothing was deleted")
+    if len(files) <= _SHOWN:
+        print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])
+        return
+    by_folder: Counter[Path] = Counter()
+    for file in files:
+        by_folder[file.path.parent] += file.size_bytes
+    counts = Counter(file.path.parent for file in files)
+    print_table(
+        None,
+        ["folder", "files", "bytes"],
+        [[str(folder), f"{counts[folder]:,}", f"{size:,}"] for folder, size in sorted(by_folder.items())],
+    )
+    note("--json lists each file")

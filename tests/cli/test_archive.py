@@ -1,0 +1,159 @@
+"""``schemaless migrate restore``, ``verify`` and ``finalise``: exit statuses, output, nothing changed unless told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import schemaless
+from schemaless.jobs.ledger import Ledger
+from tests.jobs.originals import TEXTS, everything, load
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def before(fresh_store, new_row, migrate_url, invoke, tmp_path):
+    """A datastore that was migrated with an archive; gives what it was before."""
+    load(fresh_store, new_row)
+    cells = everything(fresh_store)
+    assert invoke("migrate", "run", "--execute", "--archive", tmp_path / "originals", url=migrate_url).code == 0
+    return cells
+
+
+def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url, fresh_store, before, tmp_path):
+    """Without --execute the same figures, and nothing changed; the job remembers it."""
+    migrated = everything(fresh_store)
+    command = ("migrate", "restore", "--archive", tmp_path / "originals")
+    dry = invoke(*command, url=migrate_url)
+    unchanged = everything(fresh_store) == migrated
+    some = invoke(*command, "--shards", "0,2", "--execute", "--json", url=migrate_url)
+    done = invoke(*command, "--execute", url=migrate_url)
+
+    assert (dry.code, some.code, done.code) == (0, 0, 0)
+    assert unchanged
+    assert dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards, from 4 files (")
+    assert dry.err.endswith("nothing was changed; add --execute to do it\n")
+    assert some.json["restored"] == sum(shard in (0, 2) for shard, _ in before)
+    assert (some.json["executed"], some.json["left"], some.json["failures"], some.json["torn"]) == (True, {}, [], {})
+    assert done.out.startswith(f"{len(TEXTS) - some.json['restored']} originals put back, in 4 shards, ")
+    assert f"{some.json['restored']} cells have their original already" in done.out
+    assert everything(fresh_store) == before
+    with schemaless.connect(migrate_url) as store:
+        events = Ledger(store.catalog, store.name).events(1)
+    assert events[-1][2] == f"restored {len(TEXTS) - some.json['restored']} cells in 4 shards"
+
+
+def test_restore_that_leaves_cells_is_exit_1_and_names_them(
+    invoke, migrate_url, fresh_store, before, tmp_path, by_hand
+):
+    """One line for each, with its reason; --json has them as objects."""
+    shard, added_id = next(iter(before))
+    sql = f"UPDATE `{fresh_store.shards.database(shard)}`.cell SET body='[1]' WHERE added_id={added_id}"
+    by_hand(fresh_store).execute(shard, sql.encode())
+    command = ("migrate", "restore", "--archive", tmp_path / "originals", "--execute")
+    plain, data = invoke(*command, url=migrate_url), invoke(*command, "--json", url=migrate_url)
+
+    assert (plain.code, data.code) == (1, 1)
+    assert "1 left as they are: Changed" in plain.out
+    assert f"  shard {shard}, cell {before[shard, added_id][0]}: its stored body is neither" in plain.out
+    assert [(left["shard"], left["added_id"], left["reason"]) for left in data.json["failures"]] == [
+        (shard, added_id, "Changed")
+    ]
+
+
+def test_verify_is_one_line_where_all_is_sound(invoke, migrate_url, before):
+    """Whole and sampled; the seed that is printed draws the same sample again."""
+    whole = invoke("migrate", "verify", url=migrate_url)
+    sampled = invoke("migrate", "verify", "--sample", "50%", "--json", url=migrate_url)
+    again = invoke("migrate", "verify", "--sample", "0.5", "--seed", sampled.json["seed"], url=migrate_url)
+    without = invoke("migrate", "verify", "--no-archive", "--no-replicas", "--shards", "1", url=migrate_url)
+
+    assert (whole.code, sampled.code, again.code, without.code) == (0, 0, 0, 0)
+    assert whole.out.startswith(f"sound: {len(TEXTS)} cells in 4 shards, ")
+    assert whole.out.endswith(f"; {len(TEXTS)} originals of 4 files looked up\n")
+    assert again.out.endswith(f"a sample of 4 of 4 blocks, --seed {sampled.json['seed']}\n")
+    assert "originals" not in without.out
+
+
+def test_verify_is_exit_1_with_one_line_for_each_fault(invoke, migrate_url, fresh_store, new_row, before):
+    """Legacy bodies that were written since are faults; so are originals that are missing."""
+    load(fresh_store, new_row, [b"[1]", b"[2]"])
+    plain = invoke("migrate", "verify", url=migrate_url)
+    data = invoke("migrate", "verify", "--json", url=migrate_url)
+
+    assert (plain.code, data.code) == (1, 1)
+    assert plain.out.count("NotReencoded: shard ") == 2
+    assert plain.out.splitlines()[-1].startswith(f"2 faults: {len(TEXTS) + 2} cells")
+    assert data.json["fault_counts"] == {"NotReencoded": 2}
+    assert [fault["kind"] for fault in data.json["faults"]] == ["NotReencoded"] * 2
+
+
+def test_verify_of_an_archive_that_is_not_whole_is_exit_1(invoke, migrate_url, before, tmp_path):
+    """A part of it on another machine: the shards are named, and a folder that is not here is told."""
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "originals").rename(elsewhere)
+    gone = invoke("migrate", "verify", url=migrate_url)
+    next(elsewhere.rglob("shard-0002*")).unlink()
+    part = invoke("migrate", "verify", "--archive", elsewhere, url=migrate_url)
+
+    assert (gone.code, part.code) == (2, 1)
+    assert "which is not here; name the folder by --archive" in gone.err
+    assert "originals are missing in the archive, of shards 2 (0 of " in part.out
+
+
+def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_url, fresh_store, new_row):
+    """Legacy or not."""
+    load(fresh_store, new_row)
+
+    assert invoke("migrate", "verify", url=migrate_url).out.startswith(f"sound: {len(TEXTS)} cells")
+    finalised = invoke("migrate", "finalise", url=migrate_url)
+    assert (finalised.code, "no migration yet" in finalised.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sample", "much"), "--sample takes a share such as 1% or 0.01, got 'much'"),
+        (("--sample", "100%"), "over 0 and below 1, got 1.0"),
+        (("--no-archive", "--archive", "."), "contradict each other"),
+        (("--archive", "nowhere"), "no folder"),
+    ],
+)
+def test_verify_that_cannot_be_run_is_exit_2(invoke, migrate_url, before, options, message):
+    """One line says what is wrong."""
+    result = invoke("migrate", "verify", *options, url=migrate_url)
+
+    assert result.code == 2
+    assert message in result.err
+
+
+def test_finalise_lists_the_files_and_deletes_none(invoke, migrate_url, before, tmp_path):
+    """Each file with its bytes; then they may go, and a later verify does without them."""
+    plain = invoke("migrate", "finalise", url=migrate_url)
+    data = invoke("migrate", "finalise", "--json", url=migrate_url)
+    files = sorted((tmp_path / "originals").rglob("*.zst"))
+
+    assert (plain.code, data.code) == (0, 0)
+    assert f"is finalised: {len(TEXTS)} cells verified\n4 files of originals may be deleted now, " in plain.out
+    assert all(f"{file} " in plain.out for file in files)
+    assert [(Path(file["path"]), file["bytes"]) for file in data.json["files"]] == [
+        (file, file.stat().st_size) for file in files
+    ]
+    assert (data.json["state"], data.json["refused"]) == ("finalised", [])
+    for file in files:
+        file.unlink()
+    assert invoke("migrate", "verify", url=migrate_url).code == 0
+
+
+def test_finalise_that_is_refused_is_exit_1_and_lists_nothing(invoke, migrate_url, fresh_store, new_row, before):
+    """A legacy body that was written since; after another run it is finalised."""
+    load(fresh_store, new_row, [json.dumps({"late": True}).encode()])
+    refused = invoke("migrate", "finalise", "--json", url=migrate_url)
+    plain = invoke("migrate", "finalise", url=migrate_url)
+
+    assert (refused.code, plain.code) == (1, 1)
+    assert (refused.json["refused"], refused.json["files"]) == (["1 NotReencoded"], [])
+    assert plain.out.splitlines()[-1] == f"job {refused.json['job']} is not finalised: 1 NotReencoded"
