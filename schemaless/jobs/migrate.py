@@ -30,6 +30,7 @@ from schemaless.jobs.tally import MigrateReport, ShardTally
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
+from schemaless.mysql.binary_log import binary_log, binary_log_point
 from schemaless.mysql.pool import Connection
 from schemaless.store.datastore import Datastore
 
@@ -213,12 +214,29 @@ def run(
     elif not job.unfinished:
         raise JobConflict(f"job {job.job_id} is {job.state}; run 'schemaless migrate run --execute' for a new one")
     on_job(job, new)
+    if new:
+        _measure_log(store, job, "before")
     driver = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn)
     with workers(count, dask) as hands:
         ended = driver.run(hands)
+    _measure_log(store, ended, "after")
     if ended.state == "aborted":
         raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
     return report_of(store, ended)
+
+
+def _measure_log(store: Datastore, job: Job, when: str) -> None:
+    """Note how far each cluster's binary log is, where it says so, and at the beginning how it will be written."""
+    full_images = MigrateSpec.from_json(job.spec).full_row_images
+    ledger = Ledger(store.catalog, store.name)
+    for state in ledger.clusters(job.job_id):
+        pool = store.shards.pool_for(store.topology.cluster(state.cluster).primary)
+        point = pool.run(binary_log_point)
+        measures: dict[str, Any] = {f"binary_log_{when}": point}
+        if when == "before":
+            log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
+            measures["binary_log"] = {**asdict(log), "settings": None}
+        ledger.measure_cluster(job.job_id, state.cluster, measures)
 
 
 def report_of(store: Datastore, job: Job) -> MigrateReport:
@@ -274,6 +292,10 @@ class _ShardWork:
         self._rows = _FIRST_ROWS
         self._statement_s = 0.0
         self._unverified: dict[int, bytes] = {}
+        full_images = self._spec.full_row_images
+        self._log_settings = store.shards.run(
+            self._shard, lambda connection: binary_log(connection, full_images=full_images)
+        ).settings
         self._verified_to = self._state.checkpoint
         self._left: list[tuple[StoredCell, str, str]] = []
         self._writer: ArchiveWriter | None = None
@@ -426,6 +448,8 @@ class _ShardWork:
         def operation(connection: Connection) -> int:
             nonlocal attempts
             attempts += 1
+            if self._log_settings is not None:
+                connection.ensure(self._log_settings)
             return connection.execute(sql).affected
 
         return self._store.shards.run(self._shard, operation, writes=True), attempts > 1

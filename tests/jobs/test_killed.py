@@ -191,30 +191,36 @@ def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url
     assert "nothing to do" in finish(migrate, *MIGRATE)
 
 
-@pytest.mark.parametrize("job", ["load", "migrate"])
-def test_server_killed_under_a_job_and_restarted_loses_nothing(own_servers, url, migrate, source, job):
+def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url, source):
     """Kill -9 of a MySQL server: the command says which server failed, and completes when run again."""
-    if job == "migrate":
-        finish(url, *load_arguments(source))
-        before = everything(url)
-    arguments = MIGRATE if job == "migrate" else load_arguments(source)
-    # The first server for a load, whose batches go to all shards; the second for a migration, so that one is half done.
-    server = own_servers[0 if job == "load" else 1]
-    count = counter(url, server, b"SUBSTRING(body,1,1)=x'C1'" if job == "migrate" else b"1")
-    as_role = migrate if job == "migrate" else url
-    process = start(as_role, *arguments)
+    server = own_servers[0]
+    count = counter(url, server, b"1")
+    process = start(url, *load_arguments(source))
     wait_until(lambda: count() >= 100, process)
     local_servers.kill(server)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     assert str(server.socket) in err
-    own_servers[own_servers.index(server)] = local_servers.start(server)
-    finish(as_role, *arguments)
+    own_servers[0] = local_servers.start(server)
+    finish(url, *load_arguments(source))
 
-    if job == "migrate":
-        assert everything(url) == undisturbed(before)
-    else:
-        assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
+    assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
+
+
+def test_server_killed_under_a_migration_and_restarted_is_waited_for(own_servers, url, migrate, source):
+    """Kill -9 of a primary: the run says so, waits, and goes on by itself when the server is there again."""
+    finish(url, *load_arguments(source))
+    before = everything(url)
+    server = own_servers[1]
+    count = counter(url, server, b"SUBSTRING(body,1,1)=x'C1'")
+    process = start(migrate, *MIGRATE)
+    wait_until(lambda: count() >= 100, process)
+    local_servers.kill(server)
+    own_servers[1] = local_servers.start(server)
+    _, err = process.communicate(timeout=120)
+
+    assert process.returncode == 0, err
+    assert everything(url) == undisturbed(before)
 
 
 UPGRADE = """
