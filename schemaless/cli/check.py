@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, out, print_json, progress
 from schemaless.errors import ShardIdentityMismatch
-from schemaless.jobs.check import Fault
+from schemaless.jobs.check import Fault, check_with_workers
 from schemaless.jobs.check import check as check_cells
+from schemaless.jobs.workers import workers as some_workers
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
 
@@ -19,8 +21,9 @@ from schemaless.store.datastore import Datastore
 @click.command()
 @url_option
 @shards_option
+@workers_options
 @json_option
-def check(url: str, shards_text: str | None, as_json: bool) -> int:
+def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_json: bool) -> int:
     """Decode every cell and verify its place.
 
     Looks at every cell: does its body decode, is it what a writer of this store would write, is its row in the right
@@ -31,6 +34,8 @@ def check(url: str, shards_text: str | None, as_json: bool) -> int:
     Examples:
       schemaless check
       schemaless check --shards 0-3 --json
+      schemaless check --workers 4
+      schemaless check --dask tcp://scheduler:8786
 
     Exit status: 0 clean, 1 faults found.
     """
@@ -55,8 +60,12 @@ def check(url: str, shards_text: str | None, as_json: bool) -> int:
 
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("checking", _id_total(store, shards), "ids") as advance:
-            report = check_cells(store, shards, on_fault=on_fault, on_ids=advance)
+        if workers == 1 and dask is None:
+            with progress("checking", _id_total(store, shards), "ids") as advance:
+                report = check_cells(store, shards, on_fault=on_fault, on_ids=advance)
+        else:
+            with some_workers(workers, dask) as hands, progress("checking", len(shards), "shards") as advance:
+                report = check_with_workers(store, hands, shards, on_fault=on_fault, on_shard=advance)
     if as_json:
         print_json(
             {

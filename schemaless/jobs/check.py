@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from schemaless.cell import CellKey, StoredCell, check_column_name, check_ref_key
 from schemaless.codec.envelope import check_canonical, describe_body
-from schemaless.errors import CorruptBody, InvalidCell, ShardIdentityMismatch
+from schemaless.errors import CorruptBody, InvalidCell, SchemalessError, ShardIdentityMismatch
+from schemaless.jobs.workers import Workers, run_shards, store_for
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore
+from schemaless.store.datastore import Datastore, Opening
+
+_MOST_FAULTS: Final = 10_000
+"""That a worker names of a shard; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,14 @@ class CheckReport:
     by_codec: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: CheckReport) -> None:
+        """Add another report to this one."""
+        self.shards += other.shards
+        self.cells += other.cells
+        self.body_bytes += other.body_bytes
+        self.by_codec.update(other.by_codec)
+        self.faults.update(other.faults)
+
 
 def check(
     store: Datastore,
@@ -86,6 +99,61 @@ def check(
             _check_cells(store, shard, report, fault, on_ids)
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             fault(type(error).__name__, shard, None, str(error))
+    return report
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a worker sends back of one shard."""
+
+    report: CheckReport
+    faults: list[Fault]
+    error: SchemalessError | None = None
+
+
+def check_one(opening: Opening, shard: int) -> _Found:
+    """Check one shard; runs in a worker."""
+    faults: list[Fault] = []
+    try:
+        report = check(
+            store_for(opening),
+            [shard],
+            on_fault=lambda fault: faults.append(fault) if len(faults) < _MOST_FAULTS else None,
+        )
+    except SchemalessError as error:
+        return _Found(CheckReport(), faults, error)
+    return _Found(report, faults)
+
+
+def check_with_workers(
+    store: Datastore,
+    hands: Workers,
+    shards: Iterable[int] | None = None,
+    *,
+    on_fault: Callable[[Fault], None] = lambda fault: None,
+    on_shard: Callable[[int], None] = lambda more: None,
+) -> CheckReport:
+    """``check`` with many workers, a shard at a time each.
+
+    Args:
+        store: the datastore.
+        hands: who works.
+        shards: as in ``check``.
+        on_fault: called with each fault, up to 10,000 of a shard, when that is through.
+        on_shard: called with 1 for each shard that is through.
+
+    Raises:
+        ServerError: as ``check``.
+    """
+    report = CheckReport()
+    chosen = range(store.shard_count) if shards is None else shards
+    for found in run_shards(hands, check_one, ((store.opening, shard) for shard in chosen)):
+        if found.error is not None:
+            raise found.error
+        report.add(found.report)
+        for fault in found.faults:
+            on_fault(fault)
+        on_shard(1)
     return report
 
 

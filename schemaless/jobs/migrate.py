@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from schemaless.cell import StoredCell, check_column_name
-from schemaless.cluster.topology import check_shard
+from schemaless.cluster.topology import Node, check_shard
 from schemaless.codec.envelope import counts_as
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
@@ -32,6 +32,7 @@ from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point
 from schemaless.mysql.pool import Connection
+from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
 
 LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
@@ -45,6 +46,7 @@ _MOST_BYTES: Final = 8 << 20
 _MOST_BLOCK_BYTES: Final = 16 << 20
 _ROUNDS: Final = 10
 _NEXT_PASS_S: Final = 5.0
+_REPLICA_WAIT_S: Final = 1.0
 
 VerifyAfter = Literal["primary", "replica"]
 
@@ -117,11 +119,17 @@ def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = No
         JobConflict: another unfinished job is about one of these shards.
     """
     chosen = sorted({check_shard(shard, store.shard_count) for shard in (shards or range(store.shard_count))})
+    clusters = {store.topology.cluster_of(shard).name: store.topology.cluster_of(shard) for shard in chosen}
+    alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
+    if spec.verify_after == "replica" and alone:
+        raise InvalidInput(
+            f"the catalog names no replica of {', '.join(alone)} to verify on; add it with "
+            "'schemaless topology add-replica', or verify on the primary"
+        )
     ledger = Ledger(store.catalog, store.name)
     found = _same(ledger, spec, chosen)
     if found is not None:
         return found, False
-    clusters = {store.topology.cluster_of(shard).name for shard in chosen}
     try:
         job = ledger.create("migrate", spec.as_json(), weights_of(store, chosen), clusters, versions(store))
     except JobConflict:
@@ -501,17 +509,32 @@ class _ShardWork:
             self._verified_to = self._state.checkpoint
             return
         expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._unverified.items()}
+        node = self._where_to_verify()
         ids = list(expected)
         for start_at in range(0, len(ids), _MOST_ROWS):
             sql = statements.select_digests(self._database, ids[start_at : start_at + _MOST_ROWS])
-            for added_id, digest in self._store.shards.rows(self._shard, sql):
+            found = self._store.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
+            for added_id, digest in found:
                 if digest != expected[int(added_id)]:
                     raise VerificationFailed(
-                        f"shard {self._shard}, added_id {added_id}: what is stored is not what was written a moment "
-                        "ago; something else writes bodies there, or the server lost a write. Nothing more was changed"
+                        f"shard {self._shard}, added_id {added_id}: what is stored on {node} is not what was written a "
+                        "moment ago; something else writes bodies there, or the server lost a write. Nothing more was "
+                        "changed"
                     )
         self._unverified = {}
         self._verified_to = self._state.checkpoint
+
+    def _where_to_verify(self) -> Node:
+        """Return the server to read from; a replica once it has what was written."""
+        if self._spec.verify_after == "primary":
+            return self._store.shards.node_of(self._shard)
+        node = self._store.shards.node_of(self._shard, "replica")
+        position = self._store.shards.run(self._shard, gtid_position)
+        while not self._store.shards.run_on(
+            node, self._shard, lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)
+        ):
+            self._run.gate()
+        return node
 
     def _leave(self, cell: StoredCell, reason: str, message: str) -> None:
         self._left.append((cell, reason, message))

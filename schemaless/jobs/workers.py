@@ -130,6 +130,13 @@ def _kept_for(opening: Opening) -> _Kept:
     return kept
 
 
+def store_for(opening: Opening) -> Datastore:
+    """Return a datastore that stays open in this worker from one call to the next."""
+    store = _kept_for(opening).store
+    assert store is not None
+    return store
+
+
 def _let_go() -> None:
     """Close what this thread has kept."""
     kept: _Kept | None = getattr(_kept, "kept", None)
