@@ -20,7 +20,7 @@ from schemaless.cli.output import (
     progress,
 )
 from schemaless.codec.registry import codec_named
-from schemaless.jobs.plan import Change, Plan
+from schemaless.jobs.plan import Change, Plan, Space
 from schemaless.jobs.plan import plan as make_plan
 from schemaless.store.sampling import Estimate
 
@@ -98,6 +98,8 @@ def _show_plan(result: Plan, as_json: bool) -> None:
         out().print("nothing to do: " + ("no" if taken.exact else "in the sample, no") + " body is left to re-encode")
     else:
         _show_change(result, total)
+    if result.space is not None:
+        _show_space(result.space, bool(result.columns))
     prefix = "" if taken.exact else "about "
     for reason, cells in result.kept_as_text.items():
         out().print(f"{prefix}{estimate_text(cells)} kept as JSON text, compressed: {reason}")
@@ -143,6 +145,21 @@ def _show_change(result: Plan, total: Change) -> None:
             f"binary log: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
             f"{estimate_text(log.full, bytes_text)} with full images"
         )
+
+
+def _show_space(space: Space, changes: bool) -> None:
+    known = "" if space.files.measured else ", at least: without the PROCESS privilege the server shows no more"
+    out().print(f"\nfiles now: {bytes_text(space.files.file_bytes)}{known}")
+    if changes:
+        out().print(
+            f"they will have grown by about {bytes_text(space.growth.mid)} at the end of the run, by "
+            f"{bytes_text(space.growth.high)} if nothing is purged meanwhile"
+        )
+    now, after = estimate_text(space.rebuilt_now, bytes_text), estimate_text(space.rebuilt_after, bytes_text)
+    out().print(
+        f"rebuilt they would have {now}" + (f", and {after} after the run" if changes else "") + "; for the largest "
+        f"shard's rebuild {bytes_text(space.largest_rebuild_bytes)} have to be free"
+    )
 
 
 def duration_text(seconds: float) -> str:
@@ -203,6 +220,16 @@ def _plan_json(result: Plan) -> dict[str, Any]:
         },
         "binary_log_bytes": result.binary_log
         and {"noblob": estimate_json(result.binary_log.noblob), "full": estimate_json(result.binary_log.full)},
+        "space": result.space
+        and {
+            "file_bytes": result.space.files.file_bytes,
+            "allocated_bytes": result.space.files.allocated_bytes,
+            "file_bytes_measured": result.space.files.measured,
+            "growth_bytes": estimate_json(result.space.growth),
+            "rebuilt_now_bytes": estimate_json(result.space.rebuilt_now),
+            "rebuilt_after_bytes": estimate_json(result.space.rebuilt_after),
+            "largest_rebuild_bytes": round(result.space.largest_rebuild_bytes),
+        },
     }
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Final
 
 from schemaless.cell import CellKey
-from schemaless.cluster.topology import check_shard
+from schemaless.cluster.topology import Node, check_shard
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Content, Layout, Packer, new_pages, rebuilt_file_bytes
+from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize, Row
 from schemaless.store.sampling import BOUNDS, Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
@@ -38,6 +40,9 @@ _IMAGE_BYTES: Final = 45
 _EVENT_BYTES: Final = 39
 _EVENT_ROWS_BYTES: Final = 8192
 """A rows event takes rows until it has so many bytes (``binlog_row_event_max_size``)."""
+
+_GROWN_BYTES: Final = (3 << 20, 8 << 20)
+"""How much longer the file of a shard got that had 5 to 100 MB of bodies in overflow pages: at least, and mostly."""
 
 _WRITE_SHARE: Final = Estimate(0.40, 0.57, 0.75)
 """Of a run's time, what is neither reading nor re-encoding: the UPDATEs. docs/migration-plan.md has where from."""
@@ -112,6 +117,26 @@ class BinaryLog:
     full: Estimate
 
 
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What the tables' files take, of all shards together, in bytes.
+
+    Attributes:
+        files: now, as far as the account may see.
+        growth: by how much they will have grown at the end of a run; the high one holds where nothing at all is purged
+            meanwhile.
+        rebuilt_now: after a rebuild without a run.
+        rebuilt_after: after a run and a rebuild.
+        largest_rebuild_bytes: free space that the rebuild of the largest shard needs meanwhile, beside its old file.
+    """
+
+    files: TableSize
+    growth: Estimate
+    rebuilt_now: Estimate
+    rebuilt_after: Estimate
+    largest_rebuild_bytes: float
+
+
 @dataclass(slots=True)
 class Plan:
     """What a run would find, do and cost.
@@ -128,6 +153,7 @@ class Plan:
         examples: some of those.
         run_time: None where there is nothing to do.
         binary_log: None where there is nothing to do.
+        space: what files take, and would take; None where a server's pages are not of the size that is known.
     """
 
     codec: str
@@ -141,6 +167,7 @@ class Plan:
     examples: list[Example]
     run_time: RunTime | None
     binary_log: BinaryLog | None
+    space: Space | None
 
     @property
     def cells(self) -> Estimate:
@@ -183,7 +210,7 @@ def plan(
     numbers = [
         check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
     ]
-    work = _Work(store, codec, sources, columns)
+    work = _Work(store, codec, sources, columns, _layouts(store, numbers))
     taken = sample(
         store.shards,
         numbers,
@@ -192,7 +219,7 @@ def plan(
         bounds=_EXACT if exact else bounds,
         on_window=on_window,
     )
-    return _plan(taken, work, len(numbers))
+    return _plan(taken, work, numbers)
 
 
 @dataclass(slots=True)
@@ -203,6 +230,7 @@ class _Work:
     codec: Codec
     sources: Collection[str] | None
     columns: Collection[str] | None
+    layouts: dict[int, Layout] | None
     examples: list[Example] = field(default_factory=list)
     read_s: float = 0.0
     recode_s: float = 0.0
@@ -212,19 +240,30 @@ class _Work:
     def measure(self, window: Window) -> Measured:
         values: Values = defaultdict(float)
         rows = body_bytes = 0
-        started = time.perf_counter()
-        recoding_s = 0.0
+        layout = MYSQL if self.layouts is None else self.layouts[window.shard]
+        kind = str(layout)
+        now, after = Packer(layout), Packer(layout)
+        waited = time.perf_counter()
         for row in window_rows(self.store.shards, window, self.size):
+            self.read_s += time.perf_counter() - waited
             rows += 1
             body_bytes += len(row[4])
+            after_bytes = None
             if self.columns is None or row[2] in self.columns:
-                recoding_s += self._add(row, window.shard, values)
-        self.read_s += time.perf_counter() - started - recoding_s
+                after_bytes = self._add(row, window.shard, values)
+            now.add(row[2], len(row[4]))
+            after.add(row[2], len(row[4]) if after_bytes is None else after_bytes)
+            if after_bytes is not None:
+                values["new pages", kind] += new_pages(row[2], len(row[4]), after_bytes, layout)
+            waited = time.perf_counter()
         values["rows",] = rows
+        for when, packer in (("now", now), ("after", after)):
+            for name, pages in asdict(packer.content()).items():
+                values[name, when, kind] += pages
         return Measured(values, rows, body_bytes)
 
-    def _add(self, row: Row, shard: int, values: Values) -> float:
-        """Add a row's values; return the seconds that it took to re-encode."""
+    def _add(self, row: Row, shard: int, values: Values) -> int | None:
+        """Add a row's values; return how long its body would be, or None where it would stay."""
         column, body = row[2], row[4]
         try:
             name = describe_body(body).name
@@ -233,20 +272,19 @@ class _Work:
         values["stored", column, name] += 1
         values["stored bytes", column, name] += len(body)
         if self.sources is not None and name not in self.sources:
-            return 0.0
+            return None
         started = time.perf_counter()
         try:
             recoded = None if counts_as(body, self.codec) else recode(body, self.codec)
         except _LEFT as error:
             self._leave(row, shard, error, values)
-            return time.perf_counter() - started
-        took_s = time.perf_counter() - started
+            return None
         if recoded is None or recoded.unchanged:
-            return took_s
-        self.recode_s += took_s
+            return None
+        self.recode_s += time.perf_counter() - started
         self.recoded_bytes += len(body)
         self._change(column, body, recoded, values)
-        return took_s
+        return len(recoded.body)
 
     def _change(self, column: str, body: bytes, recoded: Recoded, values: Values) -> None:
         before, after = len(body), len(recoded.body)
@@ -268,12 +306,12 @@ class _Work:
             self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
 
 
-def _plan(taken: Sample, work: _Work, shards: int) -> Plan:
+def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
     names = [name for _, name in taken.found("cells")]
     total = _change(taken, names)
     return Plan(
         codec=work.codec.name,
-        shards=shards,
+        shards=len(numbers),
         sample=taken,
         stored=[
             Stored(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
@@ -289,6 +327,7 @@ def _plan(taken: Sample, work: _Work, shards: int) -> Plan:
         examples=work.examples,
         run_time=_run_time(taken, work, total) if names else None,
         binary_log=BinaryLog(taken.total(("binlog", "noblob")), taken.total(("binlog", "full"))) if names else None,
+        space=_space(taken, work, numbers),
     )
 
 
@@ -316,3 +355,62 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
         read_bytes_per_s,
         recode_bytes_per_s,
     )
+
+
+def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
+    """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
+    found: dict[str, Layout] = {}
+    layouts = {}
+    for number in numbers:
+        cluster = store.topology.cluster_of(number)
+        if cluster.name not in found:
+            try:
+                found[cluster.name] = layout_of(store.shards.pool_for(cluster.primary))
+            except InvalidInput:
+                return None
+        layouts[number] = found[cluster.name]
+    return layouts
+
+
+def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
+    if work.layouts is None:
+        return None
+    by_node: dict[Node, list[int]] = {}
+    for number in numbers:
+        by_node.setdefault(work.store.shards.node_of(number), []).append(number)
+    sizes: list[TableSize] = []
+    for node, shards in by_node.items():
+        databases = [work.store.shards.database(shard) for shard in shards]
+        sizes += known_table_sizes(work.store.shards.pool_for(node), databases).values()
+    files = sum(sizes, TableSize(0, 0))
+    kinds = Counter(work.layouts[number] for number in numbers)
+    rebuilt = {
+        when: _sum(_rebuilt(taken, when, layout, shards) for layout, shards in kinds.items())
+        for when in ("now", "after")
+    }
+    pages = taken.total(*taken.found("new pages"))
+    unpurged = pages.high * PAGE_BYTES
+    least, usual = (len(numbers) * grown for grown in _GROWN_BYTES)
+    growth = Estimate(
+        min(unpurged, least), min(unpurged, max(usual, unpurged / 2)), unpurged + (usual if unpurged else 0)
+    )
+    largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
+    return Space(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
+
+
+def _rebuilt(taken: Sample, when: str, layout: Layout, shards: int) -> Estimate:
+    """Return what so many shards of the same size take together."""
+    parts = {each.name: taken.total((each.name, when, str(layout))) for each in fields(Content)}
+    low, mid, high = (
+        shards
+        * rebuilt_file_bytes(Content(**{name: getattr(part, bound) / shards for name, part in parts.items()}), layout)
+        for bound in ("low", "mid", "high")
+    )
+    return Estimate(low, mid, high)
+
+
+def _sum(estimates: Iterable[Estimate]) -> Estimate:
+    low = mid = high = 0.0
+    for estimate in estimates:
+        low, mid, high = low + estimate.low, mid + estimate.mid, high + estimate.high
+    return Estimate(low, mid, high)

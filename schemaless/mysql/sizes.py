@@ -1,10 +1,16 @@
-"""What tables take on disk, as InnoDB says."""
+"""What tables take on disk, as InnoDB says, and what it lays pages out by."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.mysql.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
 from schemaless.mysql.pool import Connection, NodePool
+
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,16 +20,23 @@ class TableSize:
     Attributes:
         file_bytes: the apparent length of its file.
         allocated_bytes: what the file system has set aside for it.
+        measured: False where the account may not see this: then both are what InnoDB's statistics add up to, which
+            leave some MB out and may be old.
     """
 
     file_bytes: int
     allocated_bytes: int
+    measured: bool = True
 
     def __add__(self, other: TableSize) -> TableSize:
-        return TableSize(self.file_bytes + other.file_bytes, self.allocated_bytes + other.allocated_bytes)
+        return TableSize(
+            self.file_bytes + other.file_bytes,
+            self.allocated_bytes + other.allocated_bytes,
+            self.measured and other.measured,
+        )
 
 
-def cell_table_sizes(pool: NodePool, databases: list[str]) -> dict[str, TableSize]:
+def cell_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
     """Return the size of each shard database's ``cell`` table.
 
     Args:
@@ -33,14 +46,63 @@ def cell_table_sizes(pool: NodePool, databases: list[str]) -> dict[str, TableSiz
     Raises:
         AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
     """
+    return _in_parts(pool, databases, _tablespaces)
 
-    def operation(connection: Connection) -> dict[str, TableSize]:
-        mariadb = connection.is_mariadb
-        view = b"INNODB_SYS_TABLESPACES" if mariadb else b"INNODB_TABLESPACES"
-        names = b",".join(b"'%b/cell'" % database.encode() for database in databases)
-        rows = connection.rows(
-            b"SELECT NAME, FILE_SIZE, ALLOCATED_SIZE FROM information_schema.%b WHERE NAME IN (%b)" % (view, names)
-        )
-        return {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
 
-    return pool.run(operation) if databases else {}
+def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
+    """Return what ``cell_table_sizes`` does or, for an account that may not see that, what the statistics say."""
+    try:
+        return cell_table_sizes(pool, databases)
+    except AccessDenied:
+        return _in_parts(pool, databases, _statistics)
+
+
+def _in_parts(
+    pool: NodePool,
+    databases: Sequence[str],
+    ask: Callable[..., dict[str, TableSize]],
+) -> dict[str, TableSize]:
+    found: dict[str, TableSize] = {}
+    for start in range(0, len(databases), _AT_ONCE):
+        part = databases[start : start + _AT_ONCE]
+        found |= pool.run(functools.partial(ask, databases=part))
+    return found
+
+
+def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+    view = b"INNODB_SYS_TABLESPACES" if connection.is_mariadb else b"INNODB_TABLESPACES"
+    names = b",".join(b"'%b/cell'" % database.encode() for database in databases)
+    rows = connection.rows(
+        b"SELECT NAME, FILE_SIZE, ALLOCATED_SIZE FROM information_schema.%b WHERE NAME IN (%b)" % (view, names)
+    )
+    return {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+
+
+def _statistics(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+    if not connection.is_mariadb:
+        connection.ensure(b"SET SESSION information_schema_stats_expiry=0")
+    names = b",".join(b"'%b'" % database.encode() for database in databases)
+    rows = connection.rows(
+        b"SELECT TABLE_SCHEMA, DATA_LENGTH+INDEX_LENGTH+DATA_FREE FROM information_schema.TABLES "
+        b"WHERE TABLE_NAME='cell' AND TABLE_SCHEMA IN (%b)" % names
+    )
+    return {str(name): TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+
+
+def layout_of(pool: NodePool) -> Layout:
+    """Return how a server lays pages out.
+
+    Raises:
+        InvalidInput: its pages are not of InnoDB's default size.
+    """
+
+    def operation(connection: Connection) -> Layout:
+        page_bytes, fill_factor = connection.rows(b"SELECT @@innodb_page_size, @@innodb_fill_factor")[0]
+        if int(page_bytes) != PAGE_BYTES:
+            raise InvalidInput(
+                f"{connection.node} has pages of {page_bytes} bytes (innodb_page_size), and sizes are predicted for "
+                f"pages of {PAGE_BYTES} bytes only"
+            )
+        return replace(MARIADB if connection.is_mariadb else MYSQL, fill_factor=int(fill_factor))
+
+    return pool.run(operation)

@@ -140,12 +140,14 @@ class Sample:
         windows: one of each stratum.
         measured: what was found, window by window.
         tiles: how many tiles there are in all.
+        ids: how many added_ids they are.
         seed: draws the same windows again, of the same datastore.
     """
 
     windows: list[Window]
     measured: list[Measured]
     tiles: int
+    ids: int
     seed: int
     level: float = LEVEL
 
@@ -175,13 +177,18 @@ class Sample:
     def total(self, *keys: Key) -> Estimate:
         """Return the sum of some values over the whole datastore, with its interval.
 
+        By the ratio to the added_ids of a window, whose sum is known: tiles differ by one or so.
+
         Source: stratified sampling with one unit of each stratum; the variance within a stratum is taken from the
         differences between neighbouring ones, which errs to the wider side (Wolter, Introduction to Variance
         Estimation, chapters 2.5 and 8).
         """
         values = [sum(found.values.get(key, 0) for key in keys) for found in self.measured]
-        mid = math.fsum(window.weight * value for window, value in zip(self.windows, values, strict=True))
-        half = self._half(values)
+        widths = [window.up_to - window.after for window in self.windows]
+        mid = self._weighted(values)
+        if not self.exact:
+            mid *= self.ids / self._weighted(widths)
+        half = self._half([value - mid / self.ids * width for value, width in zip(values, widths, strict=True)])
         # What was seen is there.
         return Estimate(max(mid - half, math.fsum(values)), mid, mid + half)
 
@@ -208,12 +215,15 @@ class Sample:
         """
         above = [sum(found.values.get(key, 0) for key in over) for found in self.measured]
         below = [sum(found.values.get(key, 0) for key in under) for found in self.measured]
-        total = math.fsum(window.weight * value for window, value in zip(self.windows, below, strict=True))
+        total = self._weighted(below)
         if not total:
             return None
-        mid = math.fsum(window.weight * value for window, value in zip(self.windows, above, strict=True)) / total
+        mid = self._weighted(above) / total
         half = self._half([(y - mid * x) / total for x, y in zip(below, above, strict=True)])
         return Estimate(max(0.0, mid - half), mid, mid + half)
+
+    def _weighted(self, values: Sequence[float]) -> float:
+        return math.fsum(window.weight * value for window, value in zip(self.windows, values, strict=True))
 
     def _half(self, values: Sequence[float]) -> float:
         """Return half the width of the interval of a total."""
@@ -350,6 +360,7 @@ def sample(
         [window._replace(tiles=window.tiles * stands_for) for window, _ in chosen],
         [measured for _, measured in chosen],
         tiles,
+        _id_count(spans),
         seed,
     )
 

