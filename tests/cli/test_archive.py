@@ -9,9 +9,10 @@ import pytest
 
 import schemaless
 from schemaless.jobs.ledger import Ledger
+from tests.faults.kinds import ONE_KIND
 from tests.jobs.originals import TEXTS, everything, load
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, ONE_KIND]
 
 
 @pytest.fixture
