@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,11 @@ import pytest
 
 from schemaless import ArchiveFailed, CorruptBody
 from schemaless.codec.envelope import is_enveloped
+from schemaless.codec.recode import recode
 from schemaless.jobs import archive, migrate
 from schemaless.jobs.archive import archive_files, read_archive
+from schemaless.jobs.finalise import finalise
+from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.originals import digest_of
 from schemaless.jobs.restore import restore
@@ -172,4 +176,87 @@ def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, m
     assert report.total().left.total() == len(unreadable) > 150
     restored = restore(migrate_store, [tmp_path])
     assert (restored.restored, restored.left) == (len(before) - len(unreadable), {})
+    assert everything(fresh_store) == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+import schemaless
+from schemaless.jobs import archive, migrate, restore
+from schemaless.store.shards import Shards
+
+where, url, folder = sys.argv[1:]
+calls = 0
+
+
+def dies(original, first=lambda *arguments: None, after=False):
+    def call(*arguments, **options):
+        global calls
+        calls += 1
+        if calls == 3 and not after:
+            first(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **options)
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return call
+
+
+if where == "half a frame":
+    archive.os.write = dies(os.write, lambda fd, data, write=os.write: write(fd, data[: len(data) // 2]))
+elif where == "before the sync":
+    archive.os.fdatasync = dies(os.fdatasync)
+elif where == "before the UPDATE":
+    archive.os.fdatasync = dies(os.fdatasync, after=True)
+elif where == "after the UPDATE":
+    migrate._ShardWork._update = dies(migrate._ShardWork._update, after=True)
+elif where == "restore":
+    restore._CHUNK_CELLS = 5
+    Shards.execute = dies(Shards.execute, after=True)
+migrate._FIRST_ROWS = migrate._MOST_ROWS = 3
+with schemaless.connect(url) as store:
+    if where == "restore":
+        restore.restore(store, [Path(folder)])
+    else:
+        migrate.run(store, migrate.MigrateSpec(archive=folder))
+"""
+
+
+@ONE_KIND
+def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
+    fresh_store, before, migrate_url, migrate_store, tmp_path
+):
+    """Kill -9 at each step of a chunk, and of the restore: what was replaced is archived, and the next run goes on."""
+
+    def killed(where: str) -> None:
+        command = [sys.executable, "-c", KILLED, where, migrate_url, str(tmp_path)]
+        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
+
+    replaced: set[tuple[int, int]] = set()
+    for where in ("half a frame", "before the sync", "before the UPDATE", "after the UPDATE"):
+        killed(where)
+        after = everything(fresh_store)
+        more = {place for place in before if after[place] != before[place]}
+        kept = originals(tmp_path)
+
+        assert replaced < more < before.keys(), where
+        assert more <= kept.keys(), where
+        assert all(kept[place].body == before[place][1] for place in kept)
+        replaced = more
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+
+    assert {place: recode(body).body for place, (_, body, _) in before.items()} == {
+        place: body for place, (_, body, _) in everything(fresh_store).items()
+    }
+    assert finalise(migrate_store, ledger.job(report.job_id)).refused == []
+    killed("restore")
+    partly = everything(fresh_store)
+    done = restore(migrate_store, [tmp_path])
+    assert 0 < done.restored < len(before)
+    assert sum(partly[place] == before[place] for place in before) == len(before) - done.restored
     assert everything(fresh_store) == before
