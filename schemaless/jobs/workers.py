@@ -38,6 +38,7 @@ _log = logging.getLogger("schemaless")
 _TURN_S: Final = 0.5
 _STOP_S: Final = 30.0
 _MOST_PAUSE_S: Final = 30.0
+_DASK_S: Final = 10.0
 _MOST_DEATHS: Final = 5
 """Workers that may die in a row without a shard getting through in between."""
 
@@ -176,7 +177,11 @@ class Workers:
         with suppress(RuntimeError, BrokenExecutor):
             if isinstance(self._executor, ThreadPoolExecutor) and not kill:
                 self._executor.submit(_let_go).result()
-        self._executor.shutdown(wait=not kill, cancel_futures=True)
+        if isinstance(self._executor, ThreadPoolExecutor | ProcessPoolExecutor):
+            self._executor.shutdown(wait=not kill, cancel_futures=True)
+        else:
+            # Dask's takes nothing else.
+            self._executor.shutdown(wait=False)
         self._end()
 
 
@@ -235,13 +240,13 @@ def _dask(count: int, address: str) -> Workers:
         raise InvalidInput("--dask needs the extra 'dask': pip install 'schemaless-store[dask]'") from None
     if address == "local":
         cluster = LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.ERROR
+            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
         )
         client = Client(cluster)
     else:
         cluster = None
         try:
-            client = Client(address, timeout="10s")
+            client = Client(address, timeout=_DASK_S)
         except (OSError, TimeoutError, ValueError) as error:
             raise InvalidInput(f"no Dask scheduler answers at {address!r}: {error}") from error
 

@@ -1,0 +1,233 @@
+"""Many workers on one job: processes and Dask give what one thread gives, and those that die are taken over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
+from schemaless.codec.envelope import DEFAULT_LIMITS
+from schemaless.codec.recode import recode
+from schemaless.jobs import migrate
+from schemaless.jobs import workers as workers_module
+from schemaless.jobs.check import check, check_with_workers
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.workers import workers
+from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.urls import parse_url
+from schemaless.store.datastore import Opening
+
+pytestmark = pytest.mark.mysql
+
+CELLS = 240
+
+
+@pytest.fixture
+def legacy(fresh_store, new_row):
+    """A datastore with legacy cells over four shards; gives what each body has to become, by key."""
+    cells = [
+        NewStoredCell(new_row(), "A", number, json.dumps({"n": number, "text": "word " * (number % 50)}).encode())
+        for number in range(CELLS)
+    ]
+    fresh_store.put_stored_cells(cells)
+    return {(cell.row_key, cell.ref_key): recode(cell.body).body for cell in cells}
+
+
+def bodies(store) -> dict[tuple, bytes]:
+    """Return every stored body by row and version."""
+    return {
+        (cell.row_key, cell.ref_key): cell.body
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store):
+    """Byte for byte, and the counts add up over them."""
+    report = migrate.run(migrate_store, count=2)
+
+    assert bodies(fresh_store) == legacy
+    assert (report.total().cells, report.interruptions, report.failures) == (CELLS, 0, [])
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    assert ledger.job(report.job_id).state == "done"
+    assert all(state.state == "done" and not state.held for state in ledger.shards(report.job_id))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
+    """On a local cluster of two workers; a check by such workers finds the same cells."""
+    pytest.importorskip("distributed")
+    report = migrate.run(migrate_store, count=2, dask="local")
+    with workers(2, "local") as hands:
+        checked = check_with_workers(fresh_store, hands)
+
+    assert bodies(fresh_store) == legacy
+    assert (report.total().cells, report.interruptions) == (CELLS, 0)
+    assert checked == check(fresh_store)
+
+
+def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
+    """As a check in one thread does."""
+    database = fresh_store.shards.database(2).encode()
+    by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
+    found, expected = [], []
+    with workers(2) as hands:
+        report = check_with_workers(fresh_store, hands, on_fault=found.append)
+    plain = check(fresh_store, on_fault=expected.append)
+
+    assert report == plain
+    assert found == expected
+    assert len(found) == 3
+
+
+def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
+    """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    hold = fresh_store.shards.database(0).encode()
+    with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
+        # A worker stands still in the middle of its shard while these rows are locked.
+        blocker.execute(b"START TRANSACTION")
+        blocker.execute(b"UPDATE `%b`.cell SET body=body" % hold)
+        reports = []
+        run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store, count=2)))
+        run.start()
+        eventually(lambda: ledger.jobs() and any(s.held for s in ledger.shards(1) if s.shard == 0), "shard 0 is taken")
+        held = next(state for state in ledger.shards(1) if state.shard == 0)
+        worker = int(held.runner.rpartition("/")[2].partition(".")[0])
+        eventually(lambda: ledger.shards(1)[3].state == "done", "others are through")
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda: ledger.shards(1)[0].epoch > held.epoch, "shard 0 is taken over")
+        blocker.execute(b"ROLLBACK")
+    run.join(60)
+
+    assert bodies(fresh_store) == legacy
+    assert reports[0].interruptions >= 1
+    assert ledger.job(1).state == "done"
+
+
+def die(*arguments: object) -> None:
+    """Be a worker that always dies."""
+    os._exit(9)
+
+
+def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store, monkeypatch):
+    """With an error that says so; the job can be gone on with."""
+    monkeypatch.setattr(migrate, "work", die)
+    monkeypatch.setattr(workers_module, "_MOST_DEATHS", 1)
+    with pytest.raises(WorkersDied, match="died 2 times"):
+        migrate.run(migrate_store, count=2)
+    monkeypatch.undo()
+    report = migrate.run(migrate_store)
+
+    assert report.job_id == 1
+    assert bodies(fresh_store) == legacy
+
+
+def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventually):
+    """From any terminal; nothing is replaced meanwhile."""
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    ledger.change_state(job.job_id, ("running",), "paused", "by a test")
+    before = bodies(fresh_store)
+    reports = []
+    run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store)))
+    run.start()
+    eventually(lambda: any(state.held for state in ledger.shards(job.job_id)), "a runner waits")
+    time.sleep(1.2)
+    meanwhile = bodies(fresh_store)
+    ledger.change_state(job.job_id, ("paused",), "running")
+    run.join(60)
+
+    assert meanwhile == before
+    assert bodies(fresh_store) == legacy
+    assert [report.job_id for report in reports] == [job.job_id]
+
+
+def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate_store, eventually):
+    """Its runners hear of it, and what is left is a new job's."""
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    ledger.change_state(job.job_id, ("running",), "paused", "by a test")
+    errors = []
+
+    def work() -> None:
+        try:
+            migrate.run(migrate_store)
+        except JobConflict as error:
+            errors.append(error)
+
+    run = threading.Thread(target=work)
+    run.start()
+    eventually(lambda: any(state.held for state in ledger.shards(job.job_id)), "a runner waits")
+    ledger.change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
+    run.join(60)
+    with pytest.raises(JobConflict, match="job 1 is aborted"):
+        migrate.run(migrate_store, job=ledger.job(1))
+    report = migrate.run(migrate_store)
+
+    assert "was aborted: by a test" in str(errors[0])
+    assert report.job_id == 2
+    assert bodies(fresh_store) == legacy
+
+
+def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_store):
+    """The slower of two runs is the one with a ceiling, as slow as that says."""
+    size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))
+    thresholds = migrate.Thresholds(max_mb_per_s=size / 1e6)
+    began = time.monotonic()
+    migrate.run(migrate_store, MigrateSpec(thresholds=thresholds), count=2)
+    taken = time.monotonic() - began
+
+    # Of four shards, the last waits until the bytes of the other three would be through.
+    assert taken > 0.6
+    assert bodies(fresh_store) == legacy
+
+
+def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
+    """A legacy body that comes in behind the checkpoint is caught by the next pass."""
+    monkeypatch.setattr(migrate, "_NEXT_PASS_S", 0.01)
+    original = migrate._ShardWork._save
+    late = []
+
+    def save(work) -> None:
+        if not late:
+            database = work._database.encode()
+            late.append(work._shard)
+            # As an old client would: the first cell of the shard, bare text again.
+            by_hand(fresh_store).execute(
+                work._shard, b"UPDATE `%b`.cell SET body='{\"late\": 1}' ORDER BY added_id LIMIT 1" % database
+            )
+        original(work)
+
+    monkeypatch.setattr(migrate._ShardWork, "_save", save)
+    report = migrate.run(migrate_store, MigrateSpec(follow=True))
+    passes = {state.shard: state.pass_number for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
+
+    assert report.total().cells == CELLS + 1
+    assert len(late) == 1
+    assert passes[late[0]] == 3
+    assert all(not list(fresh_store.scan_shard(shard, legacy_only=True)) for shard in range(4))
+
+
+def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store, monkeypatch):
+    """None, or a scheduler that is not there."""
+    with pytest.raises(InvalidInput, match="workers must be 1 or more, got 0"):
+        migrate.run(migrate_store, count=0)
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers_module, "_DASK_S", 0.5)
+    with pytest.raises(InvalidInput, match="no Dask scheduler answers at"):
+        migrate.run(migrate_store, dask="tcp://127.0.0.1:1")
+
+
+def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
+    """An ``Opening`` gives the same datastore, and shows no password."""
+    secret = Opening(parse_url("mysql://app:secret@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
+    with fresh_store.opening.open() as again:
+        assert (again.name, again.topology) == (fresh_store.name, fresh_store.topology)
+    assert "secret" not in repr(secret)
