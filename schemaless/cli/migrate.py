@@ -148,7 +148,9 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None)
 @click.option("--shards", "each_shard", is_flag=True, help="Show each shard.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
-    """Show how far a migration is, how fast, what it waits for, and when it may be through.
+    """Show how far a migration is.
+
+    And how fast, what it waits for, and when it may be through: with its spread, as far as shards differ in speed.
 
     \b
     Examples:
@@ -169,7 +171,14 @@ def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_js
 @url_option
 @job_option("The job.  [default: the unfinished one]")
 def pause(url: str, job_id: int | None) -> None:
-    """Have all runners of a job wait, wherever they are, within a second or two; they keep their shards."""
+    """Have a job wait.
+
+    All its runners, wherever they are, stand still within a second or two, and keep their shards.
+
+    \b
+    Example:
+      schemaless migrate pause
+    """
     _steer(url, job_id, ("running",), "paused")
 
 
@@ -177,7 +186,14 @@ def pause(url: str, job_id: int | None) -> None:
 @url_option
 @job_option("The job.  [default: the unfinished one]")
 def resume(url: str, job_id: int | None) -> None:
-    """Let a paused job go on. Where its runners are gone, 'migrate run --execute --job N' works on it."""
+    """Let a paused job go on.
+
+    Where its runners are gone, 'schemaless migrate run --execute --job N' works on it.
+
+    \b
+    Example:
+      schemaless migrate resume
+    """
     _steer(url, job_id, ("paused",), "running")
 
 
@@ -185,7 +201,14 @@ def resume(url: str, job_id: int | None) -> None:
 @url_option
 @job_option("The job.  [default: the unfinished one]")
 def abort(url: str, job_id: int | None) -> None:
-    """End a job for good. What it has re-encoded stays so, and is read as before; a new job does the rest."""
+    """End a job for good.
+
+    What it has re-encoded stays so, and is read as before; a new job does the rest, or the way back.
+
+    \b
+    Example:
+      schemaless migrate abort --job 3
+    """
     _steer(url, job_id, ("running", "paused"), "aborted")
 
 

@@ -52,7 +52,7 @@ def is_dead_here(runner: str) -> bool:
     found = _RUNNER.fullmatch(runner)
     if found is None or found["host"] != socket.gethostname() or found["space"] != _process_space():
         return False
-    return not any(_lives(int(pid)) for pid in (found["driver"], found["worker"]) if pid is not None)
+    return not _lives(int(found["worker"] or found["driver"]))
 
 
 def _process_space() -> str:

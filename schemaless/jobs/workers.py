@@ -385,6 +385,8 @@ class Driver:
 
     def _mourn(self, hands: Workers, error: Exception) -> None:
         self._deaths += 1
+        # All processes of a broken pool are gone.
+        self._ledger.release_dead(self._job.job_id, self._name)
         if self._deaths > _MOST_DEATHS:
             raise WorkersDied(
                 f"workers died {self._deaths} times without a shard getting through, the last with shards "
@@ -394,8 +396,6 @@ class Driver:
         _log.warning("a worker died (%s); its shards are taken over", error)
         self._calls.clear()
         hands.restart()
-        # All processes of a broken pool are gone.
-        self._ledger.release_dead(self._job.job_id, self._name)
 
     def _works(self, what: str) -> None:
         self._failing_since_s.pop(what, None)

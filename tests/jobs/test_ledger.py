@@ -189,5 +189,6 @@ def test_runner_of_this_machine_that_is_gone_is_known_to_be():
     assert not is_dead_here(here)
     assert is_dead_here(gone)
     assert not is_dead_here(f"{gone}/{here.split(' pid ')[1].split()[0]}.1")
+    assert is_dead_here(f"{here}/4194999.1")
     assert not is_dead_here(gone.replace("@", "@elsewhere-"))
     assert not is_dead_here("somebody else's name")
