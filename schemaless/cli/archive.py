@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import job_option
+from schemaless.cli.jobs import job_option, throttle_options
 from schemaless.cli.options import id_total, open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import (
     EXIT_FAILED,
@@ -33,6 +33,7 @@ from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.originals import Originals
 from schemaless.jobs.restore import RestoreReport
 from schemaless.jobs.restore import restore as restore_cells
+from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.verify import LAG_TIMEOUT_S, VerifyReport
 from schemaless.jobs.verify import verify as verify_cells
 from schemaless.store.datastore import Datastore
@@ -75,9 +76,18 @@ _lag_option = click.option(
 @job_option("Only what this job replaced.  [default: all jobs that are in there, the newest undone first]")
 @shards_option
 @click.option("--execute", is_flag=True, help="Really put bodies back; without it, they are only counted.")
+@throttle_options
+@click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
 @json_option
 def restore(
-    url: str, folders: tuple[Path, ...], job_id: int | None, shards_text: str | None, execute: bool, as_json: bool
+    url: str,
+    folders: tuple[Path, ...],
+    job_id: int | None,
+    shards_text: str | None,
+    execute: bool,
+    thresholds: Thresholds,
+    full_row_images: bool,
+    as_json: bool,
 ) -> int:
     """Put the exact original bytes back, from an archive.
 
@@ -85,9 +95,8 @@ def restore(
     codec; what is neither is left and named. Keys, added_id and created_at stay. Stopped at any moment, the same
     command goes on. Each shard's files are read and checked whole before its first cell is changed.
 
-    Works in one process, and waits for nothing: to go faster, run it several times side by side, each for other
-    --shards; to go gently, for a few shards at a time. Where runners were on several machines, each left a part of the
-    archive on its own: name them all.
+    Works in one process, and waits as a migration does: to go faster, run it several times side by side, each for other
+    --shards. Where runners were on several machines, each left a part of the archive on its own: name them all.
 
     \b
     Examples:
@@ -100,7 +109,17 @@ def restore(
     with open_store(url) as store:
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
         with progress("restoring" if execute else "counting", None, "cells") as advance:
-            report = restore_cells(store, folders, shards, job_id=job_id, execute=execute, on_cells=advance)
+            report = restore_cells(
+                store,
+                folders,
+                shards,
+                job_id=job_id,
+                execute=execute,
+                thresholds=thresholds,
+                full_row_images=full_row_images,
+                on_cells=advance,
+                on_wait=lambda cluster, reason: note(f"waits on {cluster}: {reason}"),
+            )
         if execute:
             _note_restore(store, report)
     if as_json:

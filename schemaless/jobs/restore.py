@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.archive import ArchivedCell
+from schemaless.jobs.gate import Gate
 from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.originals import (
@@ -26,7 +27,10 @@ from schemaless.jobs.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.jobs.throttle import Thresholds
 from schemaless.mysql import statements
+from schemaless.mysql.binary_log import binary_log
+from schemaless.mysql.pool import Connection
 from schemaless.store.datastore import Datastore
 
 _CHUNK_CELLS: Final = 200
@@ -78,7 +82,10 @@ def restore(
     *,
     job_id: int | None = None,
     execute: bool = True,
+    thresholds: Thresholds | None = None,
+    full_row_images: bool = False,
     on_cells: Callable[[int], None] = lambda more: None,
+    on_wait: Callable[[str, str], None] = lambda cluster, reason: None,
 ) -> RestoreReport:
     """Put originals back.
 
@@ -91,7 +98,10 @@ def restore(
         shards: only these shards; all that there are files of unless given.
         job_id: only what this job replaced.
         execute: False changes nothing, and counts what would be done.
+        thresholds: when to wait; never unless given.
+        full_row_images: leave the binary log's row images as the server has them.
         on_cells: called with how many archived cells it has come further.
+        on_wait: called with a cluster and the reason, when a wait begins.
 
     Raises:
         InvalidInput: a folder is missing, or there is nothing of these shards in them.
@@ -110,12 +120,14 @@ def restore(
     if execute:
         _refuse_beside_a_job(store, originals.shards())
     report = RestoreReport(files=len(originals.files), archive_bytes=originals.size_bytes)
-    for shard in originals.shards():
-        for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
-            _restore(store, shard, chunk, report, execute)
-            report.archived += len(chunk)
-            on_cells(len(chunk))
-        report.shards += 1
+    with Gate(store, thresholds if execute else None, on_wait) as gate:
+        for shard in originals.shards():
+            work = _Shard(store, shard, report, gate, execute, full_row_images)
+            for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
+                work.restore(chunk)
+                report.archived += len(chunk)
+                on_cells(len(chunk))
+            report.shards += 1
     report.jobs = {file.job_id for file in originals.files}
     report.torn = originals.torn
     return report
@@ -136,110 +148,122 @@ def _refuse_beside_a_job(store: Datastore, shards: Sequence[int]) -> None:
                 )
 
 
-def _restore(store: Datastore, shard: int, cells: list[ArchivedCell], report: RestoreReport, execute: bool) -> None:
-    pending = cells
-    first: dict[int, int] = {}
-    sent: set[int] = set()
-    for _ in range(_ROUNDS):
-        changes = []
-        for change in _classified(store, shard, pending, sent, report, first):
-            if execute:
-                changes.append(change)
+class _Shard:
+    """One shard's part of a restore."""
+
+    def __init__(
+        self, store: Datastore, shard: int, report: RestoreReport, gate: Gate, execute: bool, full_row_images: bool
+    ) -> None:
+        self._store = store
+        self._shard = shard
+        self._report = report
+        self._gate = gate
+        self._execute = execute
+        self._full_row_images = full_row_images
+        self._first: dict[int, int] = {}
+        self._sent: set[int] = set()
+
+    def restore(self, cells: list[ArchivedCell]) -> None:
+        """Give cells their originals; those that changed meanwhile are looked at again."""
+        pending = cells
+        self._first, self._sent = {}, set()
+        for _ in range(_ROUNDS):
+            changes = []
+            for change in self._classified(pending):
+                if self._execute:
+                    changes.append(change)
+                else:
+                    self._count(change.cell)
+            for sql, part in self._statements(changes):
+                self._gate.wait(self._shard, sum(len(change.cell.body) for change in part))
+                self._send(sql)
+                self._sent.update(change.cell.added_id for change in part)
+            pending = [change.cell for change in changes if change.cell.added_id in self._sent]
+            if not pending:
+                return
+        for cell in pending:
+            self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the restore again")
+
+    def _send(self, sql: bytes) -> None:
+        def operation(connection: Connection) -> None:
+            # A query for each statement, on whichever connection it is: one that is new has no settings yet.
+            binary_log(connection, full_images=self._full_row_images)
+            connection.execute(sql)
+
+        self._store.shards.run(self._shard, operation, writes=True)
+
+    def _classified(self, cells: Sequence[ArchivedCell]) -> Iterator[_Change]:
+        """Count the cells that have their original, or cannot have it; yield the others with what is stored."""
+        found = stored_digests(self._store, self._shard, (cell.added_id for cell in cells))
+        others: list[_Change] = []
+        for cell in cells:
+            stored = found.get(cell.added_id)
+            if stored is None:
+                self._leave(cell, "Erased", "it is not there any more")
+                continue
+            self._first.setdefault(cell.added_id, stored.body_bytes)
+            if stored.key != cell.key:
+                self._leave(cell, "OtherCell", f"added_id {cell.added_id} is cell {stored.key} in this datastore")
+            elif stored.digest == digest_of(cell.body):
+                if cell.added_id in self._sent:
+                    self._count(cell)
+                else:
+                    self._report.already += 1
+            elif stored.digest == cell.new_digest:
+                yield _Change(cell, stored)
             else:
-                _count(report, change.cell, first)
-        for sql, part in _statements(store, shard, changes, report):
-            store.shards.execute(shard, sql)
-            sent.update(change.cell.added_id for change in part)
-        pending = [change.cell for change in changes if change.cell.added_id in sent]
-        if not pending:
+                others.append(_Change(cell, stored))
+        yield from self._same_documents(others)
+
+    def _same_documents(self, others: Sequence[_Change]) -> Iterator[_Change]:
+        """Yield those whose stored body means what the original does."""
+        unread = {change.cell.added_id: change for change in others}
+        stored = (change.stored for change in others)
+        for added_id, body in bodies_of(self._store, self._shard, stored, _CHUNK_BYTES):
+            change = unread.pop(added_id)
+            if same_meaning(change.cell.body, body, self._store.opening.limits):
+                yield _Change(change.cell, change.stored._replace(digest=digest_of(body), body_bytes=len(body)))
+            else:
+                self._leave(
+                    change.cell,
+                    "Changed",
+                    "its stored body is neither the one that took the original's place nor the same document",
+                )
+        for change in unread.values():
+            self._leave(change.cell, "Erased", "it is not there any more")
+
+    def _statements(self, changes: Sequence[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
+        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
+        if not changes:
             return
-    for cell in pending:
-        _leave(report, shard, cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the restore again")
-
-
-def _classified(
-    store: Datastore,
-    shard: int,
-    cells: Sequence[ArchivedCell],
-    sent: set[int],
-    report: RestoreReport,
-    first: dict[int, int],
-) -> Iterator[_Change]:
-    """Count the cells that have their original, or cannot have it; yield the others with what is stored."""
-    found = stored_digests(store, shard, (cell.added_id for cell in cells))
-    others: list[_Change] = []
-    for cell in cells:
-        stored = found.get(cell.added_id)
-        if stored is None:
-            _leave(report, shard, cell, "Erased", "it is not there any more")
-            continue
-        first.setdefault(cell.added_id, stored.body_bytes)
-        if stored.key != cell.key:
-            _leave(report, shard, cell, "OtherCell", f"added_id {cell.added_id} is cell {stored.key} in this datastore")
-        elif stored.digest == digest_of(cell.body):
-            if cell.added_id in sent:
-                _count(report, cell, first)
-            else:
-                report.already += 1
-        elif stored.digest == cell.new_digest:
-            yield _Change(cell, stored)
-        else:
-            others.append(_Change(cell, stored))
-    originals = {change.cell.added_id: change for change in others}
-    for added_id, body in bodies_of(store, shard, (change.stored for change in others), _CHUNK_BYTES):
-        change = originals.pop(added_id)
-        if same_meaning(change.cell.body, body, store.opening.limits):
-            yield _Change(change.cell, change.stored._replace(digest=digest_of(body), body_bytes=len(body)))
-        else:
-            _leave(
-                report,
-                shard,
-                change.cell,
-                "Changed",
-                "its stored body is neither the one that took the original's place nor the same document",
+        sql = statements.replace_bodies(
+            self._store.shards.database(self._shard),
+            ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
+        )
+        packet = self._store.shards.run(self._shard, lambda connection: connection.max_allowed_packet)
+        if len(sql) <= packet - _PACKET_MARGIN_BYTES:
+            yield sql, changes
+        elif len(changes) == 1:
+            cell = changes[0].cell
+            self._leave(
+                cell,
+                "BodyTooLarge",
+                f"its original has {len(cell.body):,} bytes, and its UPDATE {len(sql):,}; raise the server's "
+                "max_allowed_packet",
             )
-    for change in originals.values():
-        _leave(report, shard, change.cell, "Erased", "it is not there any more")
+        else:
+            middle = len(changes) // 2
+            yield from self._statements(changes[:middle])
+            yield from self._statements(changes[middle:])
 
+    def _count(self, cell: ArchivedCell) -> None:
+        self._report.restored += 1
+        self._report.bytes_before += self._first[cell.added_id]
+        self._report.bytes_after += len(cell.body)
 
-def _statements(
-    store: Datastore, shard: int, changes: Sequence[_Change], report: RestoreReport
-) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-    """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-    if not changes:
-        return
-    sql = statements.replace_bodies(
-        store.shards.database(shard),
-        ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
-    )
-    limit = store.shards.run(shard, lambda connection: connection.max_allowed_packet) - _PACKET_MARGIN_BYTES
-    if len(sql) <= limit:
-        yield sql, changes
-    elif len(changes) == 1:
-        cell = changes[0].cell
-        _leave(
-            report,
-            shard,
-            cell,
-            "BodyTooLarge",
-            f"its original has {len(cell.body):,} bytes, and its UPDATE {len(sql):,}; raise the server's "
-            "max_allowed_packet",
-        )
-    else:
-        middle = len(changes) // 2
-        yield from _statements(store, shard, changes[:middle], report)
-        yield from _statements(store, shard, changes[middle:], report)
-
-
-def _count(report: RestoreReport, cell: ArchivedCell, first: dict[int, int]) -> None:
-    report.restored += 1
-    report.bytes_before += first[cell.added_id]
-    report.bytes_after += len(cell.body)
-
-
-def _leave(report: RestoreReport, shard: int, cell: ArchivedCell, reason: str, message: str) -> None:
-    report.left[reason] += 1
-    if len(report.failures) < _KEPT_FAILURES:
-        report.failures.append(
-            Failure(shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message)
-        )
+    def _leave(self, cell: ArchivedCell, reason: str, message: str) -> None:
+        self._report.left[reason] += 1
+        if len(self._report.failures) < _KEPT_FAILURES:
+            self._report.failures.append(
+                Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message)
+            )

@@ -185,7 +185,6 @@ from pathlib import Path
 
 import schemaless
 from schemaless.jobs import archive, migrate, restore
-from schemaless.store.shards import Shards
 
 where, url, folder = sys.argv[1:]
 calls = 0
@@ -216,7 +215,7 @@ elif where == "after the UPDATE":
     migrate._ShardWork._update = dies(migrate._ShardWork._update, after=True)
 elif where == "restore":
     restore._CHUNK_CELLS = 5
-    Shards.execute = dies(Shards.execute, after=True)
+    restore._Shard._send = dies(restore._Shard._send, after=True)
 migrate._FIRST_ROWS = migrate._MOST_ROWS = 3
 with schemaless.connect(url) as store:
     if where == "restore":

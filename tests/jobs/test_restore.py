@@ -8,13 +8,15 @@ import uuid
 
 import pytest
 
-from schemaless import CorruptArchive, InvalidInput, JobConflict
+from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
 from schemaless.jobs import restore as restore_job
 from schemaless.jobs.archive import ArchivedCell, ArchiveWriter, archive_files
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.restore import restore
+from schemaless.jobs.throttle import Thresholds
 from schemaless.mysql import statements
+from schemaless.mysql.binary_log import binary_log
 from tests.jobs.originals import TEXTS, everything, load, migrate
 
 pytestmark = pytest.mark.mysql
@@ -264,10 +266,8 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     packet = migrate_store.shards.run(place[0], lambda connection: connection.max_allowed_packet)
     monkeypatch.setattr(restore_job, "_PACKET_MARGIN_BYTES", packet - 10_000)
     sent = []
-    original = migrate_store.shards.execute
-    monkeypatch.setattr(
-        migrate_store.shards, "execute", lambda shard, sql: (sent.append(len(sql)), original(shard, sql))[1]
-    )
+    original = restore_job._Shard._send
+    monkeypatch.setattr(restore_job._Shard, "_send", lambda work, sql: (sent.append(len(sql)), original(work, sql))[1])
     report = restore(migrate_store, [tmp_path])
     after = everything(fresh_store)
 
@@ -276,3 +276,48 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     assert len(sent) > 4
     assert max(sent) <= 10_000
     assert [found for found in before if after[found] != before[found]] == [place]
+
+
+def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_store, tmp_path):
+    """A flag file holds it up, with the reason told; once it is gone, the restore goes on to its end."""
+    migrate(migrate_store, tmp_path)
+    migrated = everything(fresh_store)
+    flag = tmp_path / "wait"
+    flag.touch()
+    reasons = []
+
+    def told(cluster: str, reason: str) -> None:
+        reasons.append((cluster, reason))
+        assert everything(fresh_store) == migrated
+        flag.unlink()
+
+    thresholds = Thresholds(flag_file=str(flag), max_mb_per_s=1000)
+    report = restore(migrate_store, [tmp_path], thresholds=thresholds, on_wait=told)
+
+    assert report.restored == len(TEXTS)
+    assert [(cluster, str(flag) in reason) for cluster, reason in reasons] == [("cluster-1", True)]
+    assert everything(fresh_store) == before
+
+
+def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, migrate_url, tmp_path, monkeypatch):
+    """What it sends goes through sessions that are set as a migration's are; not so where full images are asked for."""
+    migrate(migrate_store, tmp_path)
+    seen: list[str] = []
+    original = restore_job._Shard._send
+
+    def send(work, sql):
+        original(work, sql)
+        ((image,),) = work._store.shards.rows(work._shard, b"SELECT @@session.binlog_row_image")
+        seen.append(image)
+
+    monkeypatch.setattr(restore_job._Shard, "_send", send)
+    with connect(migrate_url) as store:
+        may = store.shards.run(0, binary_log).row_image
+    with connect(migrate_url) as store:
+        restore(store, [tmp_path], [0, 1], full_row_images=True)
+    full = list(seen)
+    with connect(migrate_url) as store:
+        restore(store, [tmp_path], [2, 3])
+
+    assert set(full) == {"FULL"}
+    assert set(seen[len(full) :]) == {may}
