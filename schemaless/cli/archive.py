@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from schemaless.cli.jobs import job_option, throttle_options
+from schemaless.cli.jobs import job_option, throttle_options, workers_options
 from schemaless.cli.options import id_total, open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import (
     EXIT_FAILED,
@@ -34,8 +35,10 @@ from schemaless.jobs.originals import Originals
 from schemaless.jobs.restore import RestoreReport
 from schemaless.jobs.restore import restore as restore_cells
 from schemaless.jobs.throttle import Thresholds
-from schemaless.jobs.verify import LAG_TIMEOUT_S, VerifyReport
+from schemaless.jobs.verify import LAG_TIMEOUT_S, VerifyReport, verify_with_workers
 from schemaless.jobs.verify import verify as verify_cells
+from schemaless.jobs.workers import Workers
+from schemaless.jobs.workers import workers as some_workers
 from schemaless.store.datastore import Datastore
 
 _SHOWN = 20
@@ -188,6 +191,7 @@ def _note_torn(torn: dict[Path, int]) -> None:
 @click.option("--no-archive", is_flag=True, help="Do without the originals.")
 @_replicas_option
 @_lag_option
+@workers_options
 @json_option
 def verify(
     url: str,
@@ -199,6 +203,8 @@ def verify(
     no_archive: bool,
     replicas: bool,
     lag_timeout_s: float,
+    workers: int,
+    dask: str | None,
     as_json: bool,
 ) -> int:
     """Prove what a migration left behind, whole or in a sample. Changes nothing.
@@ -215,7 +221,7 @@ def verify(
     \b
     Examples:
       schemaless migrate verify
-      schemaless migrate verify --sample 1%
+      schemaless migrate verify --sample 1% --workers 4
       schemaless migrate verify --sample 1% --seed 3141592653 --no-replicas --json
       schemaless migrate verify --job 3 --archive /mnt/db-1/originals --archive /mnt/db-2/originals
 
@@ -235,20 +241,21 @@ def verify(
             wanted = MigrateSpec.from_json(job.spec)
         states = [] if job is None else [state for state in ledger.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
-        with progress("verifying", id_total(store, shards), "ids") as advance:
-            report = verify_cells(
-                store,
-                shards,
-                wanted=wanted,
-                named=[] if job is None else named_failures(ledger, job.job_id, states),
-                sample=None if sample is None else _share(sample),
-                seed=seed,
-                archive=archive,
-                replicas=replicas,
-                lag_timeout_s=lag_timeout_s,
-                on_fault=faults.add,
-                on_ids=advance,
-            )
+        options: dict[str, Any] = {
+            "wanted": wanted,
+            "named": [] if job is None else named_failures(ledger, job.job_id, states),
+            "sample": None if sample is None else _share(sample),
+            "seed": seed,
+            "archive": archive,
+            "replicas": replicas,
+            "lag_timeout_s": lag_timeout_s,
+            "on_fault": faults.add,
+        }
+        with _hands(store, shards, workers, dask) as (hands, advance):
+            if hands is None:
+                report = verify_cells(store, shards, on_ids=advance, **options)
+            else:
+                report = verify_with_workers(store, hands, shards, on_shard=advance, **options)
     whole = archive is not None and sample is None and job is not None and job.state != "finalised"
     missing = missing_originals(report, states) if whole else None
     if as_json:
@@ -275,12 +282,28 @@ def _archive(store: Datastore, job: Job | None, folders: tuple[Path, ...]) -> Or
     return Originals.of(store, folders) if folders else None
 
 
+@contextmanager
+def _hands(
+    store: Datastore, shards: list[int], count: int, dask: str | None
+) -> Iterator[tuple[Workers | None, Callable[[int], None]]]:
+    """Give workers, or None for this process alone, and what takes how far they are."""
+    if count == 1 and dask is None:
+        with progress("verifying", id_total(store, shards), "ids") as advance:
+            yield None, advance
+    else:
+        with some_workers(count, dask) as hands, progress("verifying", len(shards), "shards") as advance:
+            yield hands, advance
+
+
 def _share(text: str) -> float:
     number = text.removesuffix("%")
     try:
-        return float(number) / (100 if number != text else 1)
+        share = float(number) / (100 if number != text else 1)
     except ValueError:
-        raise InvalidInput(f"--sample takes a share such as 1% or 0.01, got {text!r}") from None
+        share = 0
+    if not 0 < share < 1:
+        raise InvalidInput(f"--sample takes a share over 0 and below 1, such as 1% or 0.01, got {text!r}")
+    return share
 
 
 class _Faults:
@@ -350,6 +373,7 @@ def _verify_json(report: VerifyReport) -> dict[str, Any]:
 )
 @_replicas_option
 @_lag_option
+@workers_options
 @json_option
 def finalise(
     url: str,
@@ -358,6 +382,8 @@ def finalise(
     accept_left: bool,
     replicas: bool,
     lag_timeout_s: float,
+    workers: int,
+    dask: str | None,
     as_json: bool,
 ) -> int:
     """Verify all of a migration, and say which originals may be deleted. Deletes nothing.
@@ -382,7 +408,7 @@ def finalise(
         if job is None:
             raise InvalidInput("there is no migration yet; 'schemaless migrate run --execute' begins one")
         shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
-        with progress("verifying", id_total(store, shards), "ids") as advance:
+        with _hands(store, shards, workers, dask) as (hands, advance):
             result = finalise_job(
                 store,
                 job,
@@ -390,8 +416,9 @@ def finalise(
                 accept_left=accept_left,
                 replicas=replicas,
                 lag_timeout_s=lag_timeout_s,
+                hands=hands,
                 on_fault=faults.add,
-                on_ids=advance,
+                on_step=advance,
             )
     if as_json:
         print_json(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.archive import ArchiveFile
@@ -16,7 +17,8 @@ from schemaless.jobs.job import Failure, Job, ShardState
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
 from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.originals import Originals
-from schemaless.jobs.verify import ERASED, LAG_TIMEOUT_S, VerifyReport, verify
+from schemaless.jobs.verify import ERASED, LAG_TIMEOUT_S, VerifyReport, verify, verify_with_workers
+from schemaless.jobs.workers import Workers
 from schemaless.store.datastore import Datastore
 
 
@@ -87,8 +89,9 @@ def finalise(
     accept_left: bool = False,
     replicas: bool = True,
     lag_timeout_s: float = LAG_TIMEOUT_S,
+    hands: Workers | None = None,
     on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_ids: Callable[[int], None] = lambda more: None,
+    on_step: Callable[[int], None] = lambda more: None,
 ) -> FinaliseReport:
     """Verify all that a job was about, and call it finalised where nothing speaks against that.
 
@@ -102,8 +105,9 @@ def finalise(
         accept_left: it is well that cells are left which the job has named, and that archived ones were erased since.
         replicas: as in ``verify``.
         lag_timeout_s: as in ``verify``.
+        hands: who verifies; this process itself unless given.
         on_fault: as in ``verify``.
-        on_ids: as in ``verify``.
+        on_step: as ``on_ids`` of ``verify``, or ``on_shard`` of ``verify_with_workers``.
 
     Raises:
         JobConflict: the job is not done.
@@ -123,17 +127,19 @@ def finalise(
     ledger = Ledger(store.catalog, store.name)
     states = ledger.shards(job.job_id)
     originals = archive_of(store, job, folders)
-    report = verify(
-        store,
-        [state.shard for state in states],
-        wanted=MigrateSpec.from_json(job.spec),
-        named=named_failures(ledger, job.job_id, states),
-        archive=originals,
-        replicas=replicas,
-        lag_timeout_s=lag_timeout_s,
-        on_fault=on_fault,
-        on_ids=on_ids,
-    )
+    shards = [state.shard for state in states]
+    options: dict[str, Any] = {
+        "wanted": MigrateSpec.from_json(job.spec),
+        "named": named_failures(ledger, job.job_id, states),
+        "archive": originals,
+        "replicas": replicas,
+        "lag_timeout_s": lag_timeout_s,
+        "on_fault": on_fault,
+    }
+    if hands is None:
+        report = verify(store, shards, on_ids=on_step, **options)
+    else:
+        report = verify_with_workers(store, hands, shards, on_shard=on_step, **options)
     result = FinaliseReport(job, report, _objections(report, states, originals, accept_left, job.state == "finalised"))
     if result.refused:
         return result

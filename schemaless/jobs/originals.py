@@ -133,6 +133,10 @@ class Originals:
         """Return the shards that there are files of."""
         return sorted({file.shard for file in self.files})
 
+    def only(self, shard: int) -> Originals:
+        """Return a shard's files alone, for a worker."""
+        return Originals([file for file in self.files if file.shard == shard])
+
     def of_shard(self, shard: int) -> Iterator[ArchivedCell]:
         """Yield a shard's cells: the newest job's first, each cell once a job, as it was archived last.
 

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from schemaless.cell import CellKey, StoredCell
 from schemaless.cluster.topology import Node, check_shard
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
-from schemaless.errors import CorruptBody, InvalidInput, ServerError, ShardIdentityMismatch
+from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError, ShardIdentityMismatch
 from schemaless.jobs.archive import ArchivedCell
 from schemaless.jobs.check import Fault, faults_of
 from schemaless.jobs.job import Failure
@@ -37,8 +37,9 @@ from schemaless.jobs.originals import (
     stored_digests,
 )
 from schemaless.jobs.replicas import ReplicaLags, differing, top_beyond
+from schemaless.jobs.workers import Workers, run_shards, store_for
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore
+from schemaless.store.datastore import Datastore, Opening
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
@@ -83,6 +84,21 @@ class VerifyReport:
     records: Counter[int] = field(default_factory=Counter)
     torn: dict[Path, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: VerifyReport) -> None:
+        """Add another report to this one; the seed stays."""
+        self.shards += other.shards
+        self.cells += other.cells
+        self.body_bytes += other.body_bytes
+        self.by_codec.update(other.by_codec)
+        self.left.update(other.left)
+        self.blocks += other.blocks
+        self.blocks_of += other.blocks_of
+        self.compared.update(other.compared)
+        self.archived += other.archived
+        self.records.update(other.records)
+        self.torn.update(other.torn)
+        self.faults.update(other.faults)
 
 
 def verify(
@@ -157,6 +173,85 @@ def verify(
             work.report.records[shard] = archive.records[shard]
             work.report.torn.update(archive.torn)
     return work.report
+
+
+def verify_with_workers(
+    store: Datastore,
+    hands: Workers,
+    shards: Iterable[int] | None = None,
+    *,
+    wanted: MigrateSpec | None = None,
+    named: Iterable[Failure] = (),
+    sample: float | None = None,
+    seed: int | None = None,
+    archive: Originals | None = None,
+    replicas: bool = True,
+    lag_timeout_s: float = LAG_TIMEOUT_S,
+    on_fault: Callable[[Fault], None] = lambda fault: None,
+    on_shard: Callable[[int], None] = lambda more: None,
+) -> VerifyReport:
+    """``verify`` with many workers, a shard at a time each; they need the archive's files where this process has them.
+
+    Args:
+        store: the datastore.
+        hands: who works.
+        shards: as in ``verify``, and so are the next ones.
+        wanted: what the bodies should be in.
+        named: cells that the job left.
+        sample: the share of blocks to look at.
+        seed: for the sample.
+        archive: the originals.
+        replicas: whether to compare with them.
+        lag_timeout_s: how long a replica may take.
+        on_fault: called with the faults of a shard when that is through.
+        on_shard: called with 1 for each shard that is through.
+
+    Raises:
+        SchemalessError: as ``verify``.
+    """
+    total = VerifyReport()
+    if sample is not None:
+        total.seed = secrets.randbits(32) if seed is None else seed
+    names: dict[int, list[Failure]] = {}
+    for left in named:
+        names.setdefault(left.shard, []).append(left)
+    told: Counter[str] = Counter()
+
+    def arguments(shard: int) -> tuple[Any, ...]:
+        options = {
+            "wanted": wanted,
+            "named": names.get(shard, []),
+            "sample": sample,
+            "seed": total.seed,
+            "archive": None if archive is None else archive.only(shard),
+            "replicas": replicas,
+            "lag_timeout_s": lag_timeout_s,
+        }
+        return store.opening, shard, options
+
+    chosen = range(store.shard_count) if shards is None else shards
+    for found in run_shards(hands, verify_one, map(arguments, chosen)):
+        if isinstance(found, SchemalessError):
+            raise found
+        report, faults = found
+        total.add(report)
+        for fault in faults:
+            told[fault.kind] += 1
+            if told[fault.kind] <= FAULTS_TOLD:
+                on_fault(fault)
+        on_shard(1)
+    return total
+
+
+def verify_one(
+    opening: Opening, shard: int, options: Mapping[str, Any]
+) -> tuple[VerifyReport, list[Fault]] | SchemalessError:
+    """Verify one shard; runs in a worker."""
+    faults: list[Fault] = []
+    try:
+        return verify(store_for(opening), [shard], on_fault=faults.append, **options), faults
+    except SchemalessError as error:
+        return error
 
 
 class _Verification:

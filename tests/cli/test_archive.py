@@ -117,8 +117,8 @@ def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_ur
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sample", "much"), "--sample takes a share such as 1% or 0.01, got 'much'"),
-        (("--sample", "100%"), "over 0 and below 1, got 1.0"),
+        (("--sample", "much"), "--sample takes a share over 0 and below 1, such as 1% or 0.01, got 'much'"),
+        (("--sample", "100%"), "over 0 and below 1, such as 1% or 0.01, got '100%'"),
         (("--no-archive", "--archive", "."), "contradict each other"),
         (("--archive", "nowhere"), "no folder"),
     ],

@@ -12,7 +12,8 @@ from schemaless.jobs import migrate
 from schemaless.jobs import verify as verify_job
 from schemaless.jobs.finalise import archive_of
 from schemaless.jobs.migrate import MigrateSpec
-from schemaless.jobs.verify import verify
+from schemaless.jobs.verify import verify, verify_with_workers
+from schemaless.jobs.workers import workers
 from schemaless.local.description import LocalServer
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
@@ -109,6 +110,30 @@ def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job, monk
     for wrong in (0, 1, -0.1, 2):
         with pytest.raises(InvalidInput, match="over 0 and below 1"):
             verify(migrate_store, sample=wrong)
+
+
+def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_hand):
+    """Processes, a shard at a time: the same report, faults, and sample."""
+    place = next(iter(everything(fresh_store)))
+    change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
+    options = {"wanted": MigrateSpec.from_json(job.spec), "sample": 0.9, "seed": 3}
+    alone, together = [], []
+    one = verify(migrate_store, archive=archive_of(migrate_store, job), on_fault=alone.append, **options)
+    shards: list[int] = []
+    with workers(2) as hands:
+        many = verify_with_workers(
+            migrate_store,
+            hands,
+            archive=archive_of(migrate_store, job),
+            on_fault=together.append,
+            on_shard=shards.append,
+            **options,
+        )
+
+    assert many == one
+    assert many.faults == {"NotReencoded": 1, "ArchivedChanged": 1}
+    assert sorted(together, key=str) == sorted(alone, key=str)
+    assert shards == [1] * 4
 
 
 # ---- replicas
