@@ -30,7 +30,7 @@ _SIZE = re.compile(r"([0-9][0-9,_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([
 _MULTIPLES: Final = {"": 1, "k": 10**3, "m": 10**6}
 
 
-def _size(value: str) -> float:
+def size_of(value: str) -> float:
     """Return bytes: ``2822``, ``20KB`` (1,000s), ``512GiB`` (1,024s)."""
     number, unit = _split(value)
     if number is None:
@@ -93,18 +93,18 @@ def capacity() -> None:
 )
 @click.option(
     "--bytes-per-document",
-    type=_size,
+    type=size_of,
     metavar="SIZE",
     required=True,
     help="What one takes on disk: 2822, 20KB, 4KiB. Body, row and index; body bytes alone flatter the answer.",
 )
 @click.option(
     "--bytes-per-document-after",
-    type=_size,
+    type=size_of,
     metavar="SIZE",
     help="The same after re-encoding; shows both side by side.",
 )
-@click.option("--disk", type=_size, metavar="SIZE", required=True, help="Each host's disk: 1TB, 512GiB.")
+@click.option("--disk", type=size_of, metavar="SIZE", required=True, help="Each host's disk: 1TB, 512GiB.")
 @click.option(
     "--overhead",
     type=_share,

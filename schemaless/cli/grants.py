@@ -35,7 +35,7 @@ _MEANS: dict[Role, str] = {
 @click.option("--server", metavar="SERVER", help="Only what is for this server, such as db-1:3306.")
 @click.option("--replicas", is_flag=True, help="Also for replicas; they take accounts from their primary as a rule.")
 @click.option("--lock-tables", is_flag=True, help="With tail: for servers that do not show metadata locks.")
-@click.option("--no-server-wide", is_flag=True, help="With migrate: nothing on *.*; see the page on operations.")
+@click.option("--no-server-wide", is_flag=True, help="With migrate, admin: nothing on *.*; see the page on operations.")
 @click.option("--partial-revokes", is_flag=True, help="For servers that run with partial_revokes=ON.")
 @json_option
 def grants(

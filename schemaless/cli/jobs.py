@@ -165,8 +165,8 @@ class JobProgress:
 def _line(status: JobStatus) -> str:
     parts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     parts.append(f"{status.done} of {len(status.shards)} shards through")
-    cells = sum(state.cells for state in status.shards)
-    parts.append(f"{cells:,} cells re-encoded")
+    if status.job.kind == "migrate":
+        parts.append(f"{sum(state.cells for state in status.shards):,} cells re-encoded")
     if status.mb_per_s is not None:
         parts.append(f"{status.mb_per_s:.1f} MB/s by {status.runners} runners")
     if status.eta is not None:
@@ -182,8 +182,9 @@ def _picture(status: JobStatus) -> Group:
         ProgressBar(total=1.0, completed=status.fraction, width=40),
         Text(f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"),
     )
-    cells = sum(state.cells for state in status.shards)
-    facts = [f"{status.done} of {len(status.shards)} shards through", f"{cells:,} cells re-encoded"]
+    facts = [f"{status.done} of {len(status.shards)} shards through"]
+    if status.job.kind == "migrate":
+        facts.append(f"{sum(state.cells for state in status.shards):,} cells re-encoded")
     if status.mb_per_s is not None:
         facts.append(f"{status.mb_per_s:.1f} MB/s by {status.runners} runners")
     if status.eta is not None:
@@ -200,6 +201,8 @@ def _eta(eta: Eta) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration for people, two units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:

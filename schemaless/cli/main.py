@@ -32,6 +32,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "dump": ("schemaless.cli.load", "dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
     "migrate": ("schemaless.cli.migrate", "migrate", "Re-encode bodies in place."),
+    "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
     "capacity": ("schemaless.cli.capacity", "capacity", "How long the disks last."),
     "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
 }

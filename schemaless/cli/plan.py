@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from schemaless.cli.jobs import duration
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import (
     bytes_text,
@@ -134,7 +135,7 @@ def _show_change(result: Plan, total: Change) -> None:
     if result.run_time is not None:
         run = result.run_time
         out().print(
-            f"time of one worker, without waits: {estimate_text(run.seconds, duration_text)}, as bodies were read at "
+            f"time of one worker, without waits: {estimate_text(run.seconds, duration)}, as bodies were read at "
             f"{run.read_bytes_per_s / 1e6:,.0f} MB/s\nand re-encoded and verified at "
             f"{run.recode_bytes_per_s / 1e6:,.0f} MB/s here, just now; the UPDATEs were not tried, they are taken "
             "to be 40 to 75 % of it"
@@ -160,14 +161,6 @@ def _show_space(space: Space, changes: bool) -> None:
         f"rebuilt they would have {now}" + (f", and {after} after the run" if changes else "") + "; for the largest "
         f"shard's rebuild {bytes_text(space.largest_rebuild_bytes)} have to be free"
     )
-
-
-def duration_text(seconds: float) -> str:
-    """Return a time for people: ``0.4 s``, ``35 s``, ``12 min``, ``3.5 h``, ``4.2 days``."""
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _less(change: Change) -> str:

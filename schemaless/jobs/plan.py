@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.cell import CellKey
@@ -19,7 +19,8 @@ from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
-from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Content, Layout, Packer, new_pages, rebuilt_file_bytes
+from schemaless.jobs.sizing import content_values, rebuilt_files
+from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize, Row
@@ -258,8 +259,7 @@ class _Work:
             waited = time.perf_counter()
         values["rows",] = rows
         for when, packer in (("now", now), ("after", after)):
-            for name, pages in asdict(packer.content()).items():
-                values[name, when, kind] += pages
+            values.update(content_values(packer.content(), when, kind))
         return Measured(values, rows, body_bytes)
 
     def _add(self, row: Row, shard: int, values: Values) -> int | None:
@@ -385,7 +385,7 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {
-        when: _sum(_rebuilt(taken, when, layout, shards) for layout, shards in kinds.items())
+        when: _sum(rebuilt_files(taken, (when, str(layout)), layout, shards) for layout, shards in kinds.items())
         for when in ("now", "after")
     }
     pages = taken.total(*taken.found("new pages"))
@@ -396,17 +396,6 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
     )
     largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
     return Space(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
-
-
-def _rebuilt(taken: Sample, when: str, layout: Layout, shards: int) -> Estimate:
-    """Return what so many shards of the same size take together."""
-    parts = {each.name: taken.total((each.name, when, str(layout))) for each in fields(Content)}
-    low, mid, high = (
-        shards
-        * rebuilt_file_bytes(Content(**{name: getattr(part, bound) / shards for name, part in parts.items()}), layout)
-        for bound in ("low", "mid", "high")
-    )
-    return Estimate(low, mid, high)
 
 
 def _sum(estimates: Iterable[Estimate]) -> Estimate:

@@ -57,11 +57,14 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
 
 _ON_JOBS: Final = "INSERT, UPDATE"
 
-_SERVER_WIDE: Final = {
-    False: "PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN",
-    True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
+_SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
+    "migrate": {
+        False: "PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN",
+        True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
+    },
+    "admin": {False: "PROCESS", True: "PROCESS"},
 }
-"""What ``migrate`` can do without, by whether the server is MariaDB.
+"""What a role can do without, by whether the server is MariaDB.
 
 To see InnoDB's history length and the size of files, to count what goes to the binary log, and to make that less.
 """
@@ -137,7 +140,7 @@ def grants(
         replicas: also for replicas, kept out of their binary logs; for those that do not replicate accounts.
         partial_revokes: the servers run with ``partial_revokes``, so database names are taken literally.
         lock_tables: with ``tail``, for servers that do not show metadata locks: writers are held off instead.
-        server_wide: with ``migrate``, also what is granted on ``*.*`` only, which it can do without.
+        server_wide: with ``migrate`` and ``admin``, also what is granted on ``*.*`` only, which they can do without.
         mariadb: the servers are MariaDB, where that has other names.
     """
     made = [f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"] if create_user else []
@@ -162,8 +165,8 @@ def grants(
                     statements.append(_grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
         if role == "tail" and clusters:
             statements.append(_grant("SELECT", "`performance_schema`.`metadata_locks`", account))
-        if role == "migrate" and server_wide:
-            statements.append(_grant(_SERVER_WIDE[mariadb], "*.*", account))
+        if role in _SERVER_WIDE and server_wide:
+            statements.append(_grant(_SERVER_WIDE[role][mariadb], "*.*", account))
         found.append(ServerGrants(node, holds, tuple(statements)))
     return found
 

@@ -7,7 +7,7 @@ What InnoDB does, for ROW_FORMAT=DYNAMIC and pages of 16 KiB:
 - Leaf pages are filled in the order of added_id up to 15/16 (``innodb_fill_factor`` 100), two records at least.
 - Pages are given to a segment one by one up to 32, then by extents of 64. A leaf page takes another extent where less
   than an eighth of the segment is free; MariaDB is content with four free extents. Overflow pages take what is free.
-- The file grows by one extent, beyond 32 of them by four.
+- The file grows by a page, then by one extent, beyond 32 of them by four.
 
 Source: storage/innobase of both servers (``page0size``, ``btr0load``/``btr0bulk``, ``lob0lob``/``btr0cur``,
 ``fsp0fsp``); the number of pages that a new table has besides, ``spare_pages``, is measured. benchmarks/page_model.py
@@ -53,7 +53,8 @@ class Layout:
         first_overflow_bytes: of a body, in its first overflow page.
         overflow_bytes: in each further one.
         most_reserve_pages: a segment's free pages that satisfy a leaf page, however large the segment is.
-        spare_pages: of the file, in no index.
+        small_pages: of a file whose segments have single pages only, in no index.
+        spare_pages: of a larger one.
         spare_share: of the file's extents, kept free besides.
         fill_factor: ``innodb_fill_factor``, 10 to 100.
     """
@@ -61,13 +62,14 @@ class Layout:
     first_overflow_bytes: int
     overflow_bytes: int
     most_reserve_pages: float
+    small_pages: int
     spare_pages: int
     spare_share: float = 0.0
     fill_factor: int = 100
 
 
-MYSQL: Final = Layout(15_680, 16_327, math.inf, 328, 0.01)
-MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 8)
+MYSQL: Final = Layout(15_680, 16_327, math.inf, 6, 328, 0.01)
+MARIADB: Final = Layout(16_330, 16_330, 4 * _EXTENT_PAGES, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +151,14 @@ def _placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int
 def rebuilt_file_bytes(content: Content, layout: Layout) -> int:
     """Return how long the file of a table with this content is, right after it was rebuilt.
 
-    By ``ALTER TABLE ... FORCE``: a small table takes some MB more then than it did when it was new.
+    By ``ALTER TABLE ... FORCE``: a small table may take some MB more then than it did when it was new.
     """
-    leaf, overflow = math.ceil(content.leaf_pages), math.ceil(content.overflow_pages)
-    pages = (
-        _segment_pages(leaf, overflow, layout)
-        + _inner_pages(leaf)
-        + _segment_pages(math.ceil(content.key_pages), 0, layout)
-        + _inner_pages(math.ceil(content.key_pages))
-        + layout.spare_pages
-    )
+    leaf, overflow = max(1, math.ceil(content.leaf_pages)), math.ceil(content.overflow_pages)
+    key = max(1, math.ceil(content.key_pages))
+    inner = _inner_pages(leaf) + _inner_pages(key)
+    if max(leaf + overflow, key) < _SINGLE_PAGES:
+        return (leaf + overflow + key + inner + layout.small_pages) * PAGE_BYTES
+    pages = _segment_pages(leaf, overflow, layout) + _segment_pages(key, 0, layout) + inner + layout.spare_pages
     extents = math.ceil(pages / _EXTENT_PAGES)
     extents += int(extents * layout.spare_share)
     if extents > _SMALL_EXTENTS:

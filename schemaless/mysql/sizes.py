@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.mysql.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
@@ -106,3 +108,40 @@ def layout_of(pool: NodePool) -> Layout:
         return replace(MARIADB if connection.is_mariadb else MYSQL, fill_factor=int(fill_factor))
 
     return pool.run(operation)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The file system of a server's data folder.
+
+    Attributes:
+        total_bytes: of the file system.
+        free_bytes: what an ordinary user may still take of it.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+
+def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
+    """Return the space where a server keeps a database; None where this process cannot see it.
+
+    A server on this machine, by its socket, whose data folder this user may look into. Nothing else tells: a folder of
+    that name may be there on any machine.
+    """
+    if pool.node.socket is None:
+        return None
+
+    folder = str(pool.run(lambda connection: connection.rows(b"SELECT @@datadir")[0][0]))
+    try:
+        if not Path(folder, database).is_dir():
+            return None
+        usage = shutil.disk_usage(Path(folder, database))
+    except OSError:
+        return None
+    return DiskSpace(usage.total, usage.free)
+
+
+def rebuild_log_bytes(pool: NodePool) -> int:
+    """Return how much a server may keep of what is written to a table while it is rebuilt."""
+    return pool.run(lambda connection: int(connection.rows(b"SELECT @@innodb_online_alter_log_max_size")[0][0]))

@@ -266,6 +266,27 @@ def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> 
     )
 
 
+def select_lengths(database: str, after: int, up_to: int) -> bytes:
+    """Select column_name and body length of the rows with ``after < added_id <= up_to``, in their order."""
+    return b"SELECT column_name, LENGTH(body) FROM %b WHERE %b ORDER BY added_id" % (
+        _by_id(database),
+        _range(after, up_to),
+    )
+
+
+def select_table_made(database: str) -> bytes:
+    """Select when the ``cell`` table was made or last rebuilt, as text, and whether that was in this second."""
+    return (
+        b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()
+    )
+
+
+def rebuild_table(database: str) -> bytes:
+    """Rebuild the ``cell`` table while it is read and written."""
+    return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % _cell(database)
+
+
 def select_by_id(database: str, ids: Iterable[int]) -> bytes:
     """Select the cells with these added_ids."""
     return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (

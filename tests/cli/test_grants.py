@@ -22,12 +22,14 @@ def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
         "-- Role admin of datastore trips for 'admin'@'%': creates the datastore, upgrades its tables, writes its "
         "catalog.\n"
         "-- Where SELECT @@partial_revokes says 1, take what --partial-revokes prints instead.\n"
+        "-- What is on *.* can be done without: --no-server-wide leaves it out.\n"
         "\n"
         "-- db-1:3306: the catalog, cluster-1 with shards 0\n"
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES ON `trips`.* TO 'admin'@'%';\n"
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `trips\\_heartbeat`.* TO 'admin'@'%';\n"
         "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0000`.* TO 'admin'@'%';\n"
         "GRANT CREATE, UPDATE ON `trips_0000`.`alembic_version` TO 'admin'@'%';\n"
+        "GRANT PROCESS ON *.* TO 'admin'@'%';\n"
         "\n"
         "-- db-2:3307: cluster-2 with shards 1 to 2\n"
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `trips\\_heartbeat`.* TO 'admin'@'%';\n"
@@ -35,6 +37,7 @@ def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
         "GRANT CREATE, UPDATE ON `trips_0001`.`alembic_version` TO 'admin'@'%';\n"
         "GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON `trips\\_0002`.* TO 'admin'@'%';\n"
         "GRANT CREATE, UPDATE ON `trips_0002`.`alembic_version` TO 'admin'@'%';\n"
+        "GRANT PROCESS ON *.* TO 'admin'@'%';\n"
     )
 
 

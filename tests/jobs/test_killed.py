@@ -323,3 +323,61 @@ def test_server_killed_under_an_upgrade_and_restarted_goes_on(own_servers, url, 
     assert (rest.upgraded, rest.current, rest.failed) == ([f"{name}_0002", f"{name}_0003"], 3, {})
     assert revisions_of(admin) == [LAST] * 4
     assert len(tables_in_shards(url)) == 1
+
+
+REBUILD = ("rebuild", "--execute", "--shards", "2", "--lock-wait", "60", "--json")
+
+
+def test_rebuild_killed_and_run_again_finds_what_the_server_went_on_with(own_servers, url, admin):
+    """Kill -9 of a rebuild: the table is whole, and one that the server rebuilt meanwhile is not rebuilt again."""
+    name = parse_url(url).database
+    node = parse_url(own_servers[1].url)
+    pool = NodePool(node.node, node.credentials, PoolOptions(pool_size=2))
+    waiting = b"SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'"
+    with pool.session(f"{name}_0002") as reader:
+        reader.exec_driver_sql("START TRANSACTION")
+        reader.exec_driver_sql("SELECT * FROM cell")
+        process = start(admin, *REBUILD)
+        wait_until(lambda: pool.run(lambda connection: connection.rows(waiting)) == ((1,),), process)
+        process.kill()
+        process.communicate()
+        reader.exec_driver_sql("COMMIT")
+    again = json.loads(finish(admin, *REBUILD))
+    pool.close()
+
+    [shard] = again["shards"]
+    assert (shard["state"], shard["attempts"]) == ("done", 1)
+    assert shard["message"] == "its runner ended while the server rebuilt it"
+    assert len(tables_in_shards(url)) == 1
+
+
+def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, url, admin):
+    """Kill -9 of a server in the middle of a rebuild: no cell is lost, nothing is left over, and the run goes on."""
+    name = parse_url(url).database
+    server = own_servers[1]
+    with schemaless.connect(url) as store:
+        rows = (uuid.uuid5(uuid.NAMESPACE_OID, str(number)) for number in range(8_000))
+        cells = [
+            schemaless.NewStoredCell(row, "BASE", 1, b'"%b"' % (b"x" * 15_000))
+            for row in rows
+            if store.shard_of(row) == 2
+        ]
+        store.put_stored_cells(cells, trusted=True)
+    folder = server.data / f"{name}_0002"
+    before = everything(url)
+    process = start(admin, *REBUILD)
+    wait_until(lambda: any(folder.glob("#sql*.ibd")), process)
+    local_servers.kill(server)
+    middle = sorted(path.name for path in folder.glob("*.ibd"))
+    own_servers[1] = local_servers.start(server)
+    out, err = process.communicate(timeout=120)
+
+    assert process.returncode == 0, err
+    assert any(name.startswith("#sql") for name in middle)
+    assert [(shard["state"], shard["attempts"]) for shard in json.loads(out)["shards"]] == [("done", 2)]
+    assert everything(url) == before
+    assert sorted(path.name for path in folder.glob("*.ibd")) == [
+        "alembic_version.ibd",
+        "cell.ibd",
+        "shard_identity.ibd",
+    ]

@@ -161,7 +161,7 @@ MAY_NOT = {
         "UPDATE {identity} SET shard=1",
     ],
     "admin": [
-        *SERVER_WIDE,
+        *SERVER_WIDE[2:],
         "UPDATE {cell} SET body='x'",
         "UPDATE {identity} SET shard=1",
         "DELETE FROM {cell}",

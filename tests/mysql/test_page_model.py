@@ -47,13 +47,13 @@ def test_content_adds_up_and_scales():
     assert half.rows == whole.rows == 1_200
 
 
-def test_files_beyond_32_extents_grow_by_four():
-    """A small file is a number of MiB, a large one a number of four."""
+def test_files_grow_by_pages_then_by_extents_then_by_four_of_them():
+    """An empty one has 128 KiB, a small one some MiB, a large one a number of four."""
     small, large = (rebuilt_file_bytes(content_of([2_600] * rows), MARIADB) for rows in (3_000, 60_000))
 
     assert small < 32 * MIB < large
     assert (small % MIB, large % (4 * MIB)) == (0, 0)
-    assert rebuilt_file_bytes(content_of([]), MYSQL) > 0
+    assert rebuilt_file_bytes(content_of([]), MYSQL) == 128 << 10
 
 
 @pytest.mark.mysql

@@ -1,0 +1,245 @@
+"""``schemaless rebuild``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from schemaless.cli.capacity import size_of
+from schemaless.cli.jobs import JobProgress, duration, job_option, throttle_options, workers_options
+from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.output import (
+    EXIT_FAILED,
+    bytes_text,
+    estimate_json,
+    estimate_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.rebuild import RebuildSpec, ShardPlan, ShardRebuilt
+from schemaless.jobs.rebuild import plan as make_plan
+from schemaless.jobs.rebuild import run as run_rebuild
+from schemaless.jobs.throttle import Thresholds
+from schemaless.store.sampling import Estimate
+
+_ROWS_SHOWN = 64
+
+
+@click.command()
+@url_option
+@shards_option
+@click.option("--execute", is_flag=True, help="Really rebuild; without it, say what it would take and give.")
+@job_option("Go on with this job, as it was begun, whatever else it is about.")
+@workers_options
+@throttle_options
+@click.option(
+    "--max-rebuild-lag",
+    "max_rebuild_lag_s",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Leave shards alone whose rebuild may take longer, where the cluster has replicas: they lag by it.",
+)
+@click.option(
+    "--free-bytes",
+    type=size_of,
+    metavar="SIZE",
+    help="What is free on each server's disk, such as 200GB; for servers whose disk cannot be seen from here.",
+)
+@click.option(
+    "--lock-wait",
+    "lock_wait_s",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for an open transaction, while writers wait behind; then it is tried again later.",
+)
+@click.option("--attempts", type=int, default=30, show_default=True, help="How often that is tried for a shard.")
+@json_option
+def rebuild(
+    url: str,
+    shards_text: str | None,
+    execute: bool,
+    job_id: int | None,
+    workers: int,
+    dask: str | None,
+    thresholds: Thresholds,
+    max_rebuild_lag_s: float,
+    free_bytes: float | None,
+    lock_wait_s: int,
+    attempts: int,
+    as_json: bool,
+) -> int:
+    """Rebuild tables, so that files give free space back.
+
+    Online, one shard at a time on each server, while readers and writers go on. A rebuild needs room for the new file
+    beside the old one, cannot be slowed down once it runs, and makes the replicas lag by its own length: so it waits
+    for them between shards, and leaves alone what would take too long or does not fit. Killed at any moment, a table
+    is what it was, or rebuilt; the same command goes on. The account needs the role admin.
+
+    \b
+    Examples:
+      schemaless rebuild
+      schemaless rebuild --execute --shards 0-255
+      schemaless rebuild --execute --free-bytes 200GB --max-rebuild-lag 1800
+
+    Exit status: 0 done, 1 some shards were left alone, 3 stopped; the same command goes on.
+    """
+    spec = RebuildSpec(
+        max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds
+    )
+    with open_store(url) as store:
+        shards = shards_of(shards_text, store.shard_count)
+        if not execute:
+            with progress("sampling", len(shards), "shards") as advance:
+                plans = make_plan(store, spec, shards, on_shard=lambda: advance(1))
+            _show_plan(plans, as_json)
+            note("nothing was changed; add --execute to do it")
+            return 0
+        ledger = Ledger(store.catalog, store.name)
+        job = None if job_id is None else ledger.job(job_id)
+        with JobProgress(ledger) as shown:
+            rebuilt = run_rebuild(
+                store, spec, shards, job=job, count=workers, dask=dask, on_job=shown.begin, on_turn=shown.turn
+            )
+    _show_rebuilt(rebuilt, as_json)
+    return EXIT_FAILED if any(each.state == "failed" for each in rebuilt) else 0
+
+
+def _show_plan(plans: list[ShardPlan], as_json: bool) -> None:
+    if as_json:
+        print_json({"total": _plan_total(plans), "shards": [_plan_json(each) for each in plans]})
+        return
+    if len(plans) <= _ROWS_SHOWN:
+        print_table(
+            "by shard",
+            ["shard", "cluster", "file now", "rebuilt", "gives back", "needs free", "free", "takes"],
+            [
+                [
+                    str(each.shard),
+                    each.cluster,
+                    bytes_text(each.size.file_bytes),
+                    estimate_text(each.prediction.file_bytes, bytes_text),
+                    bytes_text(each.size.file_bytes - each.prediction.file_bytes.mid),
+                    bytes_text(each.needed_bytes),
+                    "?" if each.free_bytes is None else bytes_text(each.free_bytes),
+                    estimate_text(each.seconds, duration),
+                ]
+                for each in plans
+            ],
+            text_columns=2,
+        )
+    else:
+        note(f"{len(plans)} shards: --json lists them all")
+    total = _plan_total(plans)
+    out().print(
+        f"\n{len(plans)} shards: {bytes_text(total['file_bytes'])} would become "
+        f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
+    )
+    if any(each.replicas for each in plans):
+        longest = max((each for each in plans if each.replicas), key=lambda each: each.seconds.high)
+        out().print(f"replicas would lag by up to {duration(longest.seconds.high)}, with shard {longest.shard}")
+    if not all(each.size.measured for each in plans):
+        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
+    if any(each.free_bytes is None for each in plans):
+        note("where free space shows as ?, the disk cannot be seen from here and is not checked: give --free-bytes")
+    for each in plans:
+        if each.refusal is not None:
+            note(f"shard {each.shard} would be left alone: {each.refusal}")
+
+
+def _plan_total(plans: list[ShardPlan]) -> dict[str, Any]:
+    return {
+        "shards": len(plans),
+        "file_bytes": sum(each.size.file_bytes for each in plans),
+        "rebuilt_bytes": round(sum(each.prediction.file_bytes.mid for each in plans)),
+        "seconds": round(sum(each.seconds.mid for each in plans), 1),
+        "refused": sum(each.refusal is not None for each in plans),
+    }
+
+
+def _plan_json(each: ShardPlan) -> dict[str, Any]:
+    return {
+        "shard": each.shard,
+        "cluster": each.cluster,
+        "replicas": each.replicas,
+        "file_bytes": each.size.file_bytes,
+        "file_bytes_measured": each.size.measured,
+        "cells": estimate_json(each.prediction.cells),
+        "body_bytes": estimate_json(each.prediction.body_bytes),
+        "rebuilt_bytes": estimate_json(each.prediction.file_bytes),
+        "needed_bytes": round(each.needed_bytes),
+        "free_bytes": each.free_bytes,
+        "seconds": estimate_json(each.seconds, digits=2),
+        "refusal": each.refusal,
+    }
+
+
+def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
+    done = [each for each in rebuilt if each.after_bytes is not None]
+    total = {
+        "shards": len(rebuilt),
+        "done": len(done),
+        "before_bytes": sum(each.before_bytes for each in done),
+        "after_bytes": sum(each.after_bytes or 0 for each in done),
+        "predicted_bytes": round(sum((each.predicted or Estimate.of(0)).mid for each in done)),
+        "seconds": round(sum(each.seconds or 0.0 for each in done), 3),
+    }
+    if as_json:
+        print_json({"total": total, "shards": [_rebuilt_json(each) for each in rebuilt]})
+        return
+    if len(rebuilt) <= _ROWS_SHOWN:
+        print_table(
+            "by shard",
+            ["shard", "cluster", "before", "after", "given back", "predicted", "off by", "took"],
+            [
+                [
+                    str(each.shard),
+                    each.cluster,
+                    bytes_text(each.before_bytes),
+                    "-" if each.after_bytes is None else bytes_text(each.after_bytes),
+                    "-" if each.after_bytes is None else bytes_text(each.before_bytes - each.after_bytes),
+                    "-" if each.predicted is None else bytes_text(each.predicted.mid),
+                    "-" if each.off is None else f"{each.off:+.1%}",
+                    "-" if each.seconds is None else duration(each.seconds),
+                ]
+                for each in rebuilt
+            ],
+            text_columns=2,
+        )
+    else:
+        note(f"{len(rebuilt)} shards: --json lists them all")
+    out().print(
+        f"\n{len(done)} of {len(rebuilt)} shards rebuilt: {bytes_text(total['before_bytes'])} became "
+        f"{bytes_text(total['after_bytes'])}; "
+        f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]"
+    )
+    if total["after_bytes"]:
+        off = total["predicted_bytes"] / total["after_bytes"] - 1
+        out().print(f"predicted were {bytes_text(total['predicted_bytes'])}, off by {off:+.1%}")
+    for each in rebuilt:
+        if each.message is not None:
+            note(f"shard {each.shard}: {each.message}")
+
+
+def _rebuilt_json(each: ShardRebuilt) -> dict[str, Any]:
+    return {
+        "shard": each.shard,
+        "cluster": each.cluster,
+        "state": each.state,
+        "before_bytes": each.before_bytes,
+        "after_bytes": each.after_bytes,
+        "predicted_bytes": each.predicted and estimate_json(each.predicted),
+        "off": None if each.off is None else round(each.off, 4),
+        "seconds": each.seconds,
+        "attempts": each.attempts,
+        "message": each.message,
+    }

@@ -1,0 +1,72 @@
+"""``schemaless rebuild``: a plan unless told otherwise, then what was given back."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemaless import NewStoredCell
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def cells(fresh_store, new_row):
+    """A datastore of 200 cells."""
+    fresh_store.put_stored_cells([NewStoredCell(new_row(), "BASE", 1, b'"%b"' % (b"x" * 3_000)) for _ in range(200)])
+
+
+def made(store) -> list[str]:
+    """Return when each shard's table was made."""
+    sql = "SELECT CONCAT(CREATE_TIME,'') FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA='{}'"
+    return [store.shards.rows(shard, sql.format(store.shards.database(shard)).encode())[0][0] for shard in range(4)]
+
+
+def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(invoke, admin_url, fresh_store, cells):
+    """For people by shard with the sum, for programs with intervals."""
+    before = made(fresh_store)
+    plan = invoke("rebuild", url=admin_url)
+    data = invoke("rebuild", "--json", "--shards", "1,3", url=admin_url).json
+
+    assert made(fresh_store) == before
+    assert (plan.code, plan.err) == (0, "nothing was changed; add --execute to do it\n")
+    assert "\n4 shards: " in plan.out
+    assert [shard["shard"] for shard in data["shards"]] == [1, 3]
+    assert data["total"]["rebuilt_bytes"] == sum(shard["rebuilt_bytes"]["mid"] for shard in data["shards"])
+    assert all(shard["cells"]["exact"] and shard["file_bytes_measured"] for shard in data["shards"])
+
+
+def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cells):
+    """The table is for people, --json for programs; the shards that were not named stay."""
+    plain = invoke("rebuild", "--execute", "--shards", "0", url=admin_url)
+    data = invoke("rebuild", "--execute", "--json", "--shards", "1-2", url=admin_url)
+
+    assert plain.code == data.code == 0
+    assert "\n1 of 1 shards rebuilt: " in plain.out
+    assert "off by +0.0%" in plain.out
+    assert plain.err.startswith("job 1: begun\n")
+    assert [(shard["shard"], shard["state"], shard["off"]) for shard in data.json["shards"]] == [
+        (1, "done", 0.0),
+        (2, "done", 0.0),
+    ]
+
+
+def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, by_hand, fresh_store):
+    """And says why, on standard error."""
+    pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(0).primary)
+    with pool.connection() as reader:
+        reader.unfinished = True
+        reader.execute(b"START TRANSACTION")
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % fresh_store.shards.database(0).encode())
+        result = invoke("rebuild", "--execute", "--shards", "0", "--lock-wait", "1", "--attempts", "1", url=admin_url)
+
+    assert result.code == 1
+    assert "0 of 1 shards rebuilt" in result.out
+    assert "shard 0: 1 attempts were in vain" in result.err
+
+
+def test_rebuild_without_the_role_is_refused(invoke, fresh_url, cells):
+    """The account that only reads and writes cells may not."""
+    result = invoke("rebuild", "--execute", url=fresh_url)
+
+    assert result.code == 1
+    assert "command denied" in result.err
