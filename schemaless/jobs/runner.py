@@ -74,6 +74,7 @@ class ShardRun:
         self._watch: Watch | None = None
         self._per_s = None if mb_per_s is None else mb_per_s * 1e6
         self._waits: dict[str, float] = {}
+        self._waiting_for: tuple[str, float] | None = None
         self._signal: Signal | None = None
         self._renewed_s = time.monotonic()
         self._error: BaseException | None = None
@@ -218,9 +219,11 @@ class ShardRun:
         for note in look.notes:
             self.ledger.note_event(self.job.job_id, f"{self.cluster}: {note}")
             _log.warning("%s: %s", self.cluster, note)
-        if look.reason is not None and signal.reason is not None:
-            kind = look.kind or "other"
-            self._waits[kind] = round(self._waits.get(kind, 0.0) + min(_STALE_S, signal.looked_ago_s or 0.0), 3)
+        now_s = time.monotonic()
+        if self._waiting_for is not None:
+            kind, since_s = self._waiting_for
+            self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
+        self._waiting_for = None if look.kind is None else (look.kind, now_s)
         self.ledger.note_look(
             self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
         )

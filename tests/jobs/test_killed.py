@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -101,6 +102,7 @@ def start(url: str, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -174,14 +176,15 @@ def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, 
     assert {key: body for key, (body, _, _) in everything(url).items()} == expected_cells(source)
 
 
-def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source):
-    """Kill -9 of a migration: bodies, added_id and created_at are those of a run that nobody disturbed."""
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source, workers):
+    """Kill -9 of a migration, with all its workers: the end is that of a run that nobody disturbed, byte for byte."""
     finish(url, *load_arguments(source))
     before = everything(url)
     count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)=x'C1'")
-    process = start(migrate, *MIGRATE)
+    process = start(migrate, *MIGRATE, "--workers", workers)
     wait_until(lambda: count() >= 100, process)
-    process.kill()
+    os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     partly = sum(body[:1] == b"\xc1" for body, _, _ in everything(url).values())
     finish(migrate, *MIGRATE)
