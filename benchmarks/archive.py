@@ -25,7 +25,8 @@ import schemaless
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
 from schemaless.jobs import migrate
-from schemaless.jobs.archive import ArchivedCell, ArchiveWriter, archive_files, read_archive
+from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
+from schemaless.jobs.archive_files import archive_files, read_archive
 from schemaless.jobs.finalise import archive_of
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec

@@ -24,7 +24,7 @@ from schemaless.cli.output import (
     progress,
 )
 from schemaless.errors import InvalidInput
-from schemaless.jobs.archive import ArchiveFile
+from schemaless.jobs.archive_files import ArchiveFile
 from schemaless.jobs.check import Fault
 from schemaless.jobs.finalise import archive_of, missing_originals, named_failures
 from schemaless.jobs.finalise import finalise as finalise_job

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.jobs.archive import ArchiveFile
+from schemaless.jobs.archive_files import ArchiveFile
 from schemaless.jobs.check import Fault
 from schemaless.jobs.job import Failure, Job, ShardState
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger

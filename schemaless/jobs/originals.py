@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, same_document
 from schemaless.errors import CorruptBody, InvalidInput
-from schemaless.jobs.archive import ArchivedCell, ArchiveFile, archive_files, created_text, read_archive
+from schemaless.jobs.archive import ArchivedCell, created_text
+from schemaless.jobs.archive_files import ArchiveFile, archive_files, read_archive
 from schemaless.mysql import statements
 from schemaless.store.datastore import Datastore
 

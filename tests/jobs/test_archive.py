@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from schemaless import ArchiveFailed, CorruptArchive, InvalidInput, SchemalessError
 from schemaless.jobs import archive
-from schemaless.jobs.archive import ArchivedCell, ArchiveWriter, archive_files, read_archive
+from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
+from schemaless.jobs.archive_files import archive_files, read_archive
 
 GOLDEN = Path(__file__).parents[1] / "vectors" / "archive"
 
@@ -148,7 +149,7 @@ def test_a_file_cut_anywhere_gives_its_whole_frames(tmp_path):
     """Every truncation point: the chunks before it whole, the rest reported as torn, never an error."""
     path, chunks = small_file(tmp_path, close=False)
     whole = path.read_bytes()
-    ends = [offset for offset in range(len(whole)) if whole.startswith(archive._MARK_MAGIC, offset)] + [len(whole)]
+    ends = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)] + [len(whole)]
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
         reader = read_archive(path)
@@ -189,7 +190,7 @@ def test_damage_names_the_frame_after_the_good_ones(tmp_path):
     """Cells before the damage are given; the error says file, frame and offset."""
     path, chunks = small_file(tmp_path)
     whole = bytearray(path.read_bytes())
-    third = [offset for offset in range(len(whole)) if whole.startswith(archive._MARK_MAGIC, offset)][2]
+    third = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)][2]
     whole[third + 60] ^= 4
     path.write_bytes(whole)
     reader = iter(read_archive(path))
@@ -204,7 +205,7 @@ def test_zeros_of_a_power_cut_are_a_torn_end(tmp_path, kept):
     """A file system may have grown the file before its bytes were on the disk: they read as zeros."""
     path, chunks = small_file(tmp_path, close=False)
     whole = path.read_bytes()
-    last = whole.rindex(archive._MARK_MAGIC)
+    last = whole.rindex(archive.MARK_MAGIC)
     path.write_bytes(whole[: last + kept] + bytes(len(whole) - last - kept + 4096))
     reader = read_archive(path)
 
@@ -216,7 +217,7 @@ def test_zeros_in_the_middle_are_damage(tmp_path):
     """What follows them shows that they were on the disk once."""
     path, _ = small_file(tmp_path)
     whole = path.read_bytes()
-    second = [offset for offset in range(len(whole)) if whole.startswith(archive._MARK_MAGIC, offset)][1]
+    second = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)][1]
 
     for tail in (b"", bytes(4096)):
         path.write_bytes(whole[: second + 40] + bytes(30) + whole[second + 70 :] + tail)
@@ -228,12 +229,12 @@ def test_frames_out_of_place_are_damage(tmp_path):
     """A frame that was dropped, doubled or taken from another file is noticed, though each is whole in itself."""
     path, _ = small_file(tmp_path)
     whole = path.read_bytes()
-    cuts = [offset for offset in range(len(whole)) if whole.startswith(archive._MARK_MAGIC, offset)] + [len(whole)]
+    cuts = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)] + [len(whole)]
     frames = [whole[begin:end] for begin, end in pairwise(cuts)]
     other = writer(tmp_path / "other")
     other.append([cell(1)])
     foreign = other.path.read_bytes()
-    foreign_frame = foreign[foreign.rindex(archive._MARK_MAGIC) :]
+    foreign_frame = foreign[foreign.rindex(archive.MARK_MAGIC) :]
     other.close()
 
     for order in (
@@ -242,7 +243,7 @@ def test_frames_out_of_place_are_damage(tmp_path):
         [frames[0], foreign_frame],
         [*frames, frames[4]],
         [*frames, b"x"],
-        [*frames, archive._MARK_MAGIC],
+        [*frames, archive.MARK_MAGIC],
     ):
         path.write_bytes(b"".join(order))
         with pytest.raises(CorruptArchive):
@@ -281,7 +282,7 @@ def test_a_format_of_a_later_version_is_refused(tmp_path, monkeypatch):
     """Before anything of it is believed."""
     monkeypatch.setattr(archive, "FORMAT", 2)
     path, _ = small_file(tmp_path)
-    monkeypatch.setattr(archive, "FORMAT", 1)
+    monkeypatch.undo()
 
     for call in (lambda: list(read_archive(path)), lambda: archive_files(tmp_path)):
         with pytest.raises(InvalidInput, match="archive format 2, this version reads format 1"):
@@ -293,11 +294,11 @@ def test_a_frame_that_claims_too_much_is_refused_before_memory_is_taken(tmp_path
     made = writer(tmp_path)
     made.append([cell(1)])
     frame = zstandard.ZstdCompressor().compress(bytes(30 << 20))
-    mark = archive._MARK.pack(
-        archive._MARK_MAGIC, archive._MARK_BYTES - 8, made._id, 2, len(frame), 30 << 20, zlib.crc32(frame)
+    mark = archive.MARK.pack(
+        archive.MARK_MAGIC, archive.MARK_BYTES - 8, made._id, 2, len(frame), 30 << 20, zlib.crc32(frame)
     )
     with made.path.open("ab") as stream:
-        stream.write(mark + archive._MARK_CHECKSUM.pack(zlib.crc32(mark)) + frame)
+        stream.write(mark + archive.MARK_CHECKSUM.pack(zlib.crc32(mark)) + frame)
     made._drop()
 
     with pytest.raises(CorruptArchive, match="more than any writer puts into one"):
@@ -527,8 +528,8 @@ def test_page_shows_the_golden_files_first_mark():
     name, block = re.findall(r"`tests/vectors/archive/(.*)`[^`]*```hex\n([^`]*)```", page)[0]
     shown = b"".join(bytes.fromhex(line.partition("#")[0]) for line in block.splitlines())
 
-    assert (GOLDEN / name).read_bytes()[: archive._MARK_BYTES] == shown
-    assert f"{archive._MOST_FRAME_BYTES >> 20} MiB at most" in page
+    assert (GOLDEN / name).read_bytes()[: archive.MARK_BYTES] == shown
+    assert f"{archive.MOST_FRAME_BYTES >> 20} MiB at most" in page
 
 
 def test_errors_survive_pickling(tmp_path):

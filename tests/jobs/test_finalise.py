@@ -9,7 +9,7 @@ import pytest
 
 from schemaless import InvalidInput, JobConflict
 from schemaless.jobs import migrate
-from schemaless.jobs.archive import archive_files
+from schemaless.jobs.archive_files import archive_files
 from schemaless.jobs.finalise import finalise
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec

@@ -17,7 +17,7 @@ from schemaless import ArchiveFailed, CorruptBody
 from schemaless.codec.envelope import is_enveloped
 from schemaless.codec.recode import recode
 from schemaless.jobs import archive, migrate
-from schemaless.jobs.archive import archive_files, read_archive
+from schemaless.jobs.archive_files import archive_files, read_archive
 from schemaless.jobs.finalise import finalise
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec

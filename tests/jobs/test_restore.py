@@ -11,7 +11,8 @@ import pytest
 from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
 from schemaless.jobs import restore as restore_job
-from schemaless.jobs.archive import ArchivedCell, ArchiveWriter, archive_files
+from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
+from schemaless.jobs.archive_files import archive_files
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.restore import restore
 from schemaless.jobs.throttle import Thresholds
