@@ -21,7 +21,7 @@ from schemaless.cli.output import (
     progress,
 )
 from schemaless.codec.registry import codec_named
-from schemaless.jobs.plan import Change, Plan, Space
+from schemaless.jobs.plan import Change, LogCost, Plan, Space
 from schemaless.jobs.plan import plan as make_plan
 from schemaless.store.sampling import Estimate
 
@@ -141,11 +141,19 @@ def _show_change(result: Plan, total: Change) -> None:
             "to be 40 to 75 % of it"
         )
     if result.binary_log is not None:
-        log = result.binary_log
-        out().print(
-            f"binary log: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
-            f"{estimate_text(log.full, bytes_text)} with full images"
-        )
+        _show_log(result.binary_log)
+
+
+def _show_log(log: LogCost) -> None:
+    if not log.kept:
+        out().print("binary log: the servers keep none")
+        return
+    out().print(
+        f"binary log: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
+        f"{estimate_text(log.full, bytes_text)} with full images"
+    )
+    for cluster, grant in log.grants.items():
+        note(f"this account may not choose NOBLOB on {cluster}, so a run would cost the second figure: {grant}")
 
 
 def _show_space(space: Space, changes: bool) -> None:
@@ -212,7 +220,12 @@ def _plan_json(result: Plan) -> dict[str, Any]:
             "recode_bytes_per_s": round(result.run_time.recode_bytes_per_s),
         },
         "binary_log_bytes": result.binary_log
-        and {"noblob": estimate_json(result.binary_log.noblob), "full": estimate_json(result.binary_log.full)},
+        and {
+            "noblob": estimate_json(result.binary_log.noblob),
+            "full": estimate_json(result.binary_log.full),
+            "kept": result.binary_log.kept,
+            "grants": result.binary_log.grants,
+        },
         "space": result.space
         and {
             "file_bytes": result.space.files.file_bytes,

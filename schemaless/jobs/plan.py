@@ -20,6 +20,7 @@ from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 from schemaless.jobs.sizing import content_values, rebuilt_files
+from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
 from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.store.datastore import Datastore
@@ -34,13 +35,6 @@ UNKNOWN: Final = "unknown"
 _LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 _EXAMPLES: Final = 20
 _EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
-
-_IMAGE_BYTES: Final = 45
-"""A row image of the binary log without its body and the letters of its column's name."""
-
-_EVENT_BYTES: Final = 39
-_EVENT_ROWS_BYTES: Final = 8192
-"""A rows event takes rows until it has so many bytes (``binlog_row_event_max_size``)."""
 
 _GROWN_BYTES: Final = (3 << 20, 8 << 20)
 """How much longer the file of a shard got that had 5 to 100 MB of bodies in overflow pages: at least, and mostly."""
@@ -111,11 +105,20 @@ class RunTime:
 
 
 @dataclass(frozen=True, slots=True)
-class BinaryLog:
-    """Bytes that a run would add to the binary logs of the primaries, by ``binlog_row_image``; row events only."""
+class LogCost:
+    """Bytes that a run would add to the binary logs of the primaries.
+
+    Attributes:
+        noblob: with ``binlog_row_image=NOBLOB`` and no text of statements: what a run sets where the account may.
+        full: with full row images.
+        kept: whether the servers keep binary logs.
+        grants: by cluster, what would let the account set that; empty where it may.
+    """
 
     noblob: Estimate
     full: Estimate
+    kept: bool
+    grants: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class Plan:
     left: dict[str, Left]
     examples: list[Example]
     run_time: RunTime | None
-    binary_log: BinaryLog | None
+    binary_log: LogCost | None
     space: Space | None
 
     @property
@@ -293,9 +296,6 @@ class _Work:
         values["after", column] += after
         if recoded.keep_reason is not None:
             values["kept", recoded.keep_reason] += 1
-        images = 2 * (_IMAGE_BYTES + len(column))
-        for kind, row_bytes in (("noblob", images + after), ("full", images + before + after)):
-            values["binlog", kind] += row_bytes + _EVENT_BYTES * min(1, row_bytes / _EVENT_ROWS_BYTES)
 
     def _leave(self, row: Row, shard: int, error: Exception, values: Values) -> None:
         reason = type(error).__name__
@@ -326,7 +326,7 @@ def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
         },
         examples=work.examples,
         run_time=_run_time(taken, work, total) if names else None,
-        binary_log=BinaryLog(taken.total(("binlog", "noblob")), taken.total(("binlog", "full"))) if names else None,
+        binary_log=_log_cost(work.store, total, numbers) if names else None,
         space=_space(taken, work, numbers),
     )
 
@@ -355,6 +355,31 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
         read_bytes_per_s,
         recode_bytes_per_s,
     )
+
+
+def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCost:
+    grants: dict[str, str] = {}
+    kept = False
+    for cluster in {store.topology.cluster_of(number) for number in numbers}:
+        log = store.shards.pool_for(cluster.primary).run(binary_log)
+        kept = kept or log.kept
+        if log.grant is not None:
+            grants[cluster.name] = log.grant
+
+    def cost(image: str) -> Estimate:
+        log = BinaryLog(True, "ROW", True, image, None)
+        low, mid, high = (
+            predicted_bytes(
+                log,
+                round(getattr(total.cells, bound)),
+                round(getattr(total.bytes_before, bound)),
+                round(getattr(total.bytes_after, bound)),
+            )
+            for bound in ("low", "mid", "high")
+        )
+        return Estimate(low, mid, high)
+
+    return LogCost(cost("NOBLOB"), cost("FULL"), kept, dict(sorted(grants.items())))
 
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:

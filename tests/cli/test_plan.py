@@ -83,3 +83,12 @@ def test_plan_names_what_cannot_be_read(invoke, migrate_url, fresh_store, legacy
     assert plan.code == 0
     assert "1 left as they are: UnreadableLegacy" in plan.out
     assert "  shard 3, cell (" in plan.err
+
+
+def test_plan_prints_the_grant_that_makes_the_binary_log_less(invoke, fresh_url, legacy):
+    """An account that may not choose the row image pays for old bodies in the log; for files it sees less, too."""
+    plan = invoke("migrate", "plan", url=fresh_url)
+
+    assert plan.code == 0
+    assert "may not choose NOBLOB on cluster-1, so a run would cost the second figure: GRANT " in plan.err
+    assert "without the PROCESS privilege" in plan.out
