@@ -103,6 +103,7 @@ sys.exit(run(sys.argv[2:]))
 """
 
 
+@ONE_KIND
 def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, migrate_url, migrate_store, tmp_path):
     """A file that may not grow, in a process of its own: exit 1 and one line; with room again the same job goes on."""
     texts = [json.dumps({"n": n, "noise": [hash((n, k)) for k in range(60)]}).encode() for n in range(400)]

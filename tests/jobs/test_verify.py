@@ -21,6 +21,7 @@ from schemaless.mysql.urls import parse_url
 from schemaless.store.nodes import add_replica
 from schemaless.store.shards import Shards
 from tests.accounts import accounts_on
+from tests.faults.kinds import ONE_KIND
 from tests.jobs.originals import TEXTS, everything, load
 
 pytestmark = pytest.mark.mysql
@@ -112,6 +113,7 @@ def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job, monk
             verify(migrate_store, sample=wrong)
 
 
+@ONE_KIND
 def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_hand):
     """Processes, a shard at a time: the same report, faults, and sample."""
     place = next(iter(everything(fresh_store)))
