@@ -278,27 +278,27 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
             f"{tally.cells:,}",
             bytes_text(tally.bytes_before),
             bytes_text(tally.bytes_after),
-            _less(tally),
+            _change(tally),
             f"{tally.left.total():,}",
         ]
         for (shard, column), tally in sorted(report.tallies.items())
     ]
     if len(rows) <= _ROWS_SHOWN:
         print_table(
-            "by shard and column", ["shard", "column", "cells", "before", "after", "less", "left"], rows, text_columns=2
+            "by shard and column", ["shard", "column", "cells", "before", "after", "change", "left"], rows, text_columns=2
         )
     else:
         note(f"{len(rows)} shards and columns: --json lists them all")
     print_table(
         "by column",
-        ["column", "cells", "before", "after", "less", "left"],
+        ["column", "cells", "before", "after", "change", "left"],
         [
             [
                 column,
                 f"{tally.cells:,}",
                 bytes_text(tally.bytes_before),
                 bytes_text(tally.bytes_after),
-                _less(tally),
+                _change(tally),
                 f"{tally.left.total():,}",
             ]
             for column, tally in report.by_column().items()
@@ -306,7 +306,7 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
     )
     out().print(
         f"\njob {report.job_id} re-encoded {total.cells:,} cells to {report.codec}: {total.bytes_before:,} body bytes "
-        f"became {total.bytes_after:,}; [bold]{bytes_text(total.reclaimed_bytes)} reclaimed[/] ({_less(total)})"
+        f"became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
     )
     if report.interruptions:
         note(
@@ -358,5 +358,11 @@ def _report_json(report: MigrateReport) -> dict[str, Any]:
     }
 
 
-def _less(tally: Tally) -> str:
-    return f"{tally.reclaimed_bytes / tally.bytes_before:.1%}" if tally.bytes_before else "-"
+def _gain(tally: Tally) -> str:
+    if tally.reclaimed_bytes < 0:
+        return f"{bytes_text(-tally.reclaimed_bytes)} more"
+    return f"{bytes_text(tally.reclaimed_bytes)} reclaimed"
+
+
+def _change(tally: Tally) -> str:
+    return f"{-tally.reclaimed_bytes / tally.bytes_before:+.1%}" if tally.bytes_before else "-"

@@ -160,10 +160,20 @@ def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
         for start_at in range(0, len(members), 500):
             part = members[start_at : start_at + 500]
             databases = {store.shards.database(shard): shard for shard in part}
-            rows = store.shards.rows(part[0], statements.select_data_lengths(databases))
+            rows = store.shards.run(
+                part[0],
+                lambda connection, databases=databases: _data_lengths(connection, databases),  # type: ignore[misc]
+            )
             weights |= {databases[str(name)]: int(length or 0) for name, length in rows}
             weights |= {shard: 1 for shard in part if shard not in weights}
     return weights
+
+
+def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tuple[Any, ...], ...]:
+    if not connection.is_mariadb:
+        # MySQL would answer with what it has noted up to a day ago.
+        connection.ensure(b"SET SESSION information_schema_stats_expiry=0")
+    return connection.rows(statements.select_data_lengths(databases))
 
 
 def versions(store: Datastore) -> dict[str, Any]:
