@@ -285,7 +285,10 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
     ]
     if len(rows) <= _ROWS_SHOWN:
         print_table(
-            "by shard and column", ["shard", "column", "cells", "before", "after", "change", "left"], rows, text_columns=2
+            "by shard and column",
+            ["shard", "column", "cells", "before", "after", "change", "left"],
+            rows,
+            text_columns=2,
         )
     else:
         note(f"{len(rows)} shards and columns: --json lists them all")

@@ -27,7 +27,7 @@ from schemaless.mysql.statements import text
 T = TypeVar("T")
 
 LEASE_S: Final = 30
-"""How long a shard, or the watch over a cluster, stays a runner's without a sign of life."""
+"""How long a shard stays a runner's without a sign of life."""
 
 FAILURES_KEPT: Final = 1_000
 """Of each shard; counters count all."""
@@ -39,6 +39,9 @@ _RUNNER: Final = re.compile(r".*?@(?P<host>.+) pid (?P<driver>\d+) of (?P<space>
 _TURN_WAIT_S: Final = 10
 _NOW: Final = b"UTC_TIMESTAMP(6)"
 _LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL %d SECOND" % LEASE_S
+_WATCH_LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL 5 SECOND"
+"""A watch is kept by looking: where its runner is through, another has it soon."""
+
 _UNFINISHED: Final = b"('running','paused')"
 
 
@@ -287,22 +290,42 @@ class Ledger:
         Raises:
             LeaseLost: it belongs to somebody else by now.
         """
-        self._guarded(job_id, state, b"lease_until=%b" % _LEASE)
         runner = text(state.runner or "")
-        # Whoever finds the watch free takes it.
-        self._execute(
-            b"UPDATE %b.job_cluster SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
-            b"AND (runner=%b OR lease_until IS NULL OR lease_until<%b)"
-            % (self._db, runner, _LEASE, job_id, text(cluster), runner, _NOW)
-        )
-        row = self._rows(
-            b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b "
+        rows = self._rows(
+            b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
+            b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until) "
             b"FROM %b.job AS j JOIN %b.job_shard AS s ON s.job_id=j.job_id AND s.shard=%d "
-            b"JOIN %b.job_cluster AS c ON c.job_id=j.job_id AND c.cluster=%b WHERE j.job_id=%d"
-            % (_NOW, runner, self._db, self._db, state.shard, self._db, text(cluster), job_id)
-        )[0]
-        ago_s = None if row[3] is None else float(row[3])
-        return Signal(row[0], bool(row[1]), row[2], ago_s, bool(row[4]))
+            b"JOIN %b.job_cluster AS c ON c.job_id=j.job_id AND c.cluster=%b "
+            b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
+            % (
+                _NOW,
+                runner,
+                _NOW,
+                _NOW,
+                self._db,
+                self._db,
+                state.shard,
+                self._db,
+                text(cluster),
+                job_id,
+                runner,
+                state.epoch,
+            )
+        )
+        if not rows:
+            raise self._lost(job_id, state)
+        job_state, stop, reason, ago, watches, unwatched, left = rows[0]
+        # Every commit may wait for the catalog's disk, so leases are renewed when it is time, not each time.
+        if left is None or int(left) < LEASE_S * 2 // 3:
+            self._guarded(job_id, state, b"lease_until=%b" % _LEASE)
+        if unwatched:
+            # Whoever finds the watch free takes it.
+            watches = self._execute(
+                b"UPDATE %b.job_cluster SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
+                b"AND (lease_until IS NULL OR lease_until<%b)"
+                % (self._db, runner, _WATCH_LEASE, job_id, text(cluster), _NOW)
+            )
+        return Signal(job_state, bool(stop), reason, None if ago is None else float(ago), bool(watches))
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Write down how far a shard is.
@@ -326,11 +349,6 @@ class Ledger:
             + b", state=%b, message=%b, lease_until=NULL, stop=0%b" % (text(after), _null(message), ended),
         )
         state.state = after
-        # The watch over its cluster is free for another at once.
-        self._execute(
-            b"UPDATE %b.job_cluster SET lease_until=NULL WHERE job_id=%d AND runner=%b"
-            % (self._db, job_id, text(state.runner or ""))
-        )
 
     def release_dead(self, job_id: int, runner_prefix: str) -> int:
         """Give back what runners had that are known to be dead; return how many shards."""
@@ -361,10 +379,14 @@ class Ledger:
             % (self._db, assignments, job_id, state.shard, text(state.runner or ""), state.epoch)
         )
         if not found:
-            raise LeaseLost(
-                f"shard {state.shard} of job {job_id} was taken over by another runner: this one gave no sign of life "
-                f"for {LEASE_S} s. Nothing is lost, the other goes on"
-            )
+            raise self._lost(job_id, state)
+
+    @staticmethod
+    def _lost(job_id: int, state: ShardState) -> LeaseLost:
+        return LeaseLost(
+            f"shard {state.shard} of job {job_id} was taken over by another runner: this one gave no sign of life "
+            f"for {LEASE_S} s. Nothing is lost, the other goes on"
+        )
 
     @staticmethod
     def _progress(state: ShardState) -> bytes:
@@ -419,9 +441,19 @@ class Ledger:
     ) -> None:
         """Write down what was seen of a cluster, if the watch is still this runner's."""
         self._execute(
-            b"UPDATE %b.job_cluster SET looked_at=%b, reason=%b, figures=%b, waits=%b "
+            b"UPDATE %b.job_cluster SET looked_at=%b, lease_until=%b, reason=%b, figures=%b, waits=%b "
             b"WHERE job_id=%d AND cluster=%b AND runner=%b"
-            % (self._db, _NOW, _null(reason), _json(figures), _json(waits), job_id, text(cluster), text(runner))
+            % (
+                self._db,
+                _NOW,
+                _WATCH_LEASE,
+                _null(reason),
+                _json(figures),
+                _json(waits),
+                job_id,
+                text(cluster),
+                text(runner),
+            )
         )
 
     def measure_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:

@@ -26,6 +26,9 @@ _CHECKPOINT_S: Final = 1.0
 _STALE_S: Final = 10.0
 """A look at the servers that is older says nothing any more."""
 
+_NOTE_S: Final = 2.0
+"""How often a look is written down where nothing has changed."""
+
 _MARGIN_S: Final = 10.0
 """How long before the end of its lease a runner that cannot renew it stands still."""
 
@@ -159,15 +162,19 @@ class ShardRun:
         Raises:
             LeaseLost: the shard is another runner's by now.
         """
-        now_s = time.monotonic()
-        self.state.busy_s += max(0.0, now_s - self._saved_s - self._waited_s)
-        self._saved_s, self._waited_s = now_s, 0.0
+        self._account()
         self._note_failures()
         self.ledger.checkpoint(self.job.job_id, self.state)
 
+    def _account(self) -> None:
+        now_s = time.monotonic()
+        self.state.busy_s += max(0.0, now_s - self._saved_s - self._waited_s)
+        self._saved_s, self._waited_s = now_s, 0.0
+
     def finish(self) -> None:
         """Write down that the shard is through."""
-        self.checkpoint()
+        self._account()
+        self._note_failures()
         self.ledger.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
@@ -224,9 +231,10 @@ class ShardRun:
             kind, since_s = self._waiting_for
             self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
-        self.ledger.note_look(
-            self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
-        )
+        if look.reason != signal.reason or signal.looked_ago_s is None or signal.looked_ago_s >= _NOTE_S:
+            self.ledger.note_look(
+                self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
+            )
         with self._changed:
             self._signal = Signal(signal.state, signal.stop, look.reason, 0.0, True)
             self._changed.notify_all()

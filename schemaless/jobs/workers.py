@@ -330,7 +330,7 @@ class Driver:
     def _hand_out(self, hands: Workers) -> None:
         # One more than there are workers each: the next shard is at hand when one is through.
         most = 2 * hands.size
-        if len(self._calls) >= most:
+        if len(self._calls) > hands.size:
             return
         topology = self._store.topology
         waiting = [state for state in self._ledger.shards(self._job.job_id, counters=False) if state.state == "waiting"]

@@ -78,6 +78,9 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
         try_settings: False says how it is now, and sets nothing.
     """
     found = _in_force(connection)
+    earlier = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
+    if earlier is not None:
+        return replace(found, settings=earlier)
     settings = []
     if found.row_image == "FULL" and not full_images:
         settings.append("binlog_row_image='NOBLOB'")

