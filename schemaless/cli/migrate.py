@@ -12,11 +12,13 @@ from schemaless.cli.jobs import JobProgress, job_option, show_status, throttle_o
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 from schemaless.cli.plan import plan
+from schemaless.cli.report import report as space_report
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger, who
 from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as run_migration
+from schemaless.jobs.space import note_prediction
 from schemaless.jobs.status import status_of
 from schemaless.jobs.tally import MigrateReport, Tally
 from schemaless.jobs.throttle import Thresholds
@@ -45,10 +47,11 @@ def migrate() -> None:
       schemaless migrate verify
       schemaless migrate finalise             what may be deleted, once all is proven
       schemaless rebuild                      gives the space back to the disk
+      schemaless migrate report               what it did to space, also as a page with pictures
     """
 
 
-for _verb in (plan, restore, verify, finalise):
+for _verb in (plan, restore, verify, finalise, space_report):
     migrate.add_command(_verb)
 
 
@@ -126,8 +129,14 @@ def run(
             return 0
         job = None if job_id is None else ledger.job(job_id)
         with JobProgress(ledger) as shown:
+
+            def begin(begun: Job, new: bool) -> None:
+                shown.begin(begun, new)
+                if new:
+                    note_prediction(store, begun)
+
             report = run_migration(
-                store, spec, shards, job=job, count=workers, dask=dask, on_job=shown.begin, on_turn=shown.turn
+                store, spec, shards, job=job, count=workers, dask=dask, on_job=begin, on_turn=shown.turn
             )
     _show_report(report, as_json)
     return EXIT_FAILED if report.total().left else 0

@@ -26,6 +26,7 @@ from schemaless.jobs.archive import ArchiveWriter, archived
 from schemaless.jobs.job import Failure, Job
 from schemaless.jobs.ledger import INTERRUPTED, Ledger
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
+from schemaless.jobs.space import note_sizes
 from schemaless.jobs.tally import MigrateReport, ShardTally
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
@@ -234,10 +235,12 @@ def run(
     on_job(job, new)
     if new:
         _measure_log(store, job, "before")
+        note_sizes(store, job, "before")
     driver = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn)
     with workers(count, dask) as hands:
         ended = driver.run(hands)
     _measure_log(store, ended, "after")
+    note_sizes(store, ended, "after")
     if ended.state == "aborted":
         raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
     return report_of(store, ended)

@@ -462,6 +462,7 @@ class _ShardWork:
     def _finish(self) -> None:
         size = known_table_sizes(self._store.shards.pool_for(self._node), [self._database])[self._database]
         self._state.bytes_after = size.file_bytes
+        self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()
 
 
