@@ -22,6 +22,7 @@ from schemaless.jobs.throttle import Look
 _log = logging.getLogger("schemaless")
 
 _BEAT_S: Final = 0.5
+_FIRST_BEAT_S: Final = 0.05
 _CHECKPOINT_S: Final = 1.0
 _STALE_S: Final = 10.0
 """A look at the servers that is older says nothing any more."""
@@ -207,7 +208,10 @@ class ShardRun:
                     self._error = error
                     self._changed.notify_all()
                 return
-            if self._ending.wait(_BEAT_S):
+            signal = self._signal
+            # At the beginning others may be about to look, too.
+            unseen = self._make_watch is not None and (signal is None or signal.looked_ago_s is None)
+            if self._ending.wait(_FIRST_BEAT_S if unseen else _BEAT_S):
                 return
 
     def _renew(self) -> None:

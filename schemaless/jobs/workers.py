@@ -24,7 +24,7 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerError, WorkersDied
@@ -285,6 +285,7 @@ class Driver:
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
+        self._opening = replace(store.opening, topology=store.topology)
         self._job = job
         self._work = work
         self._make_watch = make_watch
@@ -352,7 +353,7 @@ class Driver:
             shard = free[cluster].pop()
             load[cluster] += 1
             call = hands.submit(
-                work_on, self._store.opening, self._job.job_id, shard, self._name, self._work, self._make_watch
+                work_on, self._opening, self._job.job_id, shard, self._name, self._work, self._make_watch
             )
             self._calls[call] = shard
 

@@ -82,14 +82,21 @@ def connect(
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """All that it takes to open a datastore, password included: what a job hands to its worker processes."""
+    """All that it takes to open a datastore, password included: what a job hands to its worker processes.
+
+    Attributes:
+        topology: as the catalog has it; None reads it there.
+    """
 
     url: ServerURL = field(repr=False)
     options: PoolOptions
     limits: Limits
+    topology: Topology | None = None
 
     def open(self) -> Datastore:
         """Open it; raises what ``connect`` raises."""
+        if self.topology is not None:
+            return Datastore(Shards(self.topology, self.url.credentials, self.options), self)
         name = check_datastore_name(self.url.database or "")
         catalog = NodePool(self.url.node, self.url.credentials, self.options)
         try:
