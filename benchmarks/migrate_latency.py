@@ -158,7 +158,7 @@ def alternate(url: str, options: Any) -> tuple[list[Phase], list[str]]:
         before = through(url)
         phases.append(one_phase(f"migrating {turn}", options.phase))
         done = through(url) - before
-        running.send_signal(signal.SIGINT)
+        running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=60)
         if running.returncode == 0:
             sys.exit("the migration came to its end, so there was nothing to measure: raise --documents")

@@ -422,11 +422,13 @@ class Driver:
         """Ask this driver's runners to stop, and wait for them."""
         for call in self._calls:
             call.cancel()
-        running = [call for call in self._calls if not call.cancelled()]
-        if running:
+        running = {call for call in self._calls if not call.cancelled()}
+        give_up_s = time.monotonic() + _STOP_S
+        while running and time.monotonic() < give_up_s:
+            # Again and again: one that is about to claim its shard has not heard it yet.
             with suppress(SchemalessError):
                 self._ledger.ask_to_stop(self._job.job_id, self._name)
-            wait(running, timeout=_STOP_S)
+            running = wait(running, timeout=_TURN_S).not_done
 
 
 def _is_death(error: BaseException) -> bool:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,8 +17,12 @@ import pymysql
 import pytest
 
 import schemaless
+from schemaless import NewStoredCell
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.migrate import MigrateSpec, run
+from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.mysql.pool import PoolOptions
@@ -367,3 +372,40 @@ def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, repl
     assert looks[-1].reason.startswith(f"the primary {replicated.socket} does not answer: ")
     assert waiting <= 1
     assert until(watch, None).reason is None
+
+
+@pytest.mark.mysql
+def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, replica, new_row, eventually, tmp_path):
+    """First for the flag file, then for the lag that came meanwhile; each wait is shown and kept, and all gets done."""
+    url = datastore.url("migrate", replicated.url, NAME)
+    flag = tmp_path / "wait"
+    flag.touch()
+    with schemaless.connect(datastore.url("app", replicated.url, NAME)) as app:
+        rows = [row for row in itertools.islice(iter(new_row, None), 40) if app.shard_of(row) == 0]
+        app.put_stored_cells([NewStoredCell(row, "BASE", 1, b'{"legacy": true}') for row in rows])
+    spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.5, flag_file=str(flag)))
+    jobs: list[int] = []
+    with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
+        ledger = Ledger(store.catalog, store.name)
+        migration = pool.submit(run, store, spec, [0], on_job=lambda job, new: jobs.append(job.job_id))
+
+        def waits_for(text: str) -> bool:
+            assert not migration.done(), migration.result()
+            return any(text in reason for job in jobs for _, reason in status_of(ledger, job).waits)
+
+        try:
+            eventually(lambda: waits_for("the flag file") and ledger.clusters(jobs[0])[0].figures["proven"], "flagged")
+            sql(replica, f"STOP {word(replica)} SQL_THREAD")
+            eventually(lambda: ledger.clusters(jobs[0])[0].figures["lag_s"][str(replica.socket)] > 0.5, "a lag")
+            flag.unlink()
+            eventually(lambda: waits_for(f"replica {replica.socket} lags by"), "waits for the replica")
+        finally:
+            flag.unlink(missing_ok=True)
+            sql(replica, f"START {word(replica)} SQL_THREAD")
+        report = migration.result(timeout=60)
+        (cluster,) = ledger.clusters(jobs[0])
+
+    assert report.total().cells == len(rows)
+    assert cluster.reason is None
+    assert set(cluster.waits) == {"flag", "lag"}
+    assert sql(replicated, f"SELECT COUNT(*) FROM {TOKENS}") == ((0,),)
