@@ -260,3 +260,20 @@ def test_threads_share_a_pool(pool):
         thread.join()
 
     assert wrong == []
+
+
+@pytest.mark.mysql
+def test_ensured_settings_are_sent_once_for_each_connection(server_urls):
+    """Whoever gets the connection later has them, and they cost no round trip then."""
+    parsed = parse_url(server_urls[0])
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    shown = b"SELECT @@session.lock_wait_timeout"
+    with pool.connection() as first, pool.connection() as second:
+        first.ensure(b"SET SESSION lock_wait_timeout=7")
+        first.execute(b"SET SESSION lock_wait_timeout=9")
+        first.ensure(b"SET SESSION lock_wait_timeout=7")
+        found = first.rows(shown), second.rows(shown)
+    pool.close()
+
+    assert found[0] == ((9,),)
+    assert found[1] != ((7,),)
