@@ -43,7 +43,7 @@ def migrate() -> None:
     The order of work:
       schemaless migrate plan
       schemaless migrate run --execute --archive DIR
-      schemaless migrate status               from any terminal; also pause, resume, abort
+      schemaless migrate status               from any terminal; also pause, resume, abort, throttle
       schemaless migrate verify
       schemaless migrate finalise             what may be deleted, once all is proven
       schemaless rebuild                      gives the space back to the disk
@@ -219,6 +219,29 @@ def abort(url: str, job_id: int | None) -> None:
       schemaless migrate abort --job 3
     """
     _steer(url, job_id, ("running", "paused"), "aborted")
+
+
+@migrate.command()
+@url_option
+@job_option("The job.  [default: the unfinished one]")
+@throttle_options
+def throttle(url: str, job_id: int | None, thresholds: Thresholds) -> None:
+    """Change when a running job waits.
+
+    All thresholds are set: those that are named to what is given, the others to their defaults. Its runners, wherever
+    they are, take them within a second or two.
+
+    \b
+    Examples:
+      schemaless migrate throttle --max-lag 1 --max-mb-per-s 20
+      schemaless migrate throttle --max-mb-per-s off --job 3
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        job = chosen_job(ledger, job_id, unfinished=True)
+        ledger.change_thresholds(job.job_id, thresholds.asdict())
+    told = ", ".join(f"{name} {'off' if value is None else value}" for name, value in thresholds.asdict().items())
+    out().print(f"job {job.job_id}: {told}", markup=False)
 
 
 def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) -> Job:

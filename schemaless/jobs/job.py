@@ -53,7 +53,7 @@ class ShardState:
     """Where a job is on one shard.
 
     Attributes:
-        state: "waiting" (not through yet, whether somebody works on it or not), "done" or "failed".
+        state: "waiting" (not through yet, whether somebody works on it or not) or "done".
         pass_number: from 1; how often it has begun at the shard's first cell.
         first_id: the lowest added_id at the pass's beginning.
         top_id: the highest one.
@@ -164,6 +164,7 @@ class Signal:
         reason: why work on its cluster waits, or None.
         looked_ago_s: how old that is; None where nobody has looked yet.
         watches: whether it is this runner that looks.
+        spec: what the job is to do, as JSON text: thresholds may have been changed.
     """
 
     state: JobState
@@ -171,3 +172,4 @@ class Signal:
     reason: str | None
     looked_ago_s: float | None
     watches: bool
+    spec: str

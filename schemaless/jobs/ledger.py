@@ -224,6 +224,18 @@ class Ledger:
             self.note_event(job_id, after if why is None else f"{after}: {why}")
         return bool(changed)
 
+    def change_thresholds(self, job_id: int, thresholds: Mapping[str, Any]) -> None:
+        """Give a job other thresholds; its runners hear of them with their next sign of life."""
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                row = connection.rows(b"SELECT spec FROM %b.job WHERE job_id=%d FOR UPDATE" % (self._db, job_id))[0]
+                spec = {**json.loads(row[0]), "thresholds": dict(thresholds)}
+                connection.execute(b"UPDATE %b.job SET spec=%b WHERE job_id=%d" % (self._db, _json(spec), job_id))
+
+        self._run(operation)
+        self.note_event(job_id, f"thresholds: {json.dumps(dict(thresholds))}")
+
     def complete(self, job_id: int) -> bool:
         """Call a job done where none of its shards waits any more; False where one does, or it is not running."""
         changed = self._execute(
@@ -293,7 +305,7 @@ class Ledger:
         runner = text(state.runner or "")
         rows = self._rows(
             b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
-            b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until) "
+            b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec "
             b"FROM %b.job AS j JOIN %b.job_shard AS s ON s.job_id=j.job_id AND s.shard=%d "
             b"JOIN %b.job_cluster AS c ON c.job_id=j.job_id AND c.cluster=%b "
             b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
@@ -314,7 +326,7 @@ class Ledger:
         )
         if not rows:
             raise self._lost(job_id, state)
-        job_state, stop, reason, ago, watches, unwatched, left = rows[0]
+        job_state, stop, reason, ago, watches, unwatched, left, spec = rows[0]
         # Every commit may wait for the catalog's disk, so leases are renewed when it is time, not each time.
         if left is None or int(left) < LEASE_S * 2 // 3:
             self._guarded(job_id, state, b"lease_until=%b" % _LEASE)
@@ -325,7 +337,7 @@ class Ledger:
                 b"AND (lease_until IS NULL OR lease_until<%b)"
                 % (self._db, runner, _WATCH_LEASE, job_id, text(cluster), _NOW)
             )
-        return Signal(job_state, bool(stop), reason, None if ago is None else float(ago), bool(watches))
+        return Signal(job_state, bool(stop), reason, None if ago is None else float(ago), bool(watches), str(spec))
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Write down how far a shard is.
@@ -336,7 +348,7 @@ class Ledger:
         self._guarded(job_id, state, self._progress(state) + b", lease_until=%b" % _LEASE)
 
     def release(self, job_id: int, state: ShardState, *, after: str = "waiting", message: str | None = None) -> None:
-        """Give a shard back, with how far it is; ``after`` is "waiting", "done" or "failed".
+        """Give a shard back, with how far it is; ``after`` is "waiting" or "done".
 
         Raises:
             LeaseLost: it belongs to somebody else by now.

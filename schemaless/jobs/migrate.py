@@ -12,7 +12,7 @@ import platform
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -143,9 +143,9 @@ def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = No
 
 
 def _same(ledger: Ledger, spec: MigrateSpec, shards: list[int]) -> Job | None:
-    """Return the unfinished job that is about just this."""
+    """Return the unfinished job that is about just this; thresholds are its own, and may be changed."""
     for job in ledger.jobs("migrate"):
-        same = job.unfinished and MigrateSpec.from_json(job.spec) == spec
+        same = job.unfinished and replace(MigrateSpec.from_json(job.spec), thresholds=spec.thresholds) == spec
         if same and [state.shard for state in ledger.shards(job.job_id, counters=False)] == shards:
             return job
     return None
@@ -272,11 +272,10 @@ def report_of(store: Datastore, job: Job) -> MigrateReport:
     return report
 
 
-def make_watch(store: Datastore, job: Job, cluster: str, runner: str) -> Watch:
+def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
     """Make the watch over a cluster's servers."""
     ledger = Ledger(store.catalog, store.name)
     seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
-    thresholds = Thresholds.of(job.spec["thresholds"])
     return ClusterWatch(
         store.shards, store.topology.cluster(cluster), thresholds, runner, proven=seen.get("proven", ())
     )

@@ -6,18 +6,20 @@ on a cluster also looks at its servers, for all of them, and writes down whether
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.jobs.job import Failure, Job, ShardState, Signal
 from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, Ledger
-from schemaless.jobs.throttle import Look
+from schemaless.jobs.throttle import Look, Thresholds
 
 _log = logging.getLogger("schemaless")
 
@@ -56,9 +58,8 @@ class ShardRun:
         job: the job.
         state: the shard as it was claimed; the work keeps it up to date.
         cluster: the cluster that it is on.
-        watch: gives the watch over the cluster's servers, when it falls to this runner, and keeps it for its next
-            shard; None looks at nothing.
-        mb_per_s: the budget of the whole job, in megabytes of old bodies a second; None for no limit.
+        watch: gives the watch over the cluster's servers under these thresholds, when it falls to this runner, and
+            keeps it for its next shard; None looks at nothing.
     """
 
     def __init__(
@@ -67,8 +68,7 @@ class ShardRun:
         job: Job,
         state: ShardState,
         cluster: str,
-        watch: Callable[[], Watch] | None = None,
-        mb_per_s: float | None = None,
+        watch: Callable[[Thresholds], Watch] | None = None,
     ) -> None:
         self.ledger = ledger
         self.job = job
@@ -76,7 +76,8 @@ class ShardRun:
         self.cluster = cluster
         self._make_watch = watch
         self._watch: Watch | None = None
-        self._per_s = None if mb_per_s is None else mb_per_s * 1e6
+        self._thresholds = Thresholds.of(job.spec.get("thresholds", {}))
+        self._spec: str | None = None
         self._waits: dict[str, float] = {}
         self._waiting_for: tuple[str, float] | None = None
         self._signal: Signal | None = None
@@ -137,9 +138,10 @@ class ShardRun:
 
     def spend(self, amount: int) -> None:
         """Wait until the job's budget allows that many bytes more; raises what ``gate`` raises."""
-        if self._per_s is None:
+        mb_per_s = self._thresholds.max_mb_per_s
+        if mb_per_s is None:
             return
-        until_s = time.monotonic() + self.ledger.spend(self.job.job_id, amount, self._per_s)
+        until_s = time.monotonic() + self.ledger.spend(self.job.job_id, amount, mb_per_s * 1e6)
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
             time.sleep(min(left_s, _BEAT_S))
@@ -220,10 +222,15 @@ class ShardRun:
             self._signal = signal
             self._renewed_s = time.monotonic()
             self._changed.notify_all()
-        if self._make_watch is None or not signal.watches:
+        if self._make_watch is None:
+            return
+        if self._spec is not None and signal.spec != self._spec:
+            self._take_thresholds(signal.spec)
+        self._spec = signal.spec
+        if not signal.watches:
             return
         if self._watch is None:
-            self._watch = self._make_watch()
+            self._watch = self._make_watch(self._thresholds)
             found = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(found[0].waits) if found else {}
         look = self._watch.look()
@@ -240,14 +247,11 @@ class ShardRun:
                 self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
             )
         with self._changed:
-            self._signal = Signal(signal.state, signal.stop, look.reason, 0.0, True)
+            self._signal = replace(signal, reason=look.reason, looked_ago_s=0.0)
             self._changed.notify_all()
 
-
-def waits_of(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sum of waits by kind of reason."""
-    total: dict[str, float] = {}
-    for waits in states:
-        for kind, seconds in waits.items():
-            total[kind] = total.get(kind, 0.0) + seconds
-    return total
+    def _take_thresholds(self, spec: str) -> None:
+        thresholds = Thresholds.of(json.loads(spec).get("thresholds", {}))
+        if thresholds != self._thresholds:
+            self._thresholds = thresholds
+            self._watch = None

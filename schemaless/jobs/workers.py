@@ -31,6 +31,7 @@ from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerEr
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger, is_dead_here, runner_name
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
+from schemaless.jobs.throttle import Thresholds
 from schemaless.store.datastore import Datastore, Opening
 
 _log = logging.getLogger("schemaless")
@@ -48,8 +49,8 @@ GIVE_UP_S: Final = 600.0
 Work = Callable[[Datastore, ShardRun], None]
 """What a kind of job does on a shard; calls ``finish`` of the run when it is through. A function of a module."""
 
-MakeWatch = Callable[[Datastore, Job, str, str], Watch]
-"""Takes a store, a job, a cluster and a runner; gives the watch over that cluster. A function of a module."""
+MakeWatch = Callable[[Datastore, Job, str, str, Thresholds], Watch]
+"""Takes a store, a job, a cluster, a runner and thresholds; gives a watch over that cluster. A function of a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class _Kept:
 
     store: Datastore | None = None
     opening: Opening | None = None
-    watches: dict[tuple[int, str], Watch] = field(default_factory=dict)
+    watches: dict[tuple[int, str], tuple[Thresholds, Watch]] = field(default_factory=dict)
 
 
 _kept = threading.local()
@@ -96,12 +97,16 @@ def work_on(
             return Outcome(shard, "busy")
         cluster = store.topology.cluster_of(shard).name
 
-        def watch() -> Watch:
+        def watch(thresholds: Thresholds) -> Watch:
             key = job_id, cluster
-            if key not in kept.watches:
-                assert make_watch is not None
-                kept.watches[key] = make_watch(store, job, cluster, runner)
-            return kept.watches[key]
+            before = kept.watches.get(key)
+            if before is not None and before[0] == thresholds:
+                return before[1]
+            if before is not None:
+                before[1].close()
+            assert make_watch is not None
+            kept.watches[key] = thresholds, make_watch(store, job, cluster, runner, thresholds)
+            return kept.watches[key][1]
 
         with ShardRun(
             ledger,
@@ -109,7 +114,6 @@ def work_on(
             state,
             cluster,
             watch if make_watch is not None else None,
-            job.spec.get("thresholds", {}).get("max_mb_per_s"),
         ) as run:
             work(store, run)
     except Stopped:
@@ -143,7 +147,7 @@ def _let_go() -> None:
     kept: _Kept | None = getattr(_kept, "kept", None)
     if kept is not None:
         _kept.kept = None
-        for watch in kept.watches.values():
+        for _, watch in kept.watches.values():
             with suppress(SchemalessError):
                 watch.close()
         if kept.store is not None:

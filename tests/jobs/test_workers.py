@@ -189,6 +189,26 @@ def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_stor
     assert bodies(fresh_store) == legacy
 
 
+def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate_store, eventually, tmp_path):
+    """Its runners hear of it, and a run that is begun with others joins under the job's own."""
+    flag = tmp_path / "wait"
+    flag.touch()
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    job, _ = migrate.start(migrate_store, MigrateSpec(thresholds=migrate.Thresholds(flag_file=str(flag))))
+    reports = []
+    run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store)))
+    run.start()
+    eventually(lambda: any(state.reason for state in ledger.clusters(job.job_id)), "it waits for the file to go")
+    before = bodies(fresh_store)
+    ledger.change_thresholds(job.job_id, migrate.Thresholds().asdict())
+    run.join(60)
+
+    assert not any(body in legacy.values() for body in before.values())
+    assert [report.job_id for report in reports] == [job.job_id]
+    assert bodies(fresh_store) == legacy
+    assert any(what.startswith("thresholds: ") for _, _, what in ledger.events(job.job_id))
+
+
 def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
     """A legacy body that comes in behind the checkpoint is caught by the next pass."""
     monkeypatch.setattr(migrate, "_NEXT_PASS_S", 0.01)
