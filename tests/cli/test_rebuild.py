@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+import schemaless
 from schemaless import NewStoredCell
+from schemaless.jobs.ledger import Ledger
 
 pytestmark = pytest.mark.mysql
 
@@ -70,3 +74,36 @@ def test_rebuild_without_the_role_is_refused(invoke, fresh_url, cells):
 
     assert result.code == 1
     assert "command denied" in result.err
+
+
+def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
+    invoke, start, eventually, admin_url, cells, by_hand, fresh_store
+):
+    """Ctrl-C: what is rebuilt stays so and is not rebuilt again; the same command does the rest of the same job."""
+    arguments = ("rebuild", "--execute", "--shards", "0-1", "--lock-wait", "1", "--json")
+    pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(1).primary)
+    with schemaless.connect(admin_url) as store, pool.connection() as reader:
+        ledger = Ledger(store.catalog, store.name)
+        reader.unfinished = True
+        reader.execute(b"START TRANSACTION")
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % fresh_store.shards.database(1).encode())
+        process = start(*arguments, url=admin_url)
+        eventually(
+            lambda: ledger.jobs() and [state.counters.get("attempts") for state in ledger.shards(1)] == [1, 1],
+            "the first shard is rebuilt, the second one is waited for",
+        )
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        middle = made(fresh_store)
+        states = [state.state for state in ledger.shards(1)]
+    again = invoke(*arguments, url=admin_url)
+    after = made(fresh_store)
+
+    assert process.returncode == 3, err
+    assert states == ["done", "waiting"]
+    assert again.code == 0
+    assert again.err.startswith("job 1: going on with it")
+    assert [shard["state"] for shard in again.json["shards"]] == ["done", "done"]
+    assert again.json["shards"][0]["attempts"] == 1
+    assert after[0] == middle[0]
+    assert after[1] != middle[1]
