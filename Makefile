@@ -7,7 +7,7 @@
 .POSIX:
 .SUFFIXES:
 .NOTPARALLEL:
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench bench-migrate clean
 
 export PYTHON DATA ROW_KEY
 PY = .venv/bin/python
@@ -19,6 +19,7 @@ help:
 	@echo '             (CROSS=1: both on both; FAST=1 or FAST=0: one, on both; ARGS=... goes to pytest)'
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
+	@echo 'make bench-migrate  only those of the migration'
 	@echo 'make install only the virtual environment, .venv (PYTHON=... chooses the Python)'
 	@echo 'make clean   remove .venv, builds and caches; not the data of private servers'
 
@@ -56,6 +57,12 @@ bench: install
 	    [ -f "$$script" ] || continue; \
 	    echo "== $$script"; \
 	    $(PY) "$$script" $(ARGS) || exit 1; \
+	done
+
+bench-migrate: install
+	@for script in migrate migrate_scale migrate_latency; do \
+	    echo "== benchmarks/$$script.py"; \
+	    $(PY) benchmarks/$$script.py $(ARGS) || exit 1; \
 	done
 
 clean:

@@ -25,6 +25,7 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.mysql import statements
+from schemaless.mysql.binary_log import binary_log
+from schemaless.mysql.pool import Connection
 
 COLUMN = "BASE"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -61,6 +64,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--documents", type=int, default=2_219)
+    parser.add_argument("--copies", type=int, default=1, help="store each document so many times, under other row_keys")
     parser.add_argument("--relaxed", action="store_true", help="do not have the server wait for the disk")
     parser.add_argument("--no-archive", action="store_true")
     asked = parser.parse_args()
@@ -82,8 +86,10 @@ def main() -> int:
 def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> None:
     """Run both sides in turns, then the stages."""
     texts = [
-        (logbook.row_key, COLUMN, logbook.ref_key, logbook.json_text())
+        (uuid.uuid5(logbook.row_key, str(copy)), COLUMN, logbook.ref_key, text)
         for logbook in logbook_documents(limit=asked.documents)
+        for text in [logbook.json_text()]
+        for copy in range(asked.copies)
     ]
     size = sum(len(each[3]) for each in texts)
     sides = {}
@@ -242,7 +248,7 @@ def stage_times(server: LocalServer, store: schemaless.Datastore, texts: list[An
             with cpu() as spent:
                 for start in range(0, len(part), 100):
                     sql = statements.update_bodies(store.shards.database(shard), part[start : start + 100])
-                    store.shards.execute(shard, sql)
+                    store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
             wrote.append((spent[0], spent[1]))
 
     found: dict[str, list[float]] = {}
@@ -275,6 +281,14 @@ def stage_times(server: LocalServer, store: schemaless.Datastore, texts: list[An
         note("write, client", sum(client for client, _ in wrote))
         note("write, server", sum(at_server for _, at_server in wrote))
     return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def replace_bodies(connection: Connection, sql: bytes) -> None:
+    """Send an UPDATE as a migration does, with its settings for the binary log."""
+    settings = binary_log(connection).settings
+    if settings is not None:
+        connection.ensure(settings)
+    connection.execute(sql)
 
 
 def cpu_of(pid: int) -> float:
