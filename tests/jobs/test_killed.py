@@ -359,7 +359,7 @@ def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, u
     name = parse_url(url).database
     server = own_servers[1]
     with schemaless.connect(url) as store:
-        rows = (uuid.uuid5(uuid.NAMESPACE_OID, str(number)) for number in range(8_000))
+        rows = (uuid.uuid5(uuid.NAMESPACE_OID, str(number)) for number in range(4_000))
         cells = [
             schemaless.NewStoredCell(row, "BASE", 1, b'"%b"' % (b"x" * 15_000))
             for row in rows
