@@ -184,7 +184,9 @@ def _note_torn(torn: dict[Path, int]) -> None:
 @click.command()
 @url_option
 @job_option("The migration whose work this is.  [default: the last one]")
-@shards_option
+@click.option(
+    "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all of the job]"
+)
 @click.option("--sample", metavar="SHARE", help="Only a share of the cells, such as 1%, in blocks of neighbours.")
 @click.option("--seed", type=int, metavar="N", help="Draw the sample that this seed gives.")
 @_archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
@@ -232,8 +234,8 @@ def verify(
     faults = _Faults(as_json)
     with open_store(url) as store:
         ledger = Ledger(store.catalog, store.name)
-        shards = shards_of(shards_text, store.shard_count)
         job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
+        shards = _shards_to_verify(store, ledger, job, shards_text)
         wanted = None
         if job is not None and job.unfinished:
             note(f"job {job.job_id} is {job.state}: that all is in its codec is not asked for yet")
@@ -274,6 +276,22 @@ def verify(
             out().print(missing, markup=False)
         _note_torn(report.torn)
     return EXIT_FAILED if report.faults or missing is not None else 0
+
+
+def _shards_to_verify(store: Datastore, ledger: Ledger, job: Job | None, shards_text: str | None) -> list[int]:
+    """Return the shards that are asked for, or those of the job; of others it has promised nothing."""
+    if job is None:
+        return shards_of(shards_text, store.shard_count)
+    if job.kind != "migrate":
+        raise InvalidInput(f"job {job.job_id} is a {job.kind}; only migrations are verified")
+    own = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+    if shards_text is None:
+        return own
+    shards = shards_of(shards_text, store.shard_count)
+    others = sorted(set(shards) - set(own))
+    if others:
+        raise InvalidInput(f"job {job.job_id} is not about shard {others[0]}; name the job that is by --job")
+    return shards
 
 
 def _archive(store: Datastore, job: Job | None, folders: tuple[Path, ...]) -> Originals | None:

@@ -139,7 +139,7 @@ class JobProgress:
         note(f"job {job.job_id}: {'begun' if new else f'going on with it, begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if job.state == "paused":
             note(f"job {job.job_id} is paused ({job.message}); 'schemaless migrate resume' lets it go on")
-        console = err()
+        console = err(wrap=True)
         if console.is_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=False)
             self._live.start()
@@ -223,7 +223,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
     out().print(f"begun {job.created_at:%Y-%m-%d %H:%M} UTC by {job.created_by}: {_asked(job)}")
     out().print(_line(status))
     if job.unfinished and not status.runners:
-        out().print(f"nobody works on it now: 'schemaless {job.kind} run --execute --job {job.job_id}' does")
+        out().print(f"nobody works on it now: '{go_on_command(job)}' does")
     for cluster in status.clusters:
         waited = ", ".join(f"{duration(seconds)} for {kind}" for kind, seconds in sorted(cluster.waits.items()))
         if waited:
@@ -240,6 +240,11 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
         )
     elif not as_json:
         note(f"{len(status.shards):,} shards: --shards shows each")
+
+
+def go_on_command(job: Job) -> str:
+    """Return the command that works on a job."""
+    return f"schemaless {'migrate run' if job.kind == 'migrate' else job.kind} --execute --job {job.job_id}"
 
 
 def _asked(job: Job) -> str:

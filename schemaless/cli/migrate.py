@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from schemaless.cli.archive import finalise, restore, verify
-from schemaless.cli.jobs import JobProgress, job_option, show_status, throttle_options, workers_options
+from schemaless.cli.jobs import JobProgress, go_on_command, job_option, show_status, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 from schemaless.cli.plan import plan
@@ -270,7 +270,7 @@ def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) ->
         runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
         out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
         if after == "running" and not runners:
-            note(f"nobody works on it now: 'schemaless migrate run --execute --job {job.job_id}'")
+            note(f"nobody works on it now: '{go_on_command(job)}' does")
 
 
 def _show_jobs(jobs: list[Job], as_json: bool) -> None:

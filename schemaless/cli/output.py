@@ -44,9 +44,9 @@ def out() -> Console:
     return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty())
 
 
-def err() -> Console:
-    """Return the console for progress, notes and errors."""
-    return _Console(sys.stderr, soft_wrap=True)
+def err(*, wrap: bool = False) -> Console:
+    """Return the console for progress, notes and errors. Long lines are the terminal's business unless ``wrap``."""
+    return _Console(sys.stderr, soft_wrap=not wrap)
 
 
 def error(message: str) -> None:

@@ -63,7 +63,8 @@ class ShardState:
         bytes_after: what they take now.
         left_cells: bodies that were left as they are, in this pass.
         counters: the same in detail; the job's own business.
-        busy_s: how long runners have worked on it, waits left out.
+        busy_s: how long runners have had it: waits for servers and for the budget count, since they will go on; being
+            paused, and the time between passes, do not.
         data_bytes: what its table took when the job was made, as InnoDB estimates: a weight.
         runner: who has it, or had it last.
         epoch: how often it was taken.

@@ -87,7 +87,7 @@ class ShardRun:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"job {job.job_id} shard {state.shard}", daemon=True)
         self._saved_s = self._began_s = time.monotonic()
-        self._waited_s = 0.0
+        self._paused_s = 0.0
         self._failures: list[Failure] = []
         self._failures_noted = 0
 
@@ -115,12 +115,12 @@ class ShardRun:
             LeaseLost: the shard is another runner's by now.
             SchemalessError: what the watch over the servers raised.
         """
-        began_s = time.monotonic()
         with self._changed:
             while not self._may_go_on():
+                began_s = time.monotonic()
                 self._changed.wait(_BEAT_S)
-        waited_s = time.monotonic() - began_s
-        self._waited_s += waited_s
+                if self._signal is not None and self._signal.state == "paused":
+                    self._paused_s += time.monotonic() - began_s
 
     def _may_go_on(self) -> bool:
         if self._error is not None:
@@ -145,7 +145,6 @@ class ShardRun:
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
             time.sleep(min(left_s, _BEAT_S))
-            self._waited_s += min(left_s, _BEAT_S)
 
     def pause(self, seconds: float) -> None:
         """Wait, but hear a stop; raises what ``gate`` raises."""
@@ -153,7 +152,7 @@ class ShardRun:
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
             time.sleep(min(left_s, _BEAT_S))
-            self._waited_s += min(left_s, _BEAT_S)
+            self._paused_s += min(left_s, _BEAT_S)
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
@@ -171,8 +170,8 @@ class ShardRun:
 
     def _account(self) -> None:
         now_s = time.monotonic()
-        self.state.busy_s += max(0.0, now_s - self._saved_s - self._waited_s)
-        self._saved_s, self._waited_s = now_s, 0.0
+        self.state.busy_s += max(0.0, now_s - self._saved_s - self._paused_s)
+        self._saved_s, self._paused_s = now_s, 0.0
 
     def finish(self) -> None:
         """Write down that the shard is through."""

@@ -105,6 +105,17 @@ def test_verify_of_an_archive_that_is_not_whole_is_exit_1(invoke, migrate_url, b
     assert "originals are missing in the archive, of shards 2 (0 of " in part.out
 
 
+def test_verify_asks_of_shards_what_their_job_promised(invoke, migrate_url, fresh_store, new_row):
+    """After a first shard, the others are as they were, which is no fault; another job's shards are not taken."""
+    load(fresh_store, new_row)
+    invoke("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
+    first = invoke("migrate", "verify", "--json", url=migrate_url)
+    other = invoke("migrate", "verify", "--shards", "0-1", url=migrate_url)
+
+    assert (first.code, first.json["shards"], first.json["faults"]) == (0, 1, [])
+    assert (other.code, other.err) == (2, "schemaless: job 1 is not about shard 1; name the job that is by --job\n")
+
+
 def test_verify_before_any_migration_takes_bodies_as_they_are(invoke, migrate_url, fresh_store, new_row):
     """Legacy or not."""
     load(fresh_store, new_row)
