@@ -50,6 +50,7 @@ from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
+from schemaless.mysql.load import server_load
 from schemaless.mysql.pool import Connection
 
 COLUMN = "BASE"
@@ -109,6 +110,7 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         for name in ("plain", "ours") if number % 2 else ("ours", "plain"):
             store = sides[name]
             put_back(store)
+            settle(store)
             cpu_s = cpu_of(server.pid)
             began = time.perf_counter()
             if name == "plain":
@@ -165,6 +167,14 @@ def put_back(store: schemaless.Datastore) -> None:
             b"UPDATE `%b`.cell AS c JOIN `%b`.original AS o ON o.added_id=c.added_id SET c.body=o.body"
             % (database, database),
         )
+
+
+def settle(store: schemaless.Datastore) -> None:
+    """Wait until the server has purged what putting back has left: it would share the cores with what is measured."""
+    for _ in range(600):
+        if (store.catalog.run(lambda connection: server_load(connection, history=True)).history_length or 0) < 50:
+            return
+        time.sleep(0.05)
 
 
 def compare(store: schemaless.Datastore, texts: list[Any]) -> None:
@@ -267,7 +277,7 @@ def stage_times(server: LocalServer, store: schemaless.Datastore, texts: list[An
     stages: list[tuple[str, Callable[[], None]]] = [("parse", parse), ("encode", encode), ("verify", verify)]
     for _ in range(3):
         put_back(store)
-        time.sleep(1)
+        settle(store)
         with cpu() as spent:
             read()
         note("read, client", spent[0])
