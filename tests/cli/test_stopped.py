@@ -72,7 +72,7 @@ def test_load_stopped_in_the_middle_goes_on(start, eventually, fresh_store, fres
 
 @pytest.mark.parametrize("how", SIGNALS)
 def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, migrate_url, new_row, how):
-    """Some bodies are done, the others legacy; the same run again does the rest, counts all, and keeps ids and times."""
+    """Some bodies are done, the others legacy; the same run again does the rest, counts all, and keeps ids."""
     fresh_store.put_stored_cells(
         [NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:600]],
     )
