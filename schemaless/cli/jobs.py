@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -27,6 +27,8 @@ from schemaless.jobs.throttle import Thresholds
 
 _LOOK_S: Final = 1.0
 _LINE_S: Final = 5.0
+_MOST_LINE_S: Final = 300.0
+"""Of a job that has run for hours: its log is read by people."""
 _SHARDS_SHOWN: Final = 16
 
 
@@ -118,8 +120,8 @@ class JobProgress:
         self._job_id = 0
         self._live: Live | None = None
         self._looked_s = 0.0
-        self._line_s = time.monotonic()
-        self._waits: list[tuple[str, str]] = []
+        self._began_s = self._line_s = time.monotonic()
+        self._waiting: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -154,10 +156,13 @@ class JobProgress:
         if self._live is not None:
             self._live.update(_picture(status), refresh=True)
             return
-        if status.waits != self._waits or now_s - self._line_s >= _LINE_S:
-            if status.waits != self._waits and not status.waits:
+        # Not at each change of a reason: it has the lag in it.
+        waiting = {cluster for cluster, _ in status.waits}
+        every_s = min(_MOST_LINE_S, max(_LINE_S, (now_s - self._began_s) / 20))
+        if waiting != self._waiting or now_s - self._line_s >= every_s:
+            if self._waiting and not waiting:
                 note(f"job {self._job_id}: goes on")
-            self._waits = status.waits
+            self._waiting = waiting
             self._line_s = now_s
             note(f"job {self._job_id}: {_line(status)}")
 
@@ -221,6 +226,8 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
     message = "" if job.message is None else f" ({job.message})"
     out().print(f"job {job.job_id}, {job.kind}: [bold]{job.state}[/]{message}", markup=True)
     out().print(f"begun {job.created_at:%Y-%m-%d %H:%M} UTC by {job.created_by}: {_asked(job)}")
+    if job.unfinished:
+        out().print(f"waits by: {thresholds_text(job.spec['thresholds'])}", markup=False)
     out().print(_line(status))
     if job.unfinished and not status.runners:
         out().print(f"nobody works on it now: '{go_on_command(job)}' does")
@@ -240,6 +247,11 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
         )
     elif not as_json:
         note(f"{len(status.shards):,} shards: --shards shows each")
+
+
+def thresholds_text(thresholds: Mapping[str, Any]) -> str:
+    """Return thresholds in a line."""
+    return ", ".join(f"{name} {'off' if value is None else value}" for name, value in thresholds.items())
 
 
 def go_on_command(job: Job) -> str:

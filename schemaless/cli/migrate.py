@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from schemaless.cli.archive import finalise, restore, verify
-from schemaless.cli.jobs import JobProgress, go_on_command, job_option, show_status, throttle_options, workers_options
+from schemaless.cli.jobs import (
+    JobProgress,
+    go_on_command,
+    job_option,
+    show_status,
+    thresholds_text,
+    throttle_options,
+    workers_options,
+)
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 from schemaless.cli.plan import plan
@@ -240,8 +248,7 @@ def throttle(url: str, job_id: int | None, thresholds: Thresholds) -> None:
         ledger = Ledger(store.catalog, store.name)
         job = chosen_job(ledger, job_id, unfinished=True)
         ledger.change_thresholds(job.job_id, thresholds.asdict())
-    told = ", ".join(f"{name} {'off' if value is None else value}" for name, value in thresholds.asdict().items())
-    out().print(f"job {job.job_id}: {told}", markup=False)
+    out().print(f"job {job.job_id} waits by: {thresholds_text(thresholds.asdict())}", markup=False)
 
 
 def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) -> Job:

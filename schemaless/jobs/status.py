@@ -66,7 +66,7 @@ class JobStatus:
         if not self.job.unfinished:
             return []
         if self.job.state == "paused":
-            return [("all", self.job.message or "paused")]
+            return [("all clusters", f"paused {self.job.message or ''}".rstrip())]
         held = [cluster for cluster in self.clusters if cluster.lease_left_s is not None and cluster.lease_left_s > 0]
         return [(cluster.cluster, cluster.reason) for cluster in held if cluster.reason is not None]
 
@@ -87,11 +87,13 @@ def status_of(ledger: Ledger, job_id: int, *, counters: bool = False) -> JobStat
     total = float(sum(state.data_bytes for state in shards))
     through = sum(state.data_bytes * state.fraction for state in shards)
     runners = sum(state.held for state in shards)
-    speed, eta = _speed(shards, runners)
+    speed, eta = _speed(shards, runners, job.spec.get("thresholds", {}).get("max_mb_per_s"))
     return JobStatus(job, shards, ledger.clusters(job_id), total, through, runners, speed, eta)
 
 
-def _speed(shards: Sequence[ShardState], runners: int) -> tuple[float | None, Eta | None]:
+def _speed(
+    shards: Sequence[ShardState], runners: int, budget_mb_per_s: float | None
+) -> tuple[float | None, Eta | None]:
     begun = [state for state in shards if state.busy_s > 0 and state.fraction > 0 and state.data_bytes]
     if not begun or not runners:
         return None, None
@@ -99,7 +101,12 @@ def _speed(shards: Sequence[ShardState], runners: int) -> tuple[float | None, Et
     busy_s = sum(state.busy_s for state in begun)
     mean = busy_s / through  # seconds a byte, of one runner
     left = [state.data_bytes * (1 - state.fraction) for state in shards]
-    mid_s = mean * sum(left) / runners
+    per_s = runners / mean
+    replaced = sum(state.bytes_before for state in begun)
+    if budget_mb_per_s is not None and replaced:
+        # One for all: runners that came since do not make it more.
+        per_s = min(per_s, budget_mb_per_s * 1e6 * through / replaced)
+    mid_s = sum(left) / per_s
     if len(begun) > 1:
         # Shards differ: each byte counts as one observation of its shard's speed.
         variance = sum(
@@ -112,4 +119,4 @@ def _speed(shards: Sequence[ShardState], runners: int) -> tuple[float | None, Et
     parts = sum(each * each for each in left)
     own = sum(left) ** 2 / len(begun)
     spread_s = _MOST_LIKELY * math.sqrt(variance * (parts + own)) / runners
-    return runners / mean / 1e6, Eta(max(0.0, mid_s - spread_s), mid_s, mid_s + spread_s)
+    return per_s / 1e6, Eta(max(0.0, mid_s - spread_s), mid_s, mid_s + spread_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import schemaless
+from schemaless.cli import jobs
+from schemaless.cli.jobs import JobProgress
 from schemaless.jobs import migrate
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec
@@ -41,13 +43,38 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
     assert [each["job_id"] for each in every.json["jobs"]] == [1]
 
 
+def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job, monkeypatch, capsys):
+    """Where no terminal is there: a log of weeks is read by people."""
+    monkeypatch.setattr(jobs, "_LOOK_S", 0.0)
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    state = ledger.claim(job.job_id, 0, "a")
+    cluster = migrate_store.topology.cluster_of(0).name
+    assert ledger.renew(job.job_id, state, cluster).watches
+    with JobProgress(ledger) as shown:
+        shown.begin(job, True)
+        for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
+            ledger.note_look(job.job_id, cluster, "a", reason, {}, {})
+            shown.turn()
+    lines = capsys.readouterr().err.splitlines()
+
+    assert [line for line in lines if "lags" in line] == [lines[1]]
+    assert lines[1].endswith(f", waits on {cluster}: lags by 2.6 s")
+    assert lines[2] == "job 1: goes on"
+
+
 def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
     """Each may be said twice; what cannot be is one line."""
+    invoke("migrate", "throttle", "--max-lag", "2", "--max-mb-per-s", "20", url=migrate_url)
+    invoke("migrate", "pause", url=migrate_url)
+    status = invoke("migrate", "status", url=migrate_url).out
+    invoke("migrate", "resume", url=migrate_url)
     said = [
         invoke("migrate", verb, *arguments, url=migrate_url)
         for verb, *arguments in [("pause",), ("pause",), ("resume",), ("abort",), ("resume",), ("resume", "--job", "1")]
     ]
 
+    assert "waits by: max_lag_s 2.0, max_threads_running 25, max_history_length 1000000, max_mb_per_s 20.0, " in status
+    assert ", waits on all clusters: paused by " in status
     assert [each.code for each in said] == [0, 0, 0, 0, 2, 1]
     assert said[0].out == "job 1 is paused; 0 runners hear of it within a second or two\n"
     assert said[1].err == "job 1 is paused already\n"
