@@ -6,7 +6,9 @@
 Two private servers have a datastore of 16 shards full of legacy logbooks, about 19 KB of JSON each. Four processes put
 a new logbook and get the latest cell of a stored one, in turns, each after a pause of ``--pause-ms`` on average (0: one
 call right after the other). Meanwhile ``schemaless migrate run --execute`` is started and stopped: idle, migrating,
-idle, migrating. What is within ``LEAD_S`` of a change counts for neither. Everything shares the machine's cores.
+idle, migrating. Everything shares the machine's cores.
+
+What is within ``LEAD_S`` of a change counts for neither. How much of the cores other processes had is said.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import schemaless
@@ -46,11 +49,12 @@ CALLS = ("put_cell", "get_cell_latest")
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the measurement; times of ``time.time``."""
+    """A part of the measurement: times of ``time.time``, and the cores that processes of others had."""
 
     name: str
     start_s: float
     end_s: float
+    others: float
 
 
 def main() -> int:
@@ -70,7 +74,7 @@ def main() -> int:
         print(f"{servers[0].flavour} {servers[0].version}, {server_options or RELAXED}", flush=True)
         url = schemaless.create("latency", 16, [server.url for server in servers])
         rows = load(url, logbooks, options.documents)
-        phases, notes = measure(url, rows, logbooks, options)
+        phases, notes = measure(url, rows, logbooks, [server.pid for server in servers], options)
     print("\n".join(notes))
     return show(phases)
 
@@ -117,7 +121,7 @@ def client(
 
 
 def measure(
-    url: str, rows: Sequence[uuid.UUID], logbooks: Sequence[Any], options: Any
+    url: str, rows: Sequence[uuid.UUID], logbooks: Sequence[Any], servers: Sequence[int], options: Any
 ) -> tuple[dict[str, list[list[float]]], list[str]]:
     """Return seconds by phase and call, and what is to be said of the migration."""
     context = multiprocessing.get_context("fork")
@@ -128,7 +132,7 @@ def measure(
         clients.append((context.Process(target=client, args=arguments, daemon=True), here))
         clients[-1][0].start()
     try:
-        phases, notes = alternate(url, options)
+        phases, notes = alternate(url, servers, options)
         found: dict[str, list[list[float]]] = {phase.name: [[], []] for phase in phases}
         for _, here in clients:
             here.send(None)
@@ -144,7 +148,7 @@ def measure(
     return found, notes
 
 
-def alternate(url: str, options: Any) -> tuple[list[Phase], list[str]]:
+def alternate(url: str, servers: Sequence[int], options: Any) -> tuple[list[Phase], list[str]]:
     """Let phases pass, and return them with what is to be said of the migration."""
     phases: list[Phase] = []
     notes: list[str] = []
@@ -152,27 +156,51 @@ def alternate(url: str, options: Any) -> tuple[list[Phase], list[str]]:
     environment = {**os.environ, "SCHEMALESS_URL": url}
     time.sleep(LEAD_S)
     for turn in range(1, options.rounds + 1):
-        phases.append(one_phase(f"idle {turn}", options.phase))
+        phases.append(one_phase(f"idle {turn}", options.phase, servers))
         running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         time.sleep(LEAD_S)
         before = through(url)
-        phases.append(one_phase(f"migrating {turn}", options.phase))
+        phases.append(one_phase(f"migrating {turn}", options.phase, servers))
         done = through(url) - before
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=60)
         if running.returncode == 0:
             sys.exit("the migration came to its end, so there was nothing to measure: raise --documents")
         assert running.returncode == 3, said.decode()
-        notes.append(f"migrating {turn}: {done / options.phase / 1e6:.1f} MB of legacy text a second")
+        rate = done / (phases[-1].end_s - phases[-1].start_s) / 1e6
+        notes.append(f"migrating {turn}: {rate:.1f} MB of legacy text a second")
         time.sleep(LEAD_S)
+    notes.append("cores that others had: " + ", ".join(f"{each.name} {each.others:.2f}" for each in phases))
     return phases, notes
 
 
-def one_phase(name: str, seconds: float) -> Phase:
+def one_phase(name: str, seconds: float, servers: Sequence[int]) -> Phase:
     """Let a phase pass."""
     start_s = time.time()
+    busy, own = cpu_seconds(servers)
     time.sleep(seconds)
-    return Phase(name, start_s, time.time())
+    busy_then, own_then = cpu_seconds(servers)
+    end_s = time.time()
+    return Phase(name, start_s, end_s, ((busy_then - busy) - (own_then - own)) / (end_s - start_s))
+
+
+def cpu_seconds(servers: Sequence[int]) -> tuple[float, float]:
+    """Return what all processes of the machine have had of its cores, and what those of this measurement have."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _idle, _waits, interrupts, soft, *_ = map(int, Path("/proc/stat").read_text().split()[1:9])
+    parents, taken = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                values = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(values[1])
+            taken[int(entry.name)] = sum(map(int, values[11:13]))
+    ours = {os.getpid(), *servers}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return (user + nice + system + interrupts + soft) / ticks, sum(taken.get(pid, 0) for pid in ours) / ticks
 
 
 def through(url: str) -> int:

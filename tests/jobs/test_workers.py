@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -18,7 +19,7 @@ from schemaless.jobs import workers as workers_module
 from schemaless.jobs.check import check, check_with_workers
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec
-from schemaless.jobs.workers import workers
+from schemaless.jobs.workers import Driver, workers
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Opening
@@ -251,3 +252,21 @@ def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
     with fresh_store.opening.open() as again:
         assert (again.name, again.topology) == (fresh_store.name, fresh_store.topology)
     assert "secret" not in repr(secret)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there a thread has a priority of its own")
+def test_work_steps_aside_for_servers_and_clients(migrate_store):
+    """A worker's thread has a low priority, the caller's stays as it was."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    seen = set()
+
+    def work(store, shard_run):
+        seen.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        shard_run.finish()
+
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    with workers(1) as hands:
+        ended = Driver(migrate_store, job, work).run(hands)
+
+    assert ended.state == "done"
+    assert (seen, os.getpriority(os.PRIO_PROCESS, 0)) == ({max(10, own)}, own)
