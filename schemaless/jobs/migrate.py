@@ -31,7 +31,7 @@ from schemaless.jobs.tally import MigrateReport, ShardTally
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
-from schemaless.mysql.binary_log import binary_log, binary_log_point
+from schemaless.mysql.binary_log import binary_log, binary_log_point, log_settings
 from schemaless.mysql.pool import Connection
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
@@ -314,8 +314,8 @@ class _ShardWork:
         self._unverified: dict[int, bytes] = {}
         full_images = self._spec.full_row_images
         self._log_settings = store.shards.run(
-            self._shard, lambda connection: binary_log(connection, full_images=full_images)
-        ).settings
+            self._shard, lambda connection: log_settings(connection, full_images=full_images)
+        )
         self._verified_to = self._state.checkpoint
         self._left: list[tuple[StoredCell, str, str]] = []
         self._writer: ArchiveWriter | None = None

@@ -78,9 +78,6 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
         try_settings: False says how it is now, and sets nothing.
     """
     found = _in_force(connection)
-    earlier = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
-    if earlier is not None:
-        return replace(found, settings=earlier)
     settings = []
     if found.row_image == "FULL" and not full_images:
         settings.append("binlog_row_image='NOBLOB'")
@@ -95,6 +92,12 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
         user, _, host = str(connection.rows(b"SELECT CURRENT_USER()")[0][0]).rpartition("@")
         return replace(found, grant=f"GRANT {_PRIVILEGE[connection.is_mariadb]} ON *.* TO '{user}'@'{host}'")
     return replace(_in_force(connection), settings=statement)
+
+
+def log_settings(connection: Connection, *, full_images: bool = False) -> bytes | None:
+    """Return the settings of ``binary_log`` alone, also where this connection has them already."""
+    earlier = next((statement for statement in connection.ensured if b" binlog_" in statement), None)
+    return earlier or binary_log(connection, full_images=full_images).settings
 
 
 def binary_log_point(connection: Connection) -> BinaryLogPoint | None:

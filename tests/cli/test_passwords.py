@@ -30,19 +30,23 @@ DATASTORE = "secretive"
 
 
 @pytest.fixture(scope="module")
-def datastore(loopback):
+def datastore(loopback, flavour):
     """A datastore whose only account has the password and every role; gives its URL without a password."""
     account = Account("keeper")
     parsed = parse_url(loopback.url("keeper"))
     with closing(connect(loopback.root, None)) as root:
         run(root, f"CREATE USER {account} IDENTIFIED BY '{pymysql.converters.escape_string(PASSWORD)}'")
         topology = schemaless.cluster.topology.new_topology(DATASTORE, 2, [parsed.node])
-        for statement in grants("admin", account, topology, parsed.node)[0].statements:
+        for statement in grants("admin", account, topology, parsed.node, mariadb=flavour == "mariadb")[
+            0
+        ].statements:
             run(root, statement)
         # To set up TLS would take most of the time.
         url = schemaless.create(DATASTORE, 2, [loopback.url(f"keeper:{quote(PASSWORD, safe='')}", "ssl_mode=disabled")])
         for role in ROLES:
-            for statement in grants(role, account, topology, parsed.node)[0].statements:
+            for statement in grants(role, account, topology, parsed.node, mariadb=flavour == "mariadb")[
+                0
+            ].statements:
                 run(root, statement)
     return url
 

@@ -38,7 +38,7 @@ WRITES: Final[dict[str, Callable[[Datastore], object]]] = {
     "append_cell": lambda store: store.append_cell(uuid.uuid4(), "STATUS", {"new": True}),
 }
 
-WITHOUT_A_SERVER: Final = {"close", "name", "shard_count", "shard_of"}
+WITHOUT_A_SERVER: Final = {"catalog", "close", "name", "shard_count", "shard_of", "stored_cell"}
 
 
 def error_of(call: Callable[[], object]) -> SchemalessError | None:
