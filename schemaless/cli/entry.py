@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from importlib.util import find_spec
 
 
@@ -17,8 +19,15 @@ def main() -> int:
         )
         return 2
     from schemaless.cli.main import run
+    from schemaless.cli.output import EXIT_STOPPED
 
-    return run(sys.argv[1:])
+    status = run(sys.argv[1:])
+    if status == EXIT_STOPPED and threading.active_count() > 1:
+        # Python would wait for a thread that waits for a server; what it was at may be cut anywhere.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 if __name__ == "__main__":

@@ -37,16 +37,12 @@ def datastore(loopback, flavour):
     with closing(connect(loopback.root, None)) as root:
         run(root, f"CREATE USER {account} IDENTIFIED BY '{pymysql.converters.escape_string(PASSWORD)}'")
         topology = schemaless.cluster.topology.new_topology(DATASTORE, 2, [parsed.node])
-        for statement in grants("admin", account, topology, parsed.node, mariadb=flavour == "mariadb")[
-            0
-        ].statements:
+        for statement in grants("admin", account, topology, parsed.node, mariadb=flavour == "mariadb")[0].statements:
             run(root, statement)
         # To set up TLS would take most of the time.
         url = schemaless.create(DATASTORE, 2, [loopback.url(f"keeper:{quote(PASSWORD, safe='')}", "ssl_mode=disabled")])
         for role in ROLES:
-            for statement in grants(role, account, topology, parsed.node, mariadb=flavour == "mariadb")[
-                0
-            ].statements:
+            for statement in grants(role, account, topology, parsed.node, mariadb=flavour == "mariadb")[0].statements:
                 run(root, statement)
     return url
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+from contextlib import closing
 
 import pymysql
 import pytest
@@ -16,6 +17,8 @@ from schemaless.cell import row_key_for
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
 from schemaless.jobs.check import check
+from schemaless.jobs.ledger import Ledger
+from tests.faults.kinds import ONE_KIND
 
 pytestmark = pytest.mark.mysql
 
@@ -23,9 +26,9 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 LINES = [json.dumps({"id": f"n{number}", "text": "some text " * 10}).encode() + b"\n" for number in range(1_500)]
 
 
-def expect_stopped(process) -> None:
+def expect_stopped(process, within_s: float = 60) -> None:
     """The process ends with exit 3 and says how to go on."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=within_s)
     assert (process.returncode, out) == (3, b""), err
     assert err.decode().splitlines()[-1] == (
         "schemaless: stopped; what was written is kept, and the same command can be run again"
@@ -105,3 +108,21 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
     assert json.loads(out)["total"]["cells"] == 600
     assert after == {place: (key, recode(body).body, time) for place, (key, body, time) in before.items()}
     assert check(fresh_store).faults == {}
+
+
+@ONE_KIND
+def test_second_interrupt_ends_a_run_that_waits_for_a_server(
+    start, eventually, fresh_store, migrate_store, migrate_url, new_row
+):
+    """The first one waits for the statement that is under way, which may be for ever; the second does not."""
+    fresh_store.put_stored_cells([NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:50]])
+    socket = fresh_store.topology.cluster_of(0).primary.socket
+    with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False)) as holder:
+        holder.cursor().execute(f"SELECT body FROM `{fresh_store.shards.database(0)}`.cell FOR UPDATE")
+        process = start("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
+        ledger = Ledger(migrate_store.catalog, migrate_store.name)
+        eventually(lambda: (job := ledger.latest("migrate")) and ledger.shards(job.job_id)[0].held, "it is at work")
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: ledger.shards(1)[0].stop, "it is asked to stop")
+        process.send_signal(signal.SIGINT)
+        expect_stopped(process, within_s=10)

@@ -1,0 +1,76 @@
+"""What a migration of many shards costs the catalog's server: each statement that runners, drivers and status send.
+
+    python benchmarks/migrate_catalog.py [--shards N] [--flavour mysql|mariadb]
+
+A private server that waits for its disk gets a catalog and a job of so many shards; its rows are real, the shards
+behind them are not there. Figures are medians of 30.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import schemaless
+from schemaless.jobs.ledger import LEASE_S, Ledger
+from schemaless.jobs.migrate import MigrateSpec, versions
+from schemaless.jobs.status import status_of
+from schemaless.testing.servers import private_servers
+
+DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1"}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shards", type=int, default=4096)
+    parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
+    arguments = parser.parse_args()
+    with private_servers(arguments.flavour, 1, DURABLE) as (server,):
+        url = schemaless.create("mezzanine", 1, [server.url])
+        with schemaless.connect(url) as store:
+            print(f"{server.flavour} {server.version}, a job of {arguments.shards:,} shards")
+            measure(store, arguments.shards)
+
+
+def measure(store: schemaless.Datastore, shards: int) -> None:
+    """Send what a migration sends, and print what it took."""
+    ledger = Ledger(store.catalog, store.name)
+    began_s = time.perf_counter()
+    job = ledger.create(
+        "migrate", MigrateSpec().as_json(), dict.fromkeys(range(shards), 1 << 30), ["cluster-1"], versions(store)
+    )
+    print(f"{'to create it':46}{(time.perf_counter() - began_s) * 1000:9.1f} ms")
+    state = ledger.claim(job.job_id, 0, "somebody")
+    assert state is not None
+    ledger.renew(job.job_id, state, "cluster-1")
+    for what, how_often, call in (
+        ("news for a runner", "0.5 s", lambda: ledger.renew(job.job_id, state, "cluster-1")),
+        ("a checkpoint", "1 s", lambda: ledger.checkpoint(job.job_id, state)),
+        ("a chunk's share of the budget", "chunk", lambda: ledger.spend(job.job_id, 1, 1e9)),
+        (
+            "a look at a cluster, noted",
+            "2 s",
+            lambda: ledger.note_look(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
+        ),
+        ("a driver's list of shards", "shard", lambda: ledger.shards(job.job_id, counters=False)),
+        ("a status, or the progress of a run", "1 s", lambda: status_of(ledger, job.job_id)),
+    ):
+        print(f"{what:38}{how_often:>8}{median_ms(call):9.2f} ms")
+    print(f"a lease lasts {LEASE_S} s")
+
+
+def median_ms(call: Callable[[], object]) -> float:
+    """Return what a call takes, in milliseconds."""
+    took = []
+    for _ in range(30):
+        began_s = time.perf_counter()
+        call()
+        took.append(time.perf_counter() - began_s)
+    return statistics.median(took) * 1000
+
+
+if __name__ == "__main__":
+    main()
