@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -16,12 +17,16 @@ from schemaless.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.cell import Cell, CellKey, NewStoredCell, cell_key
 from schemaless.cli.options import codec_option, ref_key_in, row_key_in
 from schemaless.cli.output import EXIT_FAILED, bytes_text, note, out, print_table, progress
+from schemaless.cli.report_page import page as report_page
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
 from schemaless.jobs.check import check
+from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.load import LoadReport, document_reader, load, open_lines
 from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as migrate
+from schemaless.jobs.rebuild import run as rebuild
+from schemaless.jobs.space import report as space_report
 from schemaless.jobs.tally import MigrateReport
 from schemaless.local import servers as local_servers
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
@@ -128,9 +133,20 @@ def _run(
         out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
         after = _sizes(store)
 
+        _step("7. rebuild the tables, online, so that the files give back what is free")
+        with _timed() as seconds:
+            rebuilt = rebuild(store)
+        done = sum(shard.state == "done" for shard in rebuilt)
+        out().print(f"   {done} of {len(rebuilt)} tables rebuilt in {seconds():.1f} s, one at a time on each server")
+        last = _sizes(store)
+        page = folder.absolute() / "report.html"
+        job = Ledger(store.catalog, store.name).job(report.job_id)
+        page.write_text(report_page(space_report(store, job, datetime.now(UTC))), encoding="utf-8")
+
     _step("What it gained")
-    _show_gain(report, before, after)
+    _show_gain(report, before, after, last)
     _show_days(report)
+    out().print(f"\nWith pictures, by cluster, shard and column: {page}", markup=False)
     out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers go on running. Look around:\n")
     for line in _next_steps(url, folder, data is None):
         out().print(f"   {line}", markup=False)
@@ -246,27 +262,34 @@ def _sizes(store: Datastore) -> TableSize:
     return total
 
 
-def _show_gain(report: MigrateReport, before: TableSize, after: TableSize) -> None:
+def _show_gain(report: MigrateReport, before: TableSize, after: TableSize, last: TableSize) -> None:
     total = report.total()
     share = total.bytes_after / total.bytes_before if total.bytes_before else 1.0
     print_table(
         None,
-        ["", "before", "after", "after / before"],
+        ["", "before", "re-encoded", "rebuilt", "rebuilt / before"],
         [
-            ["body bytes", f"{total.bytes_before:,}", f"{total.bytes_after:,}", f"{share:.1%}"],
+            [
+                "body bytes",
+                f"{total.bytes_before:,}",
+                f"{total.bytes_after:,}",
+                f"{total.bytes_after:,}",
+                f"{share:.1%}",
+            ],
             [
                 "allocated on disk",
                 f"{before.allocated_bytes:,}",
                 f"{after.allocated_bytes:,}",
-                f"{after.allocated_bytes / before.allocated_bytes:.1%}",
+                f"{last.allocated_bytes:,}",
+                f"{last.allocated_bytes / before.allocated_bytes:.1%}",
             ],
         ],
     )
     out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
     out().print(
-        "The files did not shrink: a tablespace never does by itself. It grows while it is rewritten: new bodies need\n"
-        "pages before the old ones are free, and InnoDB extends small files like these in steps of some MB. The pages\n"
-        "that are free now take the next cells; only a rebuild of the table gives them back to the disk."
+        "Re-encoding alone does not shrink the files: a tablespace grows while it is rewritten, since new bodies need\n"
+        "pages before the old ones are free, and small files like these grow in steps of some MB. What is free then\n"
+        "takes the next cells, or is given back to the disk by a rebuild."
     )
     for reason, count in total.kept_as_text.most_common():
         out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")
@@ -308,7 +331,8 @@ def _next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         f"export SCHEMALESS_URL='{url}'",
         f"{command} info --count",
         first,
-        f"{command} migrate plan",
+        f"{command} migrate plan --to msgpack+zstd",
+        f"{command} migrate status",
         f"{command} capacity model --help",
         f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
     ]
