@@ -438,6 +438,7 @@ def finalise(
                 on_fault=faults.add,
                 on_step=advance,
             )
+        _note_others(ledger, job)
     if as_json:
         print_json(
             {
@@ -459,6 +460,13 @@ def finalise(
     out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
     _show_files(result.files, result.freed_bytes)
     return 0
+
+
+def _note_others(ledger: Ledger, job: Job) -> None:
+    """Say which other migrations may have originals: the last one may have found nothing to do."""
+    others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id != job.job_id]
+    if others:
+        note(f"done and not finalised yet, each by --job N: {', '.join(map(str, others))}")
 
 
 def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:

@@ -47,6 +47,8 @@ class FinaliseReport:
 def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Originals | None:
     """Return a job's originals; None for a job without an archive, or one that was finalised and its archive deleted.
 
+    A job that replaced nothing may have made no folder: that is none, too.
+
     Args:
         store: the datastore.
         job: the migration.
@@ -62,7 +64,8 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
         return None
     if own is not None and not named:
         if not Path(own).is_dir():
-            if job.state == "finalised":
+            states = Ledger(store.catalog, store.name).shards(job.job_id, counters=False)
+            if job.state == "finalised" or not any(state.cells for state in states):
                 return None
             raise InvalidInput(
                 f"job {job.job_id} keeps its originals in {own}, which is not here; name the folder by --archive, "

@@ -169,3 +169,15 @@ def test_finalise_that_is_refused_is_exit_1_and_lists_nothing(invoke, migrate_ur
     assert (refused.code, plain.code) == (1, 1)
     assert (refused.json["refused"], refused.json["files"]) == (["1 NotReencoded"], [])
     assert plain.out.splitlines()[-1] == f"job {refused.json['job']} is not finalised: 1 NotReencoded"
+
+
+def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, before, tmp_path):
+    """A second run finds nothing to do, and it is the first one that has originals."""
+    assert invoke("migrate", "run", "--execute", "--archive", tmp_path / "originals", url=migrate_url).code == 0
+    last = invoke("migrate", "finalise", url=migrate_url)
+    first = invoke("migrate", "finalise", "--job", "1", url=migrate_url)
+
+    assert (last.code, first.code) == (0, 0)
+    assert last.err == "done and not finalised yet, each by --job N: 1\n"
+    assert first.err == ""
+    assert first.out.startswith("job 1 is finalised: ")

@@ -36,6 +36,15 @@ def test_finalise_says_which_files_may_go_and_deletes_none(migrate_store, job, t
     ][-1] == "finalised"
 
 
+def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_store, job, tmp_path):
+    """The last of several runs finds nothing to do, and made no folder."""
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path / "never made")))
+    last = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    result = finalise(migrate_store, last)
+
+    assert (result.job.state, result.refused, result.files) == ("finalised", [], [])
+
+
 def test_finalise_refuses_while_one_legacy_body_is_left(migrate_store, fresh_store, new_row, job):
     """Written behind the checkpoint, by live traffic; the next run takes it."""
     load(fresh_store, new_row, [b'{"late": true}'])
