@@ -139,6 +139,10 @@ class JobProgress:
         """Say which job it is."""
         self._job_id = job.job_id
         note(f"job {job.job_id}: {'begun' if new else f'going on with it, begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
+        if not new:
+            # Whatever thresholds this run was given: all runs of a job have the same.
+            waits_by = thresholds_text(job.spec["thresholds"])
+            note(f"job {job.job_id} waits by: {waits_by}; 'schemaless migrate throttle' changes that")
         if job.state == "paused":
             note(f"job {job.job_id} is paused ({job.message}); 'schemaless migrate resume' lets it go on")
         console = err(wrap=True)

@@ -29,11 +29,12 @@ def job(fresh_store, new_row, migrate_store):
 def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
     """While nobody works on it, the command that does; afterwards what was done."""
     idle = invoke("migrate", "status", url=migrate_url)
-    invoke("migrate", "run", "--execute", url=migrate_url)
+    ran = invoke("migrate", "run", "--execute", "--max-lag", "1", url=migrate_url)
     done, data = invoke("migrate", "status", url=migrate_url), invoke("migrate", "status", "--json", url=migrate_url)
     every = invoke("migrate", "status", "--all", "--json", url=migrate_url)
 
     assert "nobody works on it now: 'schemaless migrate run --execute --job 1' does\n" in idle.out
+    assert "job 1 waits by: max_lag_s 5.0, " in ran.err
     assert done.out.startswith("job 1, migrate: done\n")
     assert "100.0% of " in done.out
     assert "nobody works" not in done.out
