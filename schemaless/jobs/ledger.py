@@ -237,11 +237,11 @@ class Ledger:
         self.note_event(job_id, f"thresholds: {json.dumps(dict(thresholds))}")
 
     def complete(self, job_id: int) -> bool:
-        """Call a job done where none of its shards waits any more; False where one does, or it is not running."""
+        """Call a job done where none of its shards waits any more; False where one does, or it has ended otherwise."""
         changed = self._execute(
-            b"UPDATE %b.job SET state='done', ended_at=%b, message=NULL WHERE job_id=%d AND state='running' "
+            b"UPDATE %b.job SET state='done', ended_at=%b, message=NULL WHERE job_id=%d AND state IN %b "
             b"AND NOT EXISTS (SELECT * FROM %b.job_shard WHERE job_id=%d AND state='waiting')"
-            % (self._db, _NOW, job_id, self._db, job_id)
+            % (self._db, _NOW, job_id, _UNFINISHED, self._db, job_id)
         )
         if changed:
             self.note_event(job_id, "done")

@@ -140,6 +140,7 @@ def test_job_is_done_when_no_shard_waits(ledger, job):
     for shard in range(4):
         early.append(ledger.complete(1))
         ledger.release(1, ledger.claim(1, shard, "a"), after="done")
+    ledger.change_state(1, ("running",), "paused")
 
     assert early == [False] * 4
     assert ledger.complete(1)
