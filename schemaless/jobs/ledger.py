@@ -32,6 +32,9 @@ LEASE_S: Final = 30
 FAILURES_KEPT: Final = 1_000
 """Of each shard; counters count all."""
 
+RENEWED_WITHIN_S: Final = 5
+"""A runner that hears from the catalog has never less than the rest of its lease before it."""
+
 INTERRUPTED: Final = "interrupted"
 """Stands as a shard's message where its last runner ended without a word."""
 
@@ -328,7 +331,7 @@ class Ledger:
             raise self._lost(job_id, state)
         job_state, stop, reason, ago, watches, unwatched, left, spec = rows[0]
         # Every commit may wait for the catalog's disk, so leases are renewed when it is time, not each time.
-        if left is None or int(left) < LEASE_S * 2 // 3:
+        if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
             self._guarded(job_id, state, b"lease_until=%b" % _LEASE)
         if unwatched:
             # Whoever finds the watch free takes it.

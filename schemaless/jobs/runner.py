@@ -18,7 +18,7 @@ from typing import Final, Protocol, Self
 
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.jobs.job import Failure, Job, ShardState, Signal
-from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, Ledger
+from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
 from schemaless.jobs.throttle import Look, Thresholds
 
 _log = logging.getLogger("schemaless")
@@ -132,7 +132,7 @@ class ShardRun:
             raise Stopped
         if signal.state == "paused" or signal.reason is not None:
             return False
-        if time.monotonic() - self._renewed_s > LEASE_S - _MARGIN_S:
+        if time.monotonic() - self._renewed_s > LEASE_S - RENEWED_WITHIN_S - _MARGIN_S:
             return False
         return self._make_watch is None or (signal.looked_ago_s is not None and signal.looked_ago_s < _STALE_S)
 

@@ -441,11 +441,26 @@ class Driver:
             call.cancel()
         running = {call for call in self._calls if not call.cancelled()}
         give_up_s = time.monotonic() + _STOP_S
-        while running and time.monotonic() < give_up_s:
-            # Again and again: one that is about to claim its shard has not heard it yet.
+        told = False
+        while time.monotonic() < give_up_s:
+            # Also what no call is known of: an interrupt can strike between handing a shard out and noting that.
+            held = False
             with suppress(SchemalessError):
+                # Again and again: one that is about to claim its shard has not heard it yet.
                 self._ledger.ask_to_stop(self._job.job_id, self._name)
-            running = wait(running, timeout=_TURN_S).not_done
+                states = self._ledger.shards(self._job.job_id, counters=False)
+                held = any(state.held and (state.runner or "").startswith(self._name) for state in states)
+            if not running and not held:
+                return
+            if not told:
+                told = True
+                _log.warning(
+                    "stopping: runners end what they are at and note how far they are; again ends them at once"
+                )
+            if running:
+                running = wait(running, timeout=_TURN_S).not_done
+            else:
+                time.sleep(_TURN_S)
 
 
 def _is_death(error: BaseException) -> bool:

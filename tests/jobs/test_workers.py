@@ -190,6 +190,27 @@ def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_stor
     assert bodies(fresh_store) == legacy
 
 
+def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
+    """Whatever was begun is stopped at a checkpoint and given back, also where nobody had noted it yet."""
+    original = workers_module.Workers.submit
+
+    def interrupted(hands, *arguments):
+        original(hands, *arguments)
+        time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers_module.Workers, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        migrate.run(migrate_store)
+    monkeypatch.undo()
+    held = [state for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1) if state.held]
+    report = migrate.run(migrate_store)
+
+    assert held == []
+    assert (report.job_id, report.interruptions) == (1, 0)
+    assert bodies(fresh_store) == legacy
+
+
 def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate_store, eventually, tmp_path):
     """Its runners hear of it, and a run that is begun with others joins under the job's own."""
     flag = tmp_path / "wait"
