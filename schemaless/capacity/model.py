@@ -3,7 +3,8 @@
     days until full = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
 
 Everything is a plain number in the unit that its name says; sizes are bytes. A GB is 10^9 bytes here, a GiB 2^30, and
-a TB is 1,000 GB: mixing them up costs up to 10 %. Growth is linear: tomorrow brings as much as today.
+a TB is 1,000 GB: mixing them up costs up to 10 %. The formula is for days that all bring the same; growth.py has
+others, and a plan may delete what is older than so many days.
 
 The article's example, one million trips of 20 KB a day, counts a TB as 1,024 GB. One disk of 1 TB:
 
@@ -42,10 +43,13 @@ it. docs/capacity-model.md says more.
 from __future__ import annotations
 
 import datetime
+import functools
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
+from schemaless.capacity.growth import CONSTANT, Growth
+from schemaless.capacity.interval import check_number
 from schemaless.errors import InvalidInput
 
 __all__ = [
@@ -61,7 +65,9 @@ __all__ = [
     "bytes_per_day",
     "days_until_full",
     "full_on",
+    "headroom_share",
     "hosts_needed",
+    "most_bytes",
     "replace",
     "usable_bytes",
 ]
@@ -74,6 +80,21 @@ KIB: Final = 2**10
 MIB: Final = 2**20
 GIB: Final = 2**30
 TIB: Final = 2**40
+
+MOST_RETENTION_DAYS: Final = 36_525
+
+_NEVER_DAYS: Final = 1e15
+"""So much later nothing is planned: growth that has not filled the disks by then never does."""
+
+_NUMBERS: Final = (
+    "documents_per_day",
+    "bytes_per_document",
+    "disk_bytes_per_host",
+    "overhead_share",
+    "copies",
+    "hosts",
+    "stored_bytes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +109,10 @@ class Plan:
         overhead_share: the part of the disk that cells cannot have (system, logs, room to work), 0 to below 1.
         copies: how often each cell is stored: 1 for a primary alone, 3 for one with two replicas.
         hosts: all of them, primaries and replicas; at least ``copies``, for two copies on one host are lost together.
+        growth: how the documents of a day change.
+        stored_bytes: what all hosts hold of cells when it begins, every copy counted; 0 or more.
+        retention_days: cells are deleted at this age, 1 to 36,525 days (100 years); None for never. What is stored when
+            it begins is taken to be of every age, so that it goes evenly over so many days.
 
     Raises:
         InvalidInput: a value is out of these bounds, not finite, or not a number.
@@ -99,12 +124,23 @@ class Plan:
     overhead_share: float = 0.0
     copies: int = 1
     hosts: int = 1
+    growth: Growth = CONSTANT
+    stored_bytes: float = 0.0
+    retention_days: float | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_number(field.name, getattr(self, field.name))
-        if self.documents_per_day < 0:
-            raise InvalidInput(f"documents_per_day must be 0 or more, got {self.documents_per_day}")
+        for name in _NUMBERS:
+            check_number(name, getattr(self, name))
+        for name in ("documents_per_day", "stored_bytes"):
+            if getattr(self, name) < 0:
+                raise InvalidInput(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if self.retention_days is not None:
+            check_number("retention_days", self.retention_days)
+            if not 1 <= self.retention_days <= MOST_RETENTION_DAYS:
+                raise InvalidInput(
+                    f"retention_days must be 1 to {MOST_RETENTION_DAYS:,}, got {self.retention_days}; "
+                    "leave it out where nothing is deleted"
+                )
         for name in ("bytes_per_document", "disk_bytes_per_host"):
             if getattr(self, name) < 1:
                 raise InvalidInput(f"{name} must be 1 byte or more, got {getattr(self, name)}")
@@ -125,7 +161,7 @@ class Plan:
 
 
 def bytes_per_day(plan: Plan) -> float:
-    """Return how many bytes all hosts together take in a day.
+    """Return how many bytes all hosts together take in a day: at first, and on average over the weekdays.
 
     ``documents_per_day x bytes_per_document x copies``
 
@@ -154,27 +190,126 @@ def usable_bytes(plan: Plan) -> float:
     return _finite("usable bytes", float(plan.disk_bytes_per_host) * plan.hosts * (1 - plan.overhead_share))
 
 
-def days_until_full(plan: Plan) -> float:
-    """Return in how many days empty disks are full.
+def most_bytes(plan: Plan, days: float) -> float:
+    """Return the most that all disks together hold of cells from the start until ``days``.
 
-    ``usable_bytes / bytes_per_day``. The cells are taken to spread evenly: with skew, the fullest host is full earlier.
+    That is what they hold on that day, unless retention deletes more than comes.
+
+    Raises:
+        InvalidInput: ``days`` is negative, not finite or not a number, or the answer is beyond what a float holds.
+
+    >>> trips = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB)
+    >>> most_bytes(trips, days=365) / TB, most_bytes(replace(trips, retention_days=30), days=365) / TB
+    (7.3, 0.6)
+    >>> doubling = replace(trips, growth=Growth(1.0, "compound"))
+    >>> round(most_bytes(doubling, days=365) / TB, 2)
+    10.53
+    """
+    check_number("days", days)
+    if days < 0:
+        raise InvalidInput(f"days must be 0 or more, got {days}")
+    return _finite("bytes to be stored", _most_bytes(plan, days))
+
+
+def headroom_share(plan: Plan, days: float) -> float:
+    """Return the part of the room for cells that is still free on day ``days``; negative where the room is too small.
+
+    ``1 - most_bytes / usable_bytes``
+
+    Raises:
+        InvalidInput: as ``most_bytes``.
+
+    >>> trips = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_000 * GB)
+    >>> headroom_share(trips, days=10), headroom_share(trips, days=100)
+    (0.8, -1.0)
+    """
+    return 1 - most_bytes(plan, days) / usable_bytes(plan)
+
+
+def days_until_full(plan: Plan) -> float:
+    """Return in how many days the disks are full.
+
+    ``(usable_bytes - stored_bytes) / bytes_per_day`` where every day brings the same and nothing is deleted; else the
+    first day on which what is stored takes all the room. The cells are taken to spread evenly: with skew, the
+    fullest host is full earlier.
 
     Returns:
-        Days, not rounded; infinity where no documents are written.
+        Days, not rounded; 0 where they are full already; infinity where no documents are written, or never so many, or
+        where they are deleted before.
 
     Raises:
         InvalidInput: the values are too far apart, or too large, to be divided.
 
     >>> days_until_full(Plan(documents_per_day=0, bytes_per_document=KB, disk_bytes_per_host=TB))
     inf
+    >>> trips = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_000 * GB)
+    >>> days_until_full(trips), days_until_full(replace(trips, stored_bytes=400 * GB))
+    (50.0, 30.0)
+    >>> [days_until_full(replace(trips, retention_days=days)) for days in (60, 50, 49)]
+    [50.0, 50.0, inf]
+    >>> year = replace(trips, hosts=10)
+    >>> [int(days_until_full(replace(year, growth=Growth(0.5, kind)))) for kind in ("linear", "compound")]
+    [393, 397]
     """
+    room = usable_bytes(plan)
+    if plan.stored_bytes >= room:
+        return 0.0
     if plan.documents_per_day == 0:
         return math.inf
-    return _finite("days until full", usable_bytes(plan) / bytes_per_day(plan))
+    if plan.growth.constant and plan.retention_days is None:
+        return _finite("days until full", (room - plan.stored_bytes) / bytes_per_day(plan))
+    bytes_per_day(plan)  # refuses what floats do not hold
+    late = 1.0
+    while _most_bytes(plan, late) < room:
+        late *= 2
+        if late > _NEVER_DAYS:
+            return math.inf
+    early = late / 2 if late > 1 else 0.0
+    while early < (middle := (early + late) / 2) < late:
+        if _most_bytes(plan, middle) < room:
+            early = middle
+        else:
+            late = middle
+    return late
+
+
+def _most_bytes(plan: Plan, days: float) -> float:
+    """Return the most that is stored until then; never less for later days, infinity beyond floats."""
+    age = plan.retention_days
+    if age is None:
+        return _stored(plan, days)
+    if days <= age:
+        most = _stored(plan, days)
+        return max(most, _early_peaks(plan)[int(days)]) if plan.stored_bytes else most
+    # Stored a week later, when all that counts was written since, is never less where growth is none or more, and never
+    # more where it is negative: the last week or the first has the most. Within one, the rate changes at these points.
+    first, last = (max(age, days - 7), days) if plan.growth.share_per_year >= 0 else (age, min(age + 7, days))
+    points = {first, last}
+    for edge in (0.0, age):
+        begin = math.ceil(first - edge) + edge
+        points.update(point for point in (begin + step for step in range(8)) if first <= point <= last)
+    return max(_most_bytes(plan, age), *(_stored(plan, point) for point in points))
+
+
+@functools.lru_cache(maxsize=16)
+def _early_peaks(plan: Plan) -> tuple[float, ...]:
+    """Return the most until each whole day of the first ``retention_days``, while what was there at the start goes."""
+    peaks = [0.0]
+    for day in range(int(plan.retention_days or 0) + 1):
+        peaks.append(max(peaks[-1], _stored(plan, day)))
+    return tuple(peaks[1:])
+
+
+def _stored(plan: Plan, days: float) -> float:
+    come, kept = plan.growth.until(days), plan.stored_bytes
+    if plan.retention_days is not None:
+        come -= plan.growth.until(days - plan.retention_days) if come < math.inf else 0.0
+        kept *= max(0.0, 1 - days / plan.retention_days)
+    return kept + come * plan.documents_per_day * plan.bytes_per_document * plan.copies if come else kept
 
 
 def full_on(start: datetime.date, days: float) -> datetime.date | None:
-    """Return the date on which disks that were empty in the morning of ``start`` are full.
+    """Return the date on which disks are full, counted from the morning of ``start``.
 
     Returns:
         ``start`` and as many whole days; None where that is never, or after the year 9999.
@@ -196,7 +331,7 @@ def full_on(start: datetime.date, days: float) -> datetime.date | None:
 def hosts_needed(plan: Plan, days: float) -> int:
     """Return how many hosts of this plan last for at least ``days``; the plan's own number of them does not count.
 
-    ``ceil(days x bytes_per_day / (disk_bytes_per_host x (1 - overhead_share)))``, and not fewer than ``copies``.
+    ``ceil(most_bytes / (disk_bytes_per_host x (1 - overhead_share)))``, and not fewer than ``copies``.
 
     Raises:
         InvalidInput: ``days`` is negative, not finite or not a number, or the answer is beyond what a float holds.
@@ -207,26 +342,12 @@ def hosts_needed(plan: Plan, days: float) -> int:
     >>> hosts_needed(trips, days=365), hosts_needed(replace(trips, bytes_per_document=2_822), days=365)
     (12, 2)
     """
-    _check_number("days", days)
-    if days < 0:
-        raise InvalidInput(f"days must be 0 or more, got {days}")
     one_host = usable_bytes(replace(plan, hosts=1, copies=1))
-    needed = _finite("hosts needed", bytes_per_day(plan) * days / one_host)
+    needed = _finite("hosts needed", most_bytes(plan, days) / one_host)
     # A whole number of hosts must not become one more by the last bit of a float.
     nearest = round(needed)
     whole = nearest if math.isclose(needed, nearest, rel_tol=1e-12) else math.ceil(needed)
     return max(whole, plan.copies)
-
-
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidInput(f"{name} must be a number, got {type(value).__name__}: {str(value)[:40]}")
-    try:
-        finite = math.isfinite(value)
-    except OverflowError:  # an int beyond what a float holds
-        raise InvalidInput(f"{name} is too large to calculate with") from None
-    if not finite:
-        raise InvalidInput(f"{name} must be finite, got {value}")
 
 
 def _finite(what: str, value: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -170,7 +170,7 @@ def model_command(
     answers = {name: _answer(each, first_day, for_days) for name, each in plans.items()}
 
     if as_json:
-        result: dict[str, Any] = {"inputs": asdict(plan) | {"start": first_day.isoformat(), "for_days": for_days}}
+        result: dict[str, Any] = {"inputs": _inputs(plan) | {"start": first_day.isoformat(), "for_days": for_days}}
         result |= answers["now"]
         if bytes_per_document_after is not None:
             result["inputs"]["bytes_per_document_after"] = bytes_per_document_after
@@ -185,6 +185,11 @@ def model_command(
         console.print(f"After re-encoding: {sentence[0].lower()}{sentence[1:]}")
     console.print()
     print_table(None, ["", *plans], _rows(list(plans.values()), list(answers.values())))
+
+
+def _inputs(plan: model.Plan) -> dict[str, Any]:
+    names = ("documents_per_day", "bytes_per_document", "disk_bytes_per_host", "overhead_share", "copies", "hosts")
+    return {name: getattr(plan, name) for name in names}
 
 
 def _answer(plan: model.Plan, start: datetime.date, for_days: float | None) -> dict[str, Any]:

@@ -1,0 +1,197 @@
+"""Growth, weekly shape and retention: the closed forms against days added up one by one."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from schemaless.capacity.growth import YEAR_DAYS, Growth
+from schemaless.capacity.model import (
+    GB,
+    KB,
+    Plan,
+    days_until_full,
+    headroom_share,
+    hosts_needed,
+    most_bytes,
+    replace,
+    usable_bytes,
+)
+from schemaless.errors import InvalidInput
+
+ARTICLE = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB)
+
+weeks = st.none() | st.tuples(*[st.floats(0, 10)] * 7).filter(lambda week: sum(week) > 0.1)
+growths = st.builds(
+    Growth, st.floats(-0.9, 3), st.sampled_from(["linear", "compound"]), weeks, first_weekday=st.integers(0, 6)
+)
+plans = st.builds(
+    Plan,
+    documents_per_day=st.floats(1, 1e6),
+    bytes_per_document=st.floats(100, 1e5),
+    disk_bytes_per_host=st.floats(1e9, 1e13),
+    overhead_share=st.floats(0, 0.9),
+    copies=st.integers(1, 3),
+    hosts=st.integers(3, 50),
+    growth=growths,
+    stored_bytes=st.just(0.0) | st.floats(0, 1e12),
+    retention_days=st.none() | st.floats(1, 400),
+)
+
+
+def day_by_day(growth: Growth, days: int) -> float:
+    """Add up the rate in the middle of each hundredth of a day."""
+    week = growth.weekdays or (1,) * 7
+    total = 0.0
+    for step in range(days * 100):
+        at = (step + 0.5) / 100
+        if growth.kind == "linear":
+            rate = max(0.0, 1 + growth.share_per_year * at / YEAR_DAYS)
+        else:
+            rate = (1 + growth.share_per_year) ** (at / YEAR_DAYS)
+        total += rate * week[(growth.first_weekday + int(at)) % 7] * 7 / sum(week) / 100
+    return total
+
+
+@settings(max_examples=25)
+@given(growths, st.integers(1, 60))
+def test_the_closed_forms_are_the_sum_of_days(growth, days):
+    """Linear and compound growth, up and down, with and without a weekly shape."""
+    assert growth.until(days) == pytest.approx(day_by_day(growth, days), rel=1e-4, abs=1e-4)
+
+
+def test_linear_decline_ends_at_none():
+    """Half less a year later, linearly, is none after two years, and never negative."""
+    decline = Growth(-0.5, "linear")
+
+    assert decline.until(2 * YEAR_DAYS) == decline.until(20 * YEAR_DAYS) == YEAR_DAYS
+
+
+def test_a_week_with_a_shape_brings_what_one_without_does():
+    """Only proportions of weekdays count; the first day decides what the first days bring."""
+    shape = (2, 2, 2, 2, 2, 1, 1)
+
+    assert Growth(weekdays=shape).until(70) == pytest.approx(70)
+    assert Growth(weekdays=shape).until(5) > 5 > Growth(weekdays=shape, first_weekday=5).until(5)
+    assert Growth(weekdays=(1,) * 7).until(3.5) == 3.5
+
+
+def test_growth_too_large_for_floats_is_full_early_and_no_error():
+    """A thousandfold a year for a million days is more than any disk."""
+    assert Growth(999).until(1e6) == math.inf
+    assert 0 < days_until_full(replace(ARTICLE, growth=Growth(999))) < 51.2
+    with pytest.raises(InvalidInput, match="beyond what can be calculated with"):
+        hosts_needed(replace(ARTICLE, growth=Growth(999)), days=1e6)
+
+
+def test_a_decline_may_never_fill():
+    """What becomes less each year adds up to so much and no more."""
+    assert days_until_full(replace(ARTICLE, hosts=100, growth=Growth(-0.9))) == math.inf
+    assert days_until_full(replace(ARTICLE, hosts=100, growth=Growth(-0.9, "linear"))) == math.inf
+
+
+@given(plans)
+@settings(max_examples=60)
+def test_retention_reached_with_room_left_is_never_full(plan):
+    """Where a steady rate's documents of so many days fit, no later day fills the disks."""
+    retention = plan.retention_days or 30.0
+    plan = replace(plan, growth=Growth(), stored_bytes=0.0, retention_days=retention)
+    needs = most_bytes(plan, retention)
+    assume(not math.isclose(needs, usable_bytes(plan), rel_tol=1e-9))
+
+    assert (days_until_full(plan) == math.inf) == (needs < usable_bytes(plan))
+    assert most_bytes(plan, 50 * retention) == pytest.approx(needs)
+
+
+def test_what_is_stored_at_first_goes_with_retention():
+    """Full disks' worth of old cells makes room evenly; without retention it stays."""
+    plan = replace(ARTICLE, stored_bytes=500 * GB, retention_days=30)
+
+    assert days_until_full(plan) == math.inf
+    assert most_bytes(plan, 1_000) == pytest.approx(600 * GB)
+    assert days_until_full(replace(plan, retention_days=None)) == pytest.approx(26.2)
+    assert days_until_full(replace(plan, stored_bytes=2_000 * GB)) == 0
+
+
+def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
+    """With a weekly shape and retention of no whole weeks, the peak counts."""
+    steady = replace(ARTICLE, disk_bytes_per_host=21 * GB, retention_days=1)
+
+    assert days_until_full(steady) == math.inf
+    assert days_until_full(replace(steady, growth=Growth(weekdays=(1, 1, 1, 1, 2, 1, 1)))) == pytest.approx(4.2)
+
+
+@given(plans, st.floats(0, 2_000), st.floats(0, 2_000))
+@settings(max_examples=60)
+def test_the_most_never_falls(plan, day, other):
+    """The most until a later day is never less, and headroom never more."""
+    early, late = sorted((day, other))
+
+    assert most_bytes(plan, early) <= most_bytes(plan, late) * (1 + 1e-9)
+    assert headroom_share(plan, early) >= headroom_share(plan, late) - 1e-9
+
+
+@given(plans)
+@settings(max_examples=60)
+def test_full_is_the_first_day_without_room(plan):
+    """On that day the room is taken, and just before it is not; days infinite mean that it never is."""
+    days, room = days_until_full(plan), usable_bytes(plan)
+
+    if days == math.inf:
+        assert most_bytes(plan, 1e5) < room * (1 + 1e-9)
+    elif days > 0:
+        assert most_bytes(plan, days) >= room * (1 - 1e-6)
+        assert most_bytes(plan, days * (1 - 1e-6)) <= room * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "worse"),
+    [
+        ("documents_per_day", lambda value: value * 1.5),
+        ("bytes_per_document", lambda value: value * 1.5),
+        ("disk_bytes_per_host", lambda value: value / 1.5),
+        ("overhead_share", lambda value: value + 0.05),
+        ("hosts", lambda value: max(3, value - 1)),
+        ("stored_bytes", lambda value: value + 1e10),
+        ("retention_days", lambda value: None if value is None else value + 30),
+        ("growth", lambda value: replace(value, share_per_year=value.share_per_year + 0.3)),
+    ],
+)
+@given(plan=plans)
+@settings(max_examples=15)
+def test_each_input_made_worse_fills_the_disks_no_later(name, worse, plan):
+    """Monotone in every input: more of what is written or less of what it is written to never gives more days."""
+    if name == "retention_days":
+        plan = replace(plan, stored_bytes=0.0)
+    worsened = replace(plan, **{name: worse(getattr(plan, name))})
+
+    assert days_until_full(worsened) <= days_until_full(plan) * (1 + 1e-9)
+    assert hosts_needed(worsened, 365) >= hosts_needed(plan, 365) or name == "hosts"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"share_per_year": -1}, "share_per_year must be above -1"),
+        ({"share_per_year": math.nan}, "share_per_year must be finite, got nan"),
+        ({"kind": "explosive"}, "growth is linear or compound, got 'explosive'"),
+        ({"weekdays": (1, 2, 3)}, "weekdays must be 7 numbers of 0 or more, Monday first, not all 0; got 3: 1, 2, 3"),
+        ({"weekdays": (0,) * 7}, "not all 0; got 7: 0, 0"),
+        ({"weekdays": (-1, *(1,) * 6)}, "of 0 or more"),
+        ({"first_weekday": 7}, r"first_weekday must be 0 \(Monday\) to 6, got 7"),
+    ],
+)
+def test_growth_out_of_bounds_is_refused(changes, complaint):
+    """A growth that cannot be says which value is wrong."""
+    with pytest.raises(InvalidInput, match=complaint):
+        Growth(**changes)
+
+
+@pytest.mark.parametrize("days", [0, 0.5, 40_000, math.nan, "30"])
+def test_retention_out_of_bounds_is_refused(days):
+    """Retention is a day to a hundred years."""
+    with pytest.raises(InvalidInput, match="retention_days must be"):
+        replace(ARTICLE, retention_days=days)
