@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from schemaless.errors import InvalidInput
 
-__all__ = ["Interval", "check_number"]
+__all__ = ["ZERO", "Interval", "check_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +79,6 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
             raise InvalidInput(f"{name} is too large to calculate with") from None
     if not usable:
         raise InvalidInput(f"{name} must be {'finite' if finite else 'a number'}, got {str(value)[:40]}")
+
+
+ZERO: Final = Interval(0.0, 0.0, 0.0)

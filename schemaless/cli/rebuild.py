@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from schemaless.cli.capacity import size_of
 from schemaless.cli.jobs import JobProgress, duration, job_option, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import (
@@ -21,6 +20,7 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
+from schemaless.cli.quantities import size_of
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec, ShardPlan, ShardRebuilt
 from schemaless.jobs.rebuild import plan as make_plan

@@ -15,6 +15,10 @@ ARTICLE = ["capacity", "model", "--documents-per-day", "1M", "--bytes-per-docume
 START = ["--start", "2016-03-01"]
 
 
+def exactly(value) -> dict:
+    return {"low": value, "mid": value, "high": value}
+
+
 def answer(capsys, *arguments: str) -> dict:
     assert run([*ARTICLE, *START, "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
@@ -32,33 +36,34 @@ def test_the_answer_comes_first(capsys):
 
 def test_json_holds_the_inputs_and_every_figure(capsys):
     """--json is one object with units in its names, the inputs as they were understood among them."""
-    assert answer(capsys, "--overhead", "0.4", "--bytes-per-document-after", "2822", "--for-days", "365") == {
-        "inputs": {
-            "documents_per_day": 1_000_000,
-            "bytes_per_document": 20_000,
-            "disk_bytes_per_host": 1_024_000_000_000,
-            "overhead_share": 0.4,
-            "copies": 1,
-            "hosts": 1,
-            "start": "2016-03-01",
-            "for_days": 365.0,
-            "bytes_per_document_after": 2_822,
-        },
-        "bytes_per_day": 2e10,
-        "usable_bytes": pytest.approx(6.144e11),
-        "days_until_full": pytest.approx(30.72),
-        "full_on": "2016-03-31",
-        "hosts_needed": 12,
-        "hosts_needed_for_days": 365.0,
-        "after": {
-            "bytes_per_day": 2.822e9,
-            "usable_bytes": pytest.approx(6.144e11),
-            "days_until_full": pytest.approx(217.7179),
-            "full_on": "2016-10-04",
-            "hosts_needed": 2,
-            "hosts_needed_for_days": 365.0,
-        },
+    result = answer(capsys, "--overhead", "0.4", "--bytes-per-document-after", "2822", "--for-days", "365")
+
+    assert result["inputs"] == {
+        "documents_per_day": exactly(1_000_000),
+        "bytes_per_document": exactly(20_000),
+        "disk_bytes_per_host": exactly(1_024_000_000_000),
+        "overhead_share": exactly(0.4),
+        "stored_bytes": exactly(0),
+        "growth_share_per_year": exactly(0),
+        "growth_kind": "compound",
+        "weekdays": None,
+        "retention_days": None,
+        "copies": 1,
+        "hosts": 1,
+        "start": "2016-03-01",
+        "for_days": 365.0,
+        "body_bytes": None,
+        "bytes_per_document_after": exactly(2_822),
     }
+    assert list(result) == ["inputs", "bytes_per_day", "usable_bytes", "days_until_full", "full_on", "then", "after"]
+    assert result["bytes_per_day"] == exactly(2e10)
+    assert result["days_until_full"] == pytest.approx(exactly(30.72))
+    assert result["full_on"] == exactly("2016-03-31")
+    assert result["then"]["hosts_needed"] == exactly(12)
+    assert result["then"]["stored_bytes"] == exactly(7.3e12)
+    assert result["then"]["headroom_share"]["mid"] == pytest.approx(1 - 7.3e12 / 6.144e11)
+    assert result["after"]["days_until_full"] == pytest.approx(exactly(217.7179), rel=1e-6)
+    assert result["after"]["then"]["hosts_needed"] == exactly(2)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_json_holds_the_inputs_and_every_figure(capsys):
 )
 def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
     """KB to PB are powers of 1,000, KiB to PiB powers of 1,024, whatever the case."""
-    assert answer(capsys, "--disk", text)["inputs"]["disk_bytes_per_host"] == size_bytes
+    assert answer(capsys, "--disk", text)["inputs"]["disk_bytes_per_host"] == exactly(size_bytes)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,19 @@ def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
         (["--copies", "3", "--hosts", "2"], "3 copies need at least 3 hosts, got 2"),
         (["--for-days", "nan"], "days must be finite, got nan"),
         (["--for-days", "-1"], "days must be 0 or more, got -1"),
+        (["--overhead", "30%..10%"], "'30%..10%' does not rise from low to high"),
+        (["--disk", "1TB..2TB..3TB..4TB"], "is not a value, LOW..HIGH or LOW..MID..HIGH"),
+        (["--growth", "-100%"], "'-100%' is not a growth above -100 %; write 50%, 0.5 or -10%"),
+        (["--weekdays", "1,2"], "weekdays must be 7 numbers of 0 or more, Monday first, not all 0; got 2: 1, 2"),
+        (["--weekdays", "Mon"], "'Mon' is not seven numbers, Monday first"),
+        (["--retention", "0"], "retention_days must be 1 to 36,525, got 0"),
+        (["--body", "20KB"], "give either --bytes-per-document, what one takes on disk, or --body"),
+        (["--codec", "msgpack+zstd"], "no ratio was measured for 'msgpack+zstd', only for legacy, json+zlib, msgpack+"),
+        (["--codec", "msgpack+zstd=0"], "'0' is not a ratio above 0; write 14% or 0.14"),
+        (["--codec", "=14%"], "--codec =14%: write the codec's name"),
+        (["--codec", "json+zlib", "--codec", "json+zlib=20%"], "--codec json+zlib was given twice"),
+        (["--for-days", "3", "--until", "2030-01-01"], "give --for-days or --until, not both"),
+        (["--start", "2016-03-01", "--until", "2016-02-01"], "--until 2016-02-01 is before the first day, 2016-03-01"),
         (["--start", "tomorrow"], "'tomorrow' does not match the format '%Y-%m-%d'"),
     ],
 )
@@ -116,7 +134,7 @@ def test_where_nothing_is_written_the_answer_is_never(capsys):
     assert capsys.readouterr().out.startswith("Never full: no documents are written.\n")
 
     result = answer(capsys, "--documents-per-day", "0")
-    assert (result["days_until_full"], result["full_on"]) == (None, None)
+    assert result["days_until_full"] == result["full_on"] == exactly(None)
 
 
 def test_copies_without_hosts_take_as_many_hosts(capsys):
@@ -124,7 +142,7 @@ def test_copies_without_hosts_take_as_many_hosts(capsys):
     result = answer(capsys, "--copies", "3")
 
     assert result["inputs"]["hosts"] == 3
-    assert result["days_until_full"] == pytest.approx(51.2)
+    assert result["days_until_full"]["mid"] == pytest.approx(51.2)
 
 
 def test_years_stand_beside_many_days(capsys):
@@ -132,6 +150,61 @@ def test_years_stand_beside_many_days(capsys):
     assert run([*ARTICLE, *START, "--overhead", "40%", "--hosts", "32"]) == 0
 
     assert capsys.readouterr().out.startswith("Full in 983 days (2.7 years), on 2018-11-09.\n")
+
+
+def test_ranges_give_ranges(capsys):
+    """The worst has every value at its bad end, the best at its good one, in words, table and JSON."""
+    ranges = ["--documents-per-day", "800k..1M..1.25M", "--disk", "1000GB", "--until", "2016-03-26"]
+    result = answer(capsys, *ranges)
+
+    assert result["days_until_full"] == {"low": 40, "mid": 50, "high": 62.5}
+    assert result["full_on"] == {"low": "2016-04-10", "mid": "2016-04-20", "high": "2016-05-02"}
+    assert result["then"]["headroom_share"] == pytest.approx({"low": 0.375, "mid": 0.5, "high": 0.6})
+    assert run([*ARTICLE, *START, *ranges]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "Full in 50 days, on 2016-04-20; between 40 days and 62 days, 2016-04-10 to 2016-05-02.\n"
+    )
+    assert "50 % (37 % to 60 %)" in printed
+
+
+def test_codecs_stand_beside_what_is_now(capsys):
+    """Measured ratios name their source, others are given; with --body, pages are counted for each."""
+    bodies = ["capacity", "model", "--documents-per-day", "1M", "--body", "20KB", "--disk", "1024GB", *START]
+    codecs = ["--codec", "msgpack+zlib", "--codec", "msgpack+zstd=10%..12%"]
+    assert run([*bodies, *codecs, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+
+    assert list(result["codecs"]) == ["msgpack+zlib", "msgpack+zstd"]
+    assert result["codecs"]["msgpack+zlib"]["ratio_source"].startswith("Uber's encoding test of 2016")
+    assert result["codecs"]["msgpack+zlib"]["ratio"]["mid"] == pytest.approx(0.1378, abs=1e-4)
+    assert result["codecs"]["msgpack+zstd"]["ratio"] == pytest.approx({"low": 0.1, "mid": 0.11, "high": 0.12})
+    assert result["codecs"]["msgpack+zstd"]["body_bytes"]["high"] == pytest.approx(2_400)
+    assert result["inputs"]["bytes_per_document"]["mid"] > 32_768
+    assert run([*bodies, *codecs]) == 0
+    printed = capsys.readouterr().out
+    assert "\nAs msgpack+zstd: full in " in printed
+    assert "msgpack+zlib: 13.8% of the bodies now, after Uber's encoding test of 2016, on 2,219 trips." in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--retention", "30"], "Never full: what is deleted after 30 days makes room for what comes."),
+        (["--growth", "-99.99%"], "Never full: what comes gets less and less, and adds up to less than the room."),
+        (["--growth", "-99.99%..-99.98%..0%"], "Never full, but at worst in 51 days, on 2016-04-21."),
+        (
+            ["--growth", "-99.99%..0%"],
+            "Full in 53 days, on 2016-04-23; between 51 days and never, 2016-04-21 to never.",
+        ),
+        (["--stored", "2TB"], "Full in less than a day, on 2016-03-01."),
+        (["--weekdays", "1,1,1,1,1,0,0", "--disk", "100GB"], "Full in 3 days, on 2016-03-04."),
+    ],
+)
+def test_the_sentence_says_why_never_and_how_wide(capsys, arguments, sentence):
+    """Retention, decline, ranges that reach never, and disks that are full already."""
+    assert run([*ARTICLE, *START, *arguments]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == sentence
 
 
 def test_the_help_teaches_with_the_articles_example(capsys):

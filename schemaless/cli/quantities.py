@@ -1,0 +1,124 @@
+"""What people write for sizes, counts, shares and ranges of them, read exactly."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Final
+
+import click
+
+from schemaless.capacity import model
+from schemaless.capacity.interval import Interval
+from schemaless.errors import InvalidInput
+
+_UNITS: Final = {
+    "b": 1,
+    "kb": model.KB,
+    "mb": model.MB,
+    "gb": model.GB,
+    "tb": model.TB,
+    "pb": 10**15,
+    "kib": model.KIB,
+    "mib": model.MIB,
+    "gib": model.GIB,
+    "tib": model.TIB,
+    "pib": 2**50,
+}
+_SIZE = re.compile(r"([0-9][0-9,_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-z]*)\Z", re.IGNORECASE)
+_MULTIPLES: Final = {"": 1, "k": 10**3, "m": 10**6}
+
+
+def size_of(value: str) -> float:
+    """Return bytes: ``2822``, ``20KB`` (1,000s), ``512GiB`` (1,024s)."""
+    number, unit = _split(value)
+    if number is None:
+        raise click.BadParameter(f"{value!r} is not a size; write for example 2822, 20KB, 1.5TB or 512GiB")
+    if unit in ("k", "m", "g", "t", "p"):
+        letter = unit.upper()
+        raise click.BadParameter(f"{value!r} can be read two ways; write {letter}B for 1,000s or {letter}iB for 1,024s")
+    if unit and unit not in _UNITS:
+        raise click.BadParameter(f"{value!r}: the unit is B, one of KB, MB, GB, TB, PB, or of KiB, MiB, GiB, TiB, PiB")
+    return _whole(value, number * _UNITS[unit or "b"])
+
+
+def count_of(value: str) -> float:
+    """Return a number of documents: ``1000000``, ``1,000,000``, ``1M``."""
+    number, unit = _split(value)
+    if number is None or unit not in _MULTIPLES:
+        raise click.BadParameter(
+            f"{value!r} is not a number of 0 or more; write for example 2500000, 2,500,000 or 2.5M"
+        )
+    return _whole(value, number * _MULTIPLES[unit])
+
+
+def share_of(value: str) -> float:
+    """Return a part of the whole: ``40%`` or ``0.4``."""
+    text = value.strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a share; write 40% or 0.4") from None
+    if not 0 <= share < 1:
+        raise click.BadParameter(f"{value!r} is not from 0 to below 100 %; write 40% or 0.4")
+    return share
+
+
+def _split(value: str) -> tuple[float | None, str]:
+    matched = _SIZE.match(value.strip())
+    if matched is None:
+        return None, ""
+    return float(matched[1].replace(",", "").replace("_", "")), matched[2].lower()
+
+
+def _whole(text: str, number: float) -> float:
+    """Return a whole number as an int, so that it prints as one."""
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{text!r} is too large to calculate with")
+    return int(number) if number == int(number) else number
+
+
+def growth_of(value: str) -> float:
+    """Return a rate of growth: ``50%`` or ``0.5`` for half as many again, ``-10%`` for fewer."""
+    text = value.strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not math.isfinite(share) or share <= -1:
+        raise click.BadParameter(f"{value!r} is not a growth above -100 %; write 50%, 0.5 or -10%")
+    return share
+
+
+def ratio_of(value: str) -> float:
+    """Return a ratio above 0: ``14%`` or ``0.14``."""
+    ratio = growth_of(value)
+    if ratio <= 0:
+        raise click.BadParameter(f"{value!r} is not a ratio above 0; write 14% or 0.14")
+    return ratio
+
+
+def range_of(read: Callable[[str], float]) -> Callable[[str], Interval]:
+    """Return what reads ``MID``, ``LOW..HIGH`` (the middle between them) or ``LOW..MID..HIGH``."""
+
+    def interval(value: str) -> Interval:
+        ends = [read(part) for part in value.split("..")]
+        if len(ends) == 2:
+            ends.insert(1, (ends[0] + ends[1]) / 2)
+        if len(ends) not in (1, 3):
+            raise click.BadParameter(f"{value!r} is not a value, LOW..HIGH or LOW..MID..HIGH")
+        try:
+            return Interval.of(ends[0]) if len(ends) == 1 else Interval(*ends)
+        except InvalidInput:
+            raise click.BadParameter(f"{value!r} does not rise from low to high") from None
+
+    return interval
+
+
+def weekdays_of(value: str) -> tuple[float, ...]:
+    """Return seven numbers, Monday first: ``1,1,1,1,1.3,0.8,0.6``."""
+    try:
+        return tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not seven numbers, Monday first, as 1,1,1,1,1.3,0.8,0.6") from None
