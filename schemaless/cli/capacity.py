@@ -245,7 +245,9 @@ def model_command(
             variants[name] = variant(now.bytes_per_document * ratio, None, ratio, source)
 
     if as_json:
-        print_json(_json(variants, first_day, for_days))
+        result = _json(variants, first_day, for_days)
+        result["inputs"] |= {"server": server, "column_name": column, "codec_now": codec_now}
+        print_json(result)
     else:
         _print(variants)
 

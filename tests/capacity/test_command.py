@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from schemaless.cli.capacity import model_command
 from schemaless.cli.main import run
 
 ARTICLE = ["capacity", "model", "--documents-per-day", "1M", "--bytes-per-document", "20KB", "--disk", "1024GB"]
@@ -54,6 +55,9 @@ def test_json_holds_the_inputs_and_every_figure(capsys):
         "for_days": 365.0,
         "body_bytes": None,
         "bytes_per_document_after": exactly(2_822),
+        "server": "mysql",
+        "column_name": "BASE",
+        "codec_now": "legacy",
     }
     assert list(result) == ["inputs", "bytes_per_day", "usable_bytes", "days_until_full", "full_on", "then", "after"]
     assert result["bytes_per_day"] == exactly(2e10)
@@ -217,6 +221,13 @@ def test_the_help_teaches_with_the_articles_example(capsys):
     assert capsys.readouterr().out.startswith("Full in 30 days")
     assert run(["capacity", "model", *command, "--bytes-per-document-after", "2822"]) == 0
     assert "After re-encoding: full in 217 days" in capsys.readouterr().out
+
+
+def test_the_page_names_every_flag():
+    """No input of the command is missing from docs/capacity-model.md."""
+    page = (Path(__file__).parents[2] / "docs" / "capacity-model.md").read_text(encoding="utf-8")
+
+    assert [option for each in model_command.params for option in each.opts if f"`{option}" not in page] == []
 
 
 def test_the_page_shows_what_the_command_prints(capsys):

@@ -124,6 +124,32 @@ def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
     assert days_until_full(replace(steady, growth=Growth(weekdays=(1, 1, 1, 1, 2, 1, 1)))) == pytest.approx(4.2)
 
 
+@given(
+    st.builds(
+        Plan,
+        documents_per_day=st.just(1),
+        bytes_per_document=st.just(1_000),
+        disk_bytes_per_host=st.floats(5_000, 60_000),
+        growth=growths,
+        stored_bytes=st.just(0.0) | st.floats(0, 60_000),
+        retention_days=st.integers(1, 50),
+    )
+)
+@settings(max_examples=40)
+def test_full_with_retention_is_where_a_ledger_of_days_is_full(plan):
+    """What came and what went, day by day: the first day on which the room is taken, and none where it never is."""
+    come = [plan.growth.until(day + 1) - plan.growth.until(day) for day in range(300)]
+    ledger = [plan.stored_bytes]
+    for day in range(1, 301):
+        left = max(0.0, 1 - day / plan.retention_days) * plan.stored_bytes
+        ledger.append(left + sum(come[max(0, day - plan.retention_days) : day]) * 1_000)
+    full = next((day for day, stored in enumerate(ledger) if stored >= plan.disk_bytes_per_host), math.inf)
+    assume(all(not math.isclose(stored, plan.disk_bytes_per_host, rel_tol=1e-3) for stored in ledger))
+
+    days = days_until_full(plan)
+    assert math.ceil(days) == full if full < math.inf else days > 300
+
+
 @given(plans, st.floats(0, 2_000), st.floats(0, 2_000))
 @settings(max_examples=60)
 def test_the_most_never_falls(plan, day, other):
