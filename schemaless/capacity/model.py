@@ -86,6 +86,9 @@ MOST_RETENTION_DAYS: Final = 36_525
 _NEVER_DAYS: Final = 1e15
 """So much later nothing is planned: growth that has not filled the disks by then never does."""
 
+_NEVER_WITH_RETENTION_DAYS: Final = 1e7
+"""The same where what went is taken off what came: later, floats do not hold the difference of the two."""
+
 _NUMBERS: Final = (
     "documents_per_day",
     "bytes_per_document",
@@ -235,7 +238,7 @@ def days_until_full(plan: Plan) -> float:
 
     Returns:
         Days, not rounded; 0 where they are full already; infinity where no documents are written, or never so many, or
-        where they are deleted before.
+        where they are deleted before (what would take 20,000 years to fill the disks in spite of that counts as never).
 
     Raises:
         InvalidInput: the values are too far apart, or too large, to be divided.
@@ -262,7 +265,7 @@ def days_until_full(plan: Plan) -> float:
     late = 1.0
     while _most_bytes(plan, late) < room:
         late *= 2
-        if late > _NEVER_DAYS:
+        if late > (_NEVER_DAYS if plan.retention_days is None else _NEVER_WITH_RETENTION_DAYS):
             return math.inf
     early = late / 2 if late > 1 else 0.0
     while early < (middle := (early + late) / 2) < late:

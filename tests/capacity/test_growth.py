@@ -106,6 +106,14 @@ def test_retention_reached_with_room_left_is_never_full(plan):
     assert most_bytes(plan, 50 * retention) == pytest.approx(needs)
 
 
+def test_growth_that_takes_ages_to_outgrow_retention_counts_as_never():
+    """Three disks for a document a day that is deleted the next: no figure of a billion years with noise in it."""
+    plan = Plan(documents_per_day=1, bytes_per_document=100, disk_bytes_per_host=31_414_681_601, hosts=3)
+
+    assert days_until_full(replace(plan, growth=Growth(1.0, "linear"), retention_days=1)) == math.inf
+    assert days_until_full(replace(plan, growth=Growth(1.0, "linear"))) < 1e6
+
+
 def test_what_is_stored_at_first_goes_with_retention():
     """Full disks' worth of old cells makes room evenly; without retention it stays."""
     plan = replace(ARTICLE, stored_bytes=500 * GB, retention_days=30)
