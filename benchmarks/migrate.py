@@ -52,7 +52,6 @@ from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
-from schemaless.mysql.load import server_load
 from schemaless.mysql.pool import Connection
 
 COLUMN = "BASE"
@@ -112,7 +111,7 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         for name in ("plain", "ours") if number % 2 else ("ours", "plain"):
             store = sides[name]
             put_back(store)
-            settle(store)
+            settle(server)
             cpu_s = cpu_of(server.pid)
             began = time.perf_counter()
             if name == "plain":
@@ -171,12 +170,13 @@ def put_back(store: schemaless.Datastore) -> None:
         )
 
 
-def settle(store: schemaless.Datastore) -> None:
-    """Wait until the server has purged what putting back has left: it would share the cores with what is measured."""
-    for _ in range(600):
-        if (store.catalog.run(lambda connection: server_load(connection, history=True)).history_length or 0) < 50:
+def settle(server: LocalServer) -> None:
+    """Wait until the server has nothing left to do, such as purging: it would share the cores with what is measured."""
+    for _ in range(50):
+        before = cpu_of(server.pid)
+        time.sleep(0.2)
+        if cpu_of(server.pid) - before < 0.02:
             return
-        time.sleep(0.05)
 
 
 def compare(store: schemaless.Datastore, texts: list[Any]) -> None:
@@ -279,7 +279,7 @@ def stage_times(server: LocalServer, store: schemaless.Datastore, texts: list[An
     stages: list[tuple[str, Callable[[], None]]] = [("parse", parse), ("encode", encode), ("verify", verify)]
     for _ in range(3):
         put_back(store)
-        settle(store)
+        settle(server)
         with cpu() as spent:
             read()
         note("read, client", spent[0])
@@ -292,7 +292,7 @@ def stage_times(server: LocalServer, store: schemaless.Datastore, texts: list[An
         server_s = cpu_of(server.pid)
         write()
         # What it purges of the old bodies afterwards is a part of replacing them.
-        settle(store)
+        settle(server)
         note("write, client", sum(client for client, _ in wrote))
         note("write, server", cpu_of(server.pid) - server_s - found["read, server"][-1])
     return {name: statistics.median(seconds) for name, seconds in found.items()}
