@@ -1,0 +1,104 @@
+"""A codec tried on stored bodies: what they would take in it, and what writing and reading them costs. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from schemaless.cell import JSONDocument
+from schemaless.codec.engine import ENGINE, Engine
+from schemaless.codec.envelope import (
+    DEFAULT_LIMITS,
+    Limits,
+    counts_as,
+    decode_body,
+    describe_body,
+    encode_body,
+    is_enveloped,
+    same_document,
+)
+from schemaless.codec.legacy import read_legacy
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import JSON, MSGPACK, Codec
+from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
+
+
+@dataclass(slots=True)
+class Trial:
+    """What became of some bodies. The lists have one entry for each body, in the order that they came.
+
+    Attributes:
+        codec: what was tried.
+        new_bytes: their lengths, were they written anew; None for one that cannot be had in this codec.
+        migrated_bytes: their lengths after a migration to it, which leaves those that are in it already, at whatever
+            level, and those that it cannot have.
+        encode_s: what encoding all of them took, from documents, in seconds.
+        decode_s: what decoding the new bodies took.
+        left: how many cannot be had, by reason.
+    """
+
+    codec: Codec
+    new_bytes: list[int | None] = field(default_factory=list)
+    migrated_bytes: list[int] = field(default_factory=list)
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    left: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def encoded(self) -> int:
+        """How many bodies ``encode_s`` and ``decode_s`` are of."""
+        return len(self.new_bytes) - self.left.total()
+
+
+def try_codec(
+    bodies: Iterable[bytes], codec: Codec, *, limits: Limits = DEFAULT_LIMITS, engine: Engine = ENGINE
+) -> Trial:
+    """Encode bodies anew in a codec, and decode and compare each.
+
+    Args:
+        bodies: stored bodies, in whatever codec; one at a time is held as a document.
+        codec: what to try; its level counts.
+        limits: how much a body may become.
+        engine: with or without the ``[fast]`` extra.
+    """
+    trial = Trial(codec)
+    for body in bodies:
+        try:
+            new = _encoded(body, codec, limits, engine, trial)
+            done = counts_as(body, codec, engine=engine)
+        except (CorruptBody, BodyTooLarge, VerificationFailed) as error:
+            trial.left[type(error).__name__] += 1
+            trial.new_bytes.append(None)
+            trial.migrated_bytes.append(len(body))
+            continue
+        trial.new_bytes.append(len(new))
+        trial.migrated_bytes.append(len(body) if done else len(new))
+    return trial
+
+
+def _encoded(body: bytes, codec: Codec, limits: Limits, engine: Engine, trial: Trial) -> bytes:
+    document, exact = _document(body, codec, limits, engine)
+    started = time.perf_counter()
+    new = encode_body(document, codec, engine=engine)
+    encoded = time.perf_counter()
+    again = decode_body(new, limits, engine=engine)
+    decoded = time.perf_counter()
+    if not same_document(again, document, engine=engine):
+        raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
+    if not exact:
+        # Its text says more than the document does; a migration keeps it.
+        new = recode(body, codec, limits=limits, engine=engine).body
+    trial.encode_s += encoded - started
+    trial.decode_s += decoded - encoded
+    return new
+
+
+def _document(body: bytes, codec: Codec, limits: Limits, engine: Engine) -> tuple[JSONDocument, bool]:
+    """Return a body's document, and whether encoding that gives what a migration would."""
+    if not is_enveloped(body):
+        document, keep_reason = read_legacy(body, limits.depth, engine=engine)
+        return document, codec.serializer == MSGPACK and keep_reason is None
+    kept = describe_body(body).name.startswith(f"{JSON.name}+")
+    return decode_body(body, limits, engine=engine), not kept

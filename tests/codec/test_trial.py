@@ -1,0 +1,51 @@
+"""Codecs tried on bodies: lengths are those that a writer and a migration give, and nothing is ranked that differs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schemaless.codec import trial
+from schemaless.codec.envelope import encode_body
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import Codec, codec_named, codec_names
+from schemaless.codec.trial import try_codec
+
+DOCUMENTS = [
+    {"legs": [{"from": "EWR", "to": "IAH", "miles": 1400 + number}] * 9, "fare": number / 8} for number in range(20)
+]
+TEXTS = [json.dumps(document).encode() for document in DOCUMENTS]
+TWICE = b'{"seats": 1, "seats": 2, "text": "' + b"long enough to be compressed " * 9 + b'"}'
+
+
+@pytest.mark.parametrize("name", codec_names())
+@pytest.mark.parametrize("stored", ["legacy", "json+zlib", "msgpack+zlib", "msgpack+none"])
+def test_lengths_are_those_of_a_migration(name: str, stored: str) -> None:
+    bodies = [recode(text, codec_named(stored)).body for text in [*TEXTS, TWICE, b"12"]]
+    found = try_codec(bodies, codec_named(name))
+    assert found.migrated_bytes == [len(recode(body, codec_named(name)).body) for body in bodies]
+    if name != stored:
+        assert found.new_bytes == found.migrated_bytes
+    assert found.encoded == len(bodies)
+    assert found.encode_s > 0
+    assert found.decode_s > 0
+
+
+def test_levels_count_for_new_bodies_and_not_for_a_migration() -> None:
+    bodies = [encode_body([number * number for number in range(900)], codec_named("msgpack+zstd"))]
+    zstd = codec_named("msgpack+zstd")
+    found = try_codec(bodies, Codec(zstd.serializer, zstd.compressor, 19))
+    assert found.migrated_bytes == [len(body) for body in bodies]
+    assert found.new_bytes != found.migrated_bytes
+
+
+def test_what_a_codec_cannot_have_stays_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = bytearray(encode_body(DOCUMENTS[0]))
+    damaged[9] ^= 1
+    found = try_codec([TEXTS[0], bytes(damaged), b"no json"], codec_named("msgpack+zstd"))
+    assert dict(found.left) == {"ChecksumMismatch": 1, "UnreadableLegacy": 1}
+    assert found.new_bytes[1:] == [None, None]
+    assert found.migrated_bytes[1:] == [len(damaged), 7]
+    monkeypatch.setattr(trial, "decode_body", lambda *_, **__: {"another": "document"})
+    assert dict(try_codec(TEXTS, codec_named("msgpack+zstd")).left) == {"VerificationFailed": len(TEXTS)}
