@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 venv=.venv
 stamp=$venv/installed-from
 log=$venv/install.log
-extras='.[fast,cli,dask,test]'
+extras='.[fast,cli,dask,report,bench,test]'
 
 fail() {
     echo "make: $*" >&2

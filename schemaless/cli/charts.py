@@ -1,0 +1,215 @@
+"""Pictures: one drawing becomes a PNG file, and inline SVG whose colours follow the page, light or dark.
+
+A drawing takes its colours from here and from nowhere else: each stands for a CSS variable, and its value on a light
+page is what the PNG file shows and what is looked for in the SVG text. Nothing is loaded from anywhere, nothing runs,
+and the same drawing is the same bytes again: no dates, no random ids. A page that holds one includes ``STYLE``.
+
+Matplotlib is imported when something is drawn; without it, that is refused with what to install.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from schemaless.errors import SchemalessError
+
+if TYPE_CHECKING:  # an extra, and half a second to import
+    from matplotlib.figure import Figure
+
+# (name of the CSS variable, on a light page, on a dark one); no two alike, and none black, which SVG leaves out.
+_COLOURS: Final = (
+    ("paper", "#fffffe", "#14171b"),
+    ("ink", "#1b1f24", "#e8ebef"),
+    ("soft", "#5b6470", "#a2abb8"),
+    ("line", "#d5dae0", "#363d47"),
+    ("card", "#f5f7f9", "#1d2127"),
+    ("1", "#2f6fb7", "#63a4ee"),
+    ("2", "#0f7f6d", "#36b59f"),
+    ("3", "#b85c00", "#f0943a"),
+    ("4", "#7a4fb5", "#b08ae8"),
+    ("5", "#b3323c", "#f0747c"),
+    ("6", "#66740f", "#b4c24a"),
+    ("7", "#a8367f", "#e57cc0"),
+    ("8", "#8d97a5", "#8a94a2"),
+)
+_LIGHT: Final = {name: light for name, light, _ in _COLOURS}
+
+PAPER: Final = _LIGHT["paper"]
+INK: Final = _LIGHT["ink"]
+SOFT: Final = _LIGHT["soft"]
+LINE: Final = _LIGHT["line"]
+CARD: Final = _LIGHT["card"]
+SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
+"""Blue, green, orange, violet, red, olive, pink, grey: told apart on both pages, and by most who see few colours."""
+
+NARROW_BELOW_PX: Final = 640
+"""Pages narrower than this show a chart's narrow drawing."""
+
+
+def _variables(position: int) -> str:
+    return " ".join(f"--chart-{colour[0]}: {colour[position]};" for colour in _COLOURS)
+
+
+STYLE: Final = f"""
+:root {{ {_variables(1)} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_variables(2)} }} }}
+figure.chart {{ margin: .8rem 0; break-inside: avoid; }}
+figure.chart svg {{ display: block; width: 100%; height: auto; border: 0; }}
+figure.chart svg.narrow {{ display: none; }}
+figure.chart figcaption {{ color: var(--chart-soft); font-size: .875rem; }}
+@media (max-width: {NARROW_BELOW_PX}px) {{
+  figure.chart svg.narrow {{ display: block; }} figure.chart svg.narrow ~ svg.wide {{ display: none; }} }}
+"""
+"""What a page with charts has in its ``<style>``."""
+
+_PX_PER_INCH: Final = 72
+"""One point of Matplotlib's is one CSS pixel then, so that sizes of text are those of the page."""
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "figure.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "axes.edgecolor": LINE,
+    "axes.labelcolor": SOFT,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 14,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelsize": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.unicode_minus": False,
+    "grid.color": LINE,
+    "grid.linewidth": 0.8,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": SOFT,
+    "ytick.labelcolor": SOFT,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "text.color": INK,
+    "font.family": "DejaVu Sans",
+    "font.size": 12,
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "lines.linewidth": 2,
+    "patch.edgecolor": PAPER,
+    "hatch.color": PAPER,
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing that can be had as PNG, as SVG, and as a part of a page.
+
+    Attributes:
+        name: letters, digits and hyphens; no two charts of a page have the same.
+        title: what it shows, in a few words; the drawing itself has none.
+        description: what it says to who cannot see it, in a sentence or two with the main figures.
+        draw: draws on an empty figure. It is called for each form with the figure and whether it is the narrow one, and
+            takes its colours from this module.
+        size_px: width and height of the wide form, in CSS pixels.
+        narrow_px: of the form for phones; None has the wide one shrink.
+    """
+
+    name: str
+    title: str
+    description: str
+    draw: Callable[[Figure, bool], None]
+    size_px: tuple[int, int] = (960, 480)
+    narrow_px: tuple[int, int] | None = (380, 480)
+
+    def png(self, *, scale: float = 2) -> bytes:
+        """Return a PNG file of the wide form on light paper, ``scale`` dots for each CSS pixel.
+
+        Raises:
+            SchemalessError: Matplotlib is missing.
+        """
+        file = io.BytesIO()
+        with _drawn(self, narrow=False) as figure:
+            # The title is a part of the picture here, since no page stands around it.
+            figure.suptitle(self.title, x=0.01, ha="left", color=INK, fontsize=15, fontweight="bold")
+            figure.savefig(file, format="png", dpi=_PX_PER_INCH * scale, metadata={"Software": None})
+        return file.getvalue()
+
+    def svg(self, *, narrow: bool = False) -> str:
+        """Return an ``<svg>`` element for a page that has ``STYLE``.
+
+        Raises:
+            SchemalessError: Matplotlib is missing.
+        """
+        file = io.StringIO()
+        with _drawn(self, narrow=narrow) as figure:
+            nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            figure.savefig(file, format="svg", dpi=_PX_PER_INCH, metadata=nothing)
+        return _inline(self, file.getvalue(), narrow=narrow)
+
+    def html(self) -> str:
+        """Return a ``<figure>`` element: the wide form, the narrow one, and the page's width chooses.
+
+        Raises:
+            SchemalessError: Matplotlib is missing.
+        """
+        narrow = "" if self.narrow_px is None else self.svg(narrow=True)
+        return f'<figure class="chart">{narrow}{self.svg()}</figure>'
+
+
+@contextmanager
+def _drawn(chart: Chart, *, narrow: bool) -> Iterator[Figure]:
+    """Yield the drawn figure, with settings that no file of the user's changes."""
+    try:
+        matplotlib = import_module("matplotlib")
+        figure_type: Callable[..., Figure] = import_module("matplotlib.figure").Figure
+    except ImportError as missing:
+        raise SchemalessError(
+            f"pictures need Matplotlib ({missing}); install the distribution schemaless-store with its extra [report]"
+        ) from missing
+    width, height = (chart.narrow_px if narrow else None) or chart.size_px
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": chart.name})
+        size = (width / _PX_PER_INCH, height / _PX_PER_INCH)
+        figure = figure_type(figsize=size, dpi=_PX_PER_INCH, layout="constrained")
+        chart.draw(figure, narrow)
+        yield figure
+
+
+def _inline(chart: Chart, text: str, *, narrow: bool) -> str:
+    """Return Matplotlib's SVG as a part of a page: no rules, names or ids that would reach beyond it."""
+    form = "narrow" if narrow else "wide"
+    prefix = f"{chart.name}-{form}-"
+    text = text[text.index("<svg") :]
+    box = re.search(r'viewBox="([^"]*)"', text)
+    assert box is not None
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+
+    def mended(tag: re.Match[str]) -> str:  # tags alone: a label may hold what looks like one of these
+        inner = re.sub(r'\bid="', f'id="{prefix}', tag[0])
+        inner = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', inner).replace("url(#", f"url(#{prefix}")
+        inner = re.sub(r"font-family: [^;\"]*", "font-family: system-ui, sans-serif", inner)
+        for name, light, _ in _COLOURS:
+            inner = inner.replace(light, f"var(--chart-{name})")
+        return inner
+
+    text = re.sub(r"<[^>]+>", mended, text)
+    head = (
+        f'<svg class="{form}" viewBox="{box[1]}" role="img" aria-labelledby="{prefix}title {prefix}desc" '
+        'style="stroke-linejoin: round; stroke-linecap: butt">'
+        f'<title id="{prefix}title">{escape(chart.title)}</title>'
+        f'<desc id="{prefix}desc">{escape(chart.description)}</desc>'
+    )
+    text = head + text[text.index(">") + 1 :]
+    return re.sub(r"\s*\n\s*", "\n", text).strip()

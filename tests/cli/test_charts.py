@@ -1,0 +1,102 @@
+"""Pictures: PNG files, and SVG that follows the page."""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from schemaless.cli import charts
+from schemaless.cli.charts import LINE, SERIES, Chart
+from schemaless.errors import SchemalessError
+
+
+def draw(figure, narrow):
+    axes = figure.subplots()
+    axes.barh(['json & "id="x"', "<msgpack>", "$a$ href='#b'"], [3, 2, 1], color=[SERIES[0], SERIES[1], LINE])
+    axes.plot([1, 2], [0, 2], color=SERIES[2], label="narrow" if narrow else "#2f6fb7")
+    axes.legend()
+
+
+CHART = Chart("sizes", "Sizes <of> all", 'JSON & others, "in bytes"', draw)
+
+
+def test_every_colour_of_the_svg_is_a_variable_of_the_page():
+    """A page in dark colours has the chart in dark colours: none is written into the drawing."""
+    svg = CHART.svg()
+
+    assert not re.findall(r'style="[^"]*#[0-9a-f]{3}[^"]*"', re.sub(r"url\(#[^)]*\)", "", svg))
+    used = set(re.findall(r"var\((--chart-[a-z0-9]+)\)", svg))
+    assert {"--chart-1", "--chart-2", "--chart-3", "--chart-line", "--chart-soft"} <= used
+    assert all(charts.STYLE.count(f"{name}: ") == 2 for name in used)
+
+
+def test_a_label_is_shown_as_it_is():
+    """What looks like markup, mathematics, an id or a colour in a label stays text."""
+    texts = ["".join(each.itertext()) for each in ElementTree.fromstring(CHART.svg()).iter("text")]
+
+    assert {'json & "id="x"', "<msgpack>", "$a$ href='#b'", "#2f6fb7"} <= set(texts)
+
+
+def test_charts_of_one_page_do_not_reach_into_each_other():
+    """No id stands twice on a page, each reference finds its own, and no rule is anybody else's."""
+    page = re.sub("<text.*?</text>", "", CHART.html() + replace(CHART, name="times").html())
+
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', page)) <= set(ids)
+    assert "<style" not in page
+
+
+def test_a_chart_loads_nothing_and_says_what_it_shows():
+    """Nothing on the page names another place, and each form has a title and a description for who cannot see it."""
+    html = CHART.html()
+
+    assert "http" not in html
+    assert "<script" not in html
+    for form in ("narrow", "wide"):
+        svg = re.search(rf'<svg class="{form}".*?</svg>', html, re.DOTALL)
+        assert svg is not None
+        root = ElementTree.fromstring(svg[0])
+        assert root.get("role") == "img"
+        named = {each.get("id"): each.text for each in root if each.tag in ("title", "desc")}
+        assert [named[name] for name in (root.get("aria-labelledby") or "").split()] == [
+            "Sizes <of> all",
+            'JSON & others, "in bytes"',
+        ]
+
+
+def test_the_same_chart_is_the_same_bytes():
+    """A chart can be compared and kept in version control: no dates, no random ids."""
+    assert CHART.html() == CHART.html()
+    assert CHART.png() == CHART.png()
+
+
+def test_a_png_has_the_size_that_was_asked_for():
+    """Two dots for each CSS pixel unless told, for screens and paper."""
+    png = CHART.png()
+
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", png[16:24]) == (1920, 960)
+
+
+def test_settings_of_the_user_change_nothing():
+    """A matplotlibrc of the user's neither changes a chart nor is changed by one."""
+    import matplotlib
+
+    plain = CHART.svg()
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "path", "axes.grid": True}):
+        assert CHART.svg() == plain
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch):
+    """A chart without the extra that draws it is one error with the next step."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    with pytest.raises(SchemalessError, match=r"install the distribution schemaless-store with its extra \[report\]"):
+        CHART.png()
