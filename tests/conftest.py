@@ -124,7 +124,7 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def accounts(request: pytest.FixtureRequest, server_urls: list[str], prefix: str) -> Iterator[Accounts]:
-    """The accounts of the four roles on the two servers."""
+    """The accounts of all roles on the two servers."""
     with accounts_on(server_urls, request.config.stash[_PASSWORD], prefix, clean=_ON_FOREIGN) as made:
         yield made
 

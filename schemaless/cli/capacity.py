@@ -16,6 +16,7 @@ from schemaless.capacity.interval import ZERO, Interval
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.capacity.pages import disk_bytes_range
+from schemaless.cli.measure import history, measure
 from schemaless.cli.output import json_option, out, print_json, print_table
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
@@ -50,6 +51,10 @@ def capacity() -> None:
 
     'model' calculates it from figures that you give.
     """
+
+
+capacity.add_command(measure)
+capacity.add_command(history)
 
 
 @capacity.command("model")

@@ -20,12 +20,13 @@ _MEANS: dict[Role, str] = {
     "app": "reads cells and writes new ones; can change or delete none",
     "tail": "reads cells, and sees who is writing, for the change feed",
     "migrate": "reads cells, replaces bodies and nothing else of a cell, keeps jobs",
+    "measure": "reads cells and the sizes of files, keeps measurements",
     "admin": "creates the datastore, upgrades its tables, writes its catalog",
 }
 
 
 @click.command()
-@click.option("--role", type=click.Choice(ROLES), required=True, help="app, tail, migrate or admin; see above.")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Which one; see above.")
 @click.option("--account", metavar="NAME[@HOST]", help="Such as app@'10.0.%'.  [default: the role, from any host]")
 @click.option("--url", envvar="SCHEMALESS_URL", show_envvar=True, metavar="URL", help="The datastore.")
 @click.option("--name", metavar="NAME", help="Instead of --url: a datastore that is yet to be created, for admin.")
@@ -35,7 +36,9 @@ _MEANS: dict[Role, str] = {
 @click.option("--server", metavar="SERVER", help="Only what is for this server, such as db-1:3306.")
 @click.option("--replicas", is_flag=True, help="Also for replicas; they take accounts from their primary as a rule.")
 @click.option("--lock-tables", is_flag=True, help="With tail: for servers that do not show metadata locks.")
-@click.option("--no-server-wide", is_flag=True, help="With migrate, admin: nothing on *.*; see the page on operations.")
+@click.option(
+    "--no-server-wide", is_flag=True, help="With migrate, measure, admin: nothing on *.*; see the page on operations."
+)
 @click.option("--partial-revokes", is_flag=True, help="For servers that run with partial_revokes=ON.")
 @json_option
 def grants(
@@ -59,6 +62,7 @@ def grants(
       app      reads cells and writes new ones; can change or delete none
       tail     reads cells, and sees who is writing, for the change feed
       migrate  reads cells, replaces bodies and nothing else of a cell, keeps jobs
+      measure  reads cells and the sizes of files, keeps measurements
       admin    creates the datastore, upgrades its tables, writes its catalog
 
     Nothing is run: paste it into mysql on each server that it names, as an account that may grant. All of it may be run

@@ -19,13 +19,13 @@ from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
-from schemaless.jobs.sizing import content_values, rebuilt_files
 from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
 from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize, Row
 from schemaless.store.sampling import BOUNDS, Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
+from schemaless.store.sizing import content_values, rebuilt_files
 
 Values = defaultdict[Key, float]
 

@@ -18,7 +18,6 @@ from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import make_watch, versions
 from schemaless.jobs.runner import ShardRun
-from schemaless.jobs.sizing import Prediction, predict
 from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
@@ -28,6 +27,7 @@ from schemaless.mysql.pool import Connection, PoolOptions
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
 from schemaless.store.datastore import Datastore
 from schemaless.store.sampling import Estimate
+from schemaless.store.sizing import Prediction, predict
 
 ASSUMED_BYTES_PER_S: Final = Estimate(20e6, 60e6, 400e6)
 """Of the larger of the files before and after, where no rebuild on that cluster has been measured yet."""

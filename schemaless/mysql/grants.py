@@ -16,7 +16,7 @@ from typing import Final, Literal, get_args
 from schemaless.cluster.topology import Cluster, Node, Topology, heartbeat_database, shard_database
 from schemaless.errors import InvalidInput
 
-Role = Literal["app", "tail", "migrate", "admin"]
+Role = Literal["app", "tail", "migrate", "measure", "admin"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
@@ -24,6 +24,7 @@ _ON_CATALOG: Final[dict[Role, str]] = {
     "app": "SELECT",
     "tail": "SELECT",
     "migrate": "SELECT",
+    "measure": "SELECT",
     "admin": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES",
 }
 _ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
@@ -39,10 +40,12 @@ _ON_CELL: Final[dict[Role, str]] = {
     "app": "SELECT, INSERT",
     "tail": "SELECT",
     "migrate": "SELECT, UPDATE (`body`)",
+    "measure": "SELECT",
 }
 
 CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
     "alembic_version": ("admin",),
+    "capacity_sample": ("admin", "measure"),
     "cluster": ("admin",),
     "datastore": ("admin",),
     "job": ("admin", "migrate"),
@@ -55,13 +58,15 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
 }
 """Each table of the catalog, and who writes it; every role reads all of them."""
 
-_ON_JOBS: Final = "INSERT, UPDATE"
+_ON_WRITTEN: Final[dict[Role, str]] = {"migrate": "INSERT, UPDATE", "measure": "INSERT, DELETE"}
+"""On those tables of the catalog that a role without the whole of it writes."""
 
 _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "migrate": {
         False: "PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN",
         True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
     },
+    "measure": {False: "PROCESS", True: "PROCESS"},
     "admin": {False: "PROCESS", True: "PROCESS"},
 }
 """What a role can do without, by whether the server is MariaDB.
@@ -131,8 +136,9 @@ def grants(
 
     Args:
         role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``migrate`` reads cells,
-            replaces bodies, keeps jobs in the catalog and watches servers, ``admin`` creates the datastore, upgrades
-            its tables, proves replicas and changes its catalog.
+            replaces bodies, keeps jobs in the catalog and watches servers, ``measure`` reads cells and the sizes of
+            files, and keeps measurements in the catalog, ``admin`` creates the datastore, upgrades its tables, proves
+            replicas and changes its catalog.
         account: who gets it.
         topology: the datastore. All tables have to be there, except for ``admin``.
         catalog: the server of the catalog.
@@ -140,7 +146,7 @@ def grants(
         replicas: also for replicas, kept out of their binary logs; for those that do not replicate accounts.
         partial_revokes: the servers run with ``partial_revokes``, so database names are taken literally.
         lock_tables: with ``tail``, for servers that do not show metadata locks: writers are held off instead.
-        server_wide: with ``migrate`` and ``admin``, also what is granted on ``*.*`` only, which they can do without.
+        server_wide: for roles that have any, also what is granted on ``*.*`` only, which they can do without.
         mariadb: the servers are MariaDB, where that has other names.
     """
     made = [f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"] if create_user else []
@@ -151,9 +157,9 @@ def grants(
             statements.insert(0, "SET SESSION sql_log_bin = 0")
         if _same_server(node, catalog):
             statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
-            if role == "migrate":
-                jobs = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
-                statements += [_grant(_ON_JOBS, f"`{topology.name}`.`{table}`", account) for table in jobs]
+            if role in _ON_WRITTEN:
+                written = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
+                statements += [_grant(_ON_WRITTEN[role], f"`{topology.name}`.`{table}`", account) for table in written]
         if role in ("admin", "migrate") and clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(_grant(_ON_HEARTBEAT, f"{database}.*", account))

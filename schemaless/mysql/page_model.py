@@ -110,7 +110,7 @@ class Packer:
 
     def add(self, column_name: str, body_bytes: int) -> None:
         """Add the next row, in the order of added_id."""
-        record, overflow_pages = _placed(column_name, body_bytes, self._layout)
+        record, overflow_pages = placed(column_name, body_bytes, self._layout)
         self._overflow_pages += overflow_pages
         taken = self._page_bytes + record + _SLOT_BYTES
         if taken > _EMPTY_PAGE_BYTES or (self._page_rows >= 2 and taken > self._filled_bytes):
@@ -119,7 +119,7 @@ class Packer:
         self._page_rows += 1
         self._page_bytes = taken
         self._rows += 1
-        self._key_bytes += _ENTRY_BYTES + len(column_name) + _SLOT_BYTES
+        self._key_bytes += entry_bytes(column_name)
 
     def content(self) -> Content:
         """Return what the rows take that were added."""
@@ -134,12 +134,12 @@ def new_pages(column_name: str, before_bytes: int, after_bytes: int, layout: Lay
     splits pages, which are half empty then. One in overflow pages gets new ones, and the old ones are free once purged.
     """
     (before, _), (after, overflow_pages) = (
-        _placed(column_name, length, layout) for length in (before_bytes, after_bytes)
+        placed(column_name, length, layout) for length in (before_bytes, after_bytes)
     )
     return overflow_pages + 2 * max(0, after - before) / _EMPTY_PAGE_BYTES
 
 
-def _placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]:
+def placed(column_name: str, body_bytes: int, layout: Layout) -> tuple[int, int]:
     """Return the bytes of a row's record, and how many overflow pages its body has."""
     record = _RECORD_BYTES + len(column_name) + (2 if body_bytes > 127 else 1) + body_bytes
     if record < _LONGEST_RECORD_BYTES:
@@ -174,6 +174,11 @@ def _segment_pages(leaf: int, overflow: int, layout: Layout) -> int:
     often = overflow < (_EXTENT_PAGES - 8) * leaf
     reserve = min(used / 7, layout.most_reserve_pages) if often else 0.0
     return _SINGLE_PAGES + math.ceil((used + reserve - _SINGLE_PAGES) / _EXTENT_PAGES) * _EXTENT_PAGES
+
+
+def entry_bytes(column_name: str) -> float:
+    """Return what a row takes of cell_key."""
+    return _ENTRY_BYTES + len(column_name) + _SLOT_BYTES
 
 
 def _inner_pages(leaf: int) -> int:

@@ -274,6 +274,49 @@ def select_lengths(database: str, after: int, up_to: int) -> bytes:
     )
 
 
+def select_figures(database: str, after: int, up_to: int) -> bytes:
+    """Select what measuring needs of the rows with ``after < added_id <= up_to``, in their order.
+
+    That is added_id, column_name, the body's length and its first two bytes, and created_at.
+    """
+    return b"SELECT added_id, column_name, LENGTH(body), SUBSTRING(body,1,2), %b FROM %b WHERE %b ORDER BY added_id" % (
+        _CREATED_AT,
+        _by_id(database),
+        _range(after, up_to),
+    )
+
+
+def select_bodies(database: str, ids: Iterable[int]) -> bytes:
+    """Select added_id and body of the cells with these added_ids."""
+    return b"SELECT added_id, body FROM %b WHERE added_id IN (%b)" % (
+        _by_id(database),
+        b",".join(b"%d" % added_id for added_id in ids),
+    )
+
+
+def select_moments(database: str, places: Iterable[int], rows: int) -> bytes:
+    """Select, for each place, added_id and created_at of the next ``rows`` rows from there on: what was when.
+
+    Returns:
+        A statement whose rows are the place, the added_id and created_at; none for a place behind all rows.
+    """
+    parts = [
+        b"(SELECT %d AS place, added_id, %b FROM %b WHERE added_id>=%d ORDER BY added_id LIMIT %d)"
+        % (place, _CREATED_AT, _by_id(database), place, rows)
+        for place in places
+    ]
+    return b" UNION ALL ".join(parts)
+
+
+def select_columns(database: str, after: int, up_to: int) -> bytes:
+    """Select column_name and created_at of the rows with ``after < added_id <= up_to``; touches no body."""
+    return b"SELECT column_name, %b FROM %b WHERE %b ORDER BY added_id" % (
+        _CREATED_AT,
+        _by_id(database),
+        _range(after, up_to),
+    )
+
+
 def select_table_made(database: str) -> bytes:
     """Select when the ``cell`` table was made or last rebuilt, as text, and whether that was in this second."""
     return (

@@ -179,6 +179,16 @@ job_event = Table(
     **_TABLE_OPTIONS,
 )
 
+# What was measured, as JSON text that capacity/measurement.py alone writes and reads; capacity/history.py thins it.
+capacity_sample = Table(
+    "capacity_sample",
+    catalog_metadata,
+    Column("sample_id", Integer(), primary_key=True, autoincrement=True),
+    Column("taken_at", DATETIME(fsp=6), nullable=False),
+    Column("figures", MEDIUMTEXT(), nullable=False),
+    **_TABLE_OPTIONS,
+)
+
 heartbeat_metadata = MetaData()
 
 # Made where it is missing, and not by a revision: what it holds is of no worth a second later. A table `heartbeat` with

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.errors import InvalidInput
 from schemaless.mysql import statements
+from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.mysql.parallel import on_servers
 from schemaless.store.pages import PageSize, Row, read_page
 from schemaless.store.shards import ReadFrom, Shards
@@ -34,13 +35,10 @@ Key = tuple[str, ...]
 LEVEL: Final = 0.95
 """The confidence of an interval unless another is asked for."""
 
-_PROBES: Final = 32
-_PROBE_ROWS: Final = 8
 _PROBE_ROUNDS: Final = 20
 _MOST_TIMES: Final = 8
 """Of how many times the rows that it should have a window is read as a whole."""
 
-_ROUND_WINDOWS: Final = 20
 _FEWEST_WINDOWS: Final = 16
 """Below, a t interval says little; so few windows are read together, whatever they hold."""
 
@@ -57,12 +55,21 @@ class Bounds:
         window_rows: how many rows a window should have; fewer where bodies are long.
         sample_bytes: body bytes; a sample that has read as much ends with the round of windows that it is in.
         whole_rows: as many rows, if their bodies have ``sample_bytes`` at most, are read as a whole.
+        pages: pages of tables, by the same rule as ``sample_bytes``; None does not count them. A body that is touched,
+            even for its length, is read with all its overflow pages.
+        round_windows: of a round, about; it takes several to end early.
+        probes: places that are looked at first, to learn where rows are, and how long.
+        probe_rows: rows at each of them.
     """
 
     windows: int = 200
     window_rows: int = 64
     sample_bytes: int = 48 << 20
     whole_rows: int = 20_000
+    pages: int | None = None
+    round_windows: int = 20
+    probes: int = 32
+    probe_rows: int = 8
 
     def __post_init__(self) -> None:
         if self.windows < _FEWEST_WINDOWS or self.window_rows < 1 or self.sample_bytes < 1 or self.whole_rows < 0:
@@ -102,11 +109,13 @@ class Measured(NamedTuple):
         values: what is to be estimated; a key that is absent is 0.
         rows: how many rows were read.
         body_bytes: their bodies' bytes.
+        pages: what they take of the table, for ``Bounds.pages``.
     """
 
     values: Mapping[Key, float]
     rows: int
     body_bytes: int
+    pages: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,16 +352,18 @@ def sample(
     windows = draw(spans, width, most, seed)
     tiles = tile_count(spans, width)
     # In rounds, each of which goes over everything: whichever is the last one, what was read is a sample of the whole.
-    rounds = max(1, len(windows) // _ROUND_WINDOWS)
+    rounds = max(1, len(windows) // bounds.round_windows)
     found: dict[int, tuple[Window, Measured]] = {}
     read_bytes = 0
+    read_pages = 0.0
     for first in range(rounds):
         for number in range(first, len(windows), rounds):
             window = reader.part(windows[number], cap)
             found[number] = window, measure(window)
             read_bytes += found[number][1].body_bytes
+            read_pages += found[number][1].pages
             on_window(len(found), len(windows))
-        if read_bytes >= bounds.sample_bytes:
+        if read_bytes >= bounds.sample_bytes or (bounds.pages is not None and read_pages >= bounds.pages):
             break
     chosen = [found[number] for number in sorted(found)]
     stands_for = tiles / sum(window.tiles for window, _ in chosen) if chosen else 1.0
@@ -397,12 +408,19 @@ def _layout(
     if not rows_per_id:
         return -(-ids // bounds.windows) or 1, bounds.windows, bounds.window_rows * _MOST_TIMES
     rows, body_bytes = rows_per_id * ids, bytes_per_id * ids
-    if rows <= bounds.whole_rows and body_bytes <= bounds.sample_bytes:
+    row_pages = _row_pages(body_bytes / rows)
+    most_pages = math.inf if bounds.pages is None else bounds.pages
+    if rows <= bounds.whole_rows and body_bytes <= bounds.sample_bytes and rows * row_pages <= most_pages:
         width = max(1, round(bounds.window_rows / rows_per_id))
         return width, tile_count(spans, width), bounds.whole_rows or None
-    afforded = bounds.sample_bytes / bounds.windows / max(1.0, body_bytes / rows)
+    afforded = min(bounds.sample_bytes / max(1.0, body_bytes / rows), most_pages / row_pages) / bounds.windows
     window_rows = max(1.0, min(bounds.window_rows, afforded))
     return max(1, round(window_rows / rows_per_id)), bounds.windows, math.ceil(window_rows * _MOST_TIMES)
+
+
+def _row_pages(body_bytes: float) -> float:
+    """Return how many pages a row with such a body has, about."""
+    return body_bytes / PAGE_BYTES + (1.0 if body_bytes > PAGE_BYTES / 2 else 0.01)
 
 
 def _id_count(spans: Sequence[Span]) -> int:
@@ -414,7 +432,7 @@ class _Reader:
 
     def __init__(self, shards: Shards, bounds: Bounds, seed: int, read_from: ReadFrom) -> None:
         self._shards = shards
-        self._windows = bounds.windows
+        self._bounds = bounds
         self._read_from = read_from
         # Not what windows are drawn by.
         self._random = random.Random(~seed)  # noqa: S311 - nothing secret
@@ -428,7 +446,7 @@ class _Reader:
         for _ in range(_PROBE_ROUNDS):
             rows, sizes, holes = self._probe(spans)
             rows_per_id, bytes_per_id = (fmean(rows), fmean(sizes)) if rows else (0.0, 0.0)
-            large = {hole for hole in holes if hole.high - hole.low + 1 > _id_count(spans) / self._windows}
+            large = {hole for hole in holes if hole.high - hole.low + 1 > _id_count(spans) / self._bounds.windows}
             if not large:
                 break
             spans = _without(spans, large)
@@ -438,15 +456,15 @@ class _Reader:
         ends = list(accumulate(span.high - span.low + 1 for span in spans))
         ids = ends[-1] if ends else 0
         rows, sizes, holes = [], [], []
-        probes = min(_PROBES, ids)
+        probes, each = min(self._bounds.probes, ids), self._bounds.probe_rows
         for number in range(probes):
             place = self._random.randrange(number * ids // probes, (number + 1) * ids // probes)
             position = bisect_right(ends, place)
             span = spans[position]
             after = span.high - (ends[position] - place)
-            sql = statements.select_probe(self._shards.database(span.shard), span.low, after, span.high, _PROBE_ROWS)
+            sql = statements.select_probe(self._shards.database(span.shard), span.low, after, span.high, each)
             before, first, last, count, body_bytes = self._ask(span.shard, sql)
-            reach = (last if count == _PROBE_ROWS else span.high) - after
+            reach = (last if count == each else span.high) - after
             rows.append(count / reach)
             sizes.append(body_bytes / reach)
             holes.append(Span(span.shard, (before or span.low - 1) + 1, (first or span.high + 1) - 1))

@@ -66,7 +66,7 @@ def test_every_option_adds_what_it_says():
 def test_every_table_of_the_catalog_says_who_writes_it():
     """A table that comes later is thought of for each role."""
     assert set(CATALOG_WRITERS) == catalog_tables()
-    assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {"admin", "migrate"}
+    assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {"admin", "migrate", "measure"}
     assert all("admin" in writers for writers in CATALOG_WRITERS.values()), "it has the whole database"
 
 
@@ -123,6 +123,7 @@ SERVER_WIDE = [
     "SHOW BINARY LOGS",
     "SET SESSION binlog_row_image='NOBLOB'",
 ]
+MEASUREMENTS = ["INSERT INTO {catalog}.capacity_sample (taken_at, figures) VALUES (NOW(), '{{}}')"]
 JOBS = [
     "INSERT INTO {catalog}.job_event (job_id, who, what) VALUES (1, 'x', 'x')",
     "UPDATE {catalog}.job SET state='aborted'",
@@ -132,6 +133,7 @@ MAY_NOT = {
     "app": [
         *SERVER_WIDE,
         *JOBS,
+        *MEASUREMENTS,
         "UPDATE {cell} SET body='x'",
         "UPDATE {cell} SET ref_key=2",
         "DELETE FROM {cell}",
@@ -145,6 +147,7 @@ MAY_NOT = {
     "tail": [
         *SERVER_WIDE,
         *JOBS,
+        *MEASUREMENTS,
         "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
         "UPDATE {cell} SET body='x'",
         "DELETE FROM {cell}",
@@ -152,12 +155,22 @@ MAY_NOT = {
         "UPDATE performance_schema.setup_instruments SET ENABLED='NO'",
     ],
     "migrate": [
+        *MEASUREMENTS,
         *(f"UPDATE {{cell}} SET {name}={name}" for name in ("added_id", "row_key", "column_name", "ref_key")),
         "UPDATE {cell} SET body=body, created_at=created_at",
         "DELETE FROM {catalog}.job_event",
         "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
         "DELETE FROM {cell}",
         "TRUNCATE TABLE {cell}",
+        "UPDATE {identity} SET shard=1",
+    ],
+    "measure": [
+        *SERVER_WIDE[2:],
+        *JOBS,
+        "UPDATE {catalog}.capacity_sample SET figures='x'",
+        "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
+        "UPDATE {cell} SET body='x'",
+        "DELETE FROM {cell}",
         "UPDATE {identity} SET shard=1",
     ],
     "admin": [

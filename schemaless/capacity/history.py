@@ -1,0 +1,139 @@
+"""Measurements in the catalog: kept, listed, and thinned as they get old, so that trends need no reading again.
+
+Of the last two weeks every measurement is kept; of the last hundred days the last one of each day; of the last two
+years the last one of each week; before that, the last one of each month (all UTC). The newest and the oldest stay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from schemaless.capacity.measurement import Measurement
+from schemaless.errors import InvalidInput
+from schemaless.mysql.pool import Connection
+from schemaless.mysql.statements import text
+from schemaless.store.datastore import Datastore
+
+_ALL_DAYS: Final = 14
+_DAILY_DAYS: Final = 100
+_WEEKLY_DAYS: Final = 731
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A measurement in the catalog.
+
+    Attributes:
+        sample_id: its number.
+        taken_at: UTC.
+    """
+
+    sample_id: int
+    taken_at: datetime
+
+
+def keep(store: Datastore, measurement: Measurement) -> int:
+    """Write a measurement into the catalog, take out what is thinned, and return its number.
+
+    Raises:
+        AccessDenied: the account may not; the role ``measure`` may.
+        OutcomeUnknown: the reply was lost; it may be there.
+        ServerError: the catalog's server cannot be reached, or refuses.
+    """
+    table = _table(store)
+    figures = json.dumps(measurement.to_json(), separators=(",", ":"))
+    at = text(measurement.taken_at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" "))
+
+    def insert(connection: Connection) -> int:
+        # Again after a lost reply: the same one is not written twice.
+        there = connection.rows(
+            b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % (table, at, len(figures))
+        )
+        if there:
+            return int(there[0][0])
+        sql = b"INSERT INTO %b (taken_at, figures) VALUES (%b, %b)" % (table, at, text(figures))
+        return connection.execute(sql).last_id
+
+    sample_id = store.catalog.run(insert, writes=True)
+    old = [each.sample_id for each in thinned(kept(store), measurement.taken_at)]
+    if old:
+        numbers = b",".join(b"%d" % each for each in old)
+        store.catalog.run(
+            lambda connection: connection.execute(b"DELETE FROM %b WHERE sample_id IN (%b)" % (table, numbers))
+        )
+    return sample_id
+
+
+def kept(store: Datastore) -> list[Kept]:
+    """Return what measurements the catalog has, oldest first.
+
+    Raises:
+        ServerError: the catalog's server cannot be reached, or refuses.
+    """
+    sql = b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % _table(store)
+    rows: Sequence[Sequence[Any]] = store.catalog.run(lambda connection: connection.rows(sql))
+    return [Kept(int(sample_id), datetime.fromisoformat(taken_at)) for sample_id, taken_at in rows]
+
+
+def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
+    """Return measurements by their numbers, oldest first.
+
+    Raises:
+        InvalidInput: there is no such measurement, or it is of a later version.
+        ServerError: the catalog's server cannot be reached, or refuses.
+    """
+    wanted = list(dict.fromkeys(sample_ids))
+    if not wanted:
+        return []
+    numbers = b",".join(b"%d" % each for each in wanted)
+    sql = b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % (
+        _table(store),
+        numbers,
+    )
+    rows: Sequence[Sequence[Any]] = store.catalog.run(lambda connection: connection.rows(sql))
+    missing = set(wanted) - {int(row[0]) for row in rows}
+    if missing:
+        raise InvalidInput(
+            f"there is no measurement {min(missing)} of {store.name!r}; 'schemaless capacity history' lists those kept"
+        )
+    return [Measurement.from_json(json.loads(figures)) for _, figures in rows]
+
+
+def latest(store: Datastore) -> Measurement | None:
+    """Return the newest measurement that the catalog has; None where there is none.
+
+    Raises:
+        InvalidInput: it is of a later version.
+        ServerError: the catalog's server cannot be reached, or refuses.
+    """
+    found = kept(store)
+    return read(store, [found[-1].sample_id])[0] if found else None
+
+
+def thinned(found: Sequence[Kept], now: datetime) -> list[Kept]:
+    """Return which measurements are to go, of all that are kept, oldest first."""
+    last: dict[Hashable, Kept] = {}
+    for each in found:
+        last[_slot(each, now)] = each
+    stay = {each.sample_id for each in last.values()} | {each.sample_id for each in (*found[:1], *found[-1:])}
+    return [each for each in found if each.sample_id not in stay]
+
+
+def _slot(each: Kept, now: datetime) -> Hashable:
+    """Return a name for the stretch of time of which one measurement stays."""
+    age_days, day = (now - each.taken_at).days, each.taken_at.astimezone(UTC).date()
+    if age_days < _ALL_DAYS:
+        return each.sample_id
+    if age_days < _DAILY_DAYS:
+        return day
+    if age_days < _WEEKLY_DAYS:
+        return day.isocalendar()[:2]
+    return day.year, "month", day.month
+
+
+def _table(store: Datastore) -> bytes:
+    return b"`%b`.capacity_sample" % store.name.encode()

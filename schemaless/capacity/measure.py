@@ -1,0 +1,227 @@
+"""Measure a live datastore: sizes and growth, from a bounded number of rows and pages. Writes nothing.
+
+How much is read depends on the number of shards, clusters and days, not on that of the cells. A cluster that cannot be
+reached is in the measurement with its problem, and nothing else is said of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import Final
+
+from schemaless.capacity.groups import Part, Taken, take
+from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Measurement, added
+from schemaless.cluster.topology import Cluster
+from schemaless.errors import InvalidInput, ServerError
+from schemaless.mysql.page_model import MARIADB, MYSQL
+from schemaless.mysql.parallel import on_servers
+from schemaless.mysql.sizes import DiskSpace, TableSize, disk_space_of, known_table_sizes, layout_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.sampling import Bounds, Estimate
+from schemaless.store.shards import ReadFrom
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureBounds:
+    """How much a measurement reads, at most, about.
+
+    Attributes:
+        windows: of neighbouring added_ids, over all shards.
+        window_rows: rows that one should have; fewer where bodies are long.
+        pages: pages of 16 KiB.
+        whole_rows: as many rows, if they have ``pages`` at most, are read as a whole.
+        parts: as many shards are each measured on their own; of more, those of a cluster together.
+    """
+
+    windows: int = 512
+    window_rows: int = 24
+    pages: int = 16_384
+    whole_rows: int = 8_192
+    parts: int = 64
+
+    def of_part(self, parts: int) -> Bounds:
+        """Return what of it one of so many parts may have."""
+        return Bounds(
+            windows=max(16, self.windows // parts),
+            window_rows=self.window_rows,
+            sample_bytes=1 << 62,
+            whole_rows=self.whole_rows // parts,
+            pages=max(1, self.pages // parts),
+            round_windows=8,
+            probes=8,
+            probe_rows=2,
+        )
+
+
+MEASURE_BOUNDS: Final = MeasureBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDisk:
+    """A disk that no server shows: its size, and what is free of it where that is known."""
+
+    disk_bytes: int
+    free_bytes: int | None = None
+
+
+def measure(
+    store: Datastore,
+    *,
+    disks: Mapping[str, GivenDisk] | None = None,
+    seed: int | None = None,
+    bounds: MeasureBounds = MEASURE_BOUNDS,
+    on_part: Callable[[int, int], None] = lambda done, total: None,
+) -> Measurement:
+    """Measure a datastore.
+
+    Args:
+        store: the datastore.
+        disks: by cluster, where a server does not show its disk; what it shows itself goes first.
+        seed: of the sample, to draw the same one again; the clock's unless given.
+        bounds: how much is read.
+        on_part: called with how many parts are measured, and of how many.
+
+    Raises:
+        InvalidInput: ``disks`` names a cluster that is not there.
+        ServerError: the catalog's server cannot be reached. Other servers may be down: the measurement says it.
+    """
+    started = time.monotonic()
+    names = [cluster.name for cluster in store.topology.clusters]
+    for name in disks or {}:
+        if name not in names:
+            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+    now = datetime.fromisoformat(
+        store.catalog.run(lambda connection: str(connection.rows(b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')")[0][0]))
+    )
+    seed = time.time_ns() % 1_000_000 if seed is None else seed
+    clusters = [each for each in store.topology.clusters if store.topology.shards_of(each.name)]
+    parts = min(store.shard_count, bounds.parts) if store.shard_count <= bounds.parts else len(clusters)
+    work = _Work(store, bounds.of_part(parts), store.shard_count <= bounds.parts, seed, now, disks or {})
+    found: list[_ClusterTaken] = []
+    for done in on_servers([(each.primary, each) for each in clusters], work.measure):
+        found.append(done)
+        on_part(len(found), len(clusters))
+    found.sort(key=lambda each: each.space.cluster)
+    taken = [each for cluster in found for each in cluster.taken]
+    return Measurement(
+        taken_at=now.astimezone(UTC),
+        datastore=store.name,
+        shard_count=store.shard_count,
+        groups=tuple(
+            sorted(
+                (group for each in taken for group in each.groups()),
+                key=lambda group: (group.cluster, group.shard or 0, group.column_name, group.codec),
+            )
+        ),
+        growth=tuple(growth for each in found for growth in each.growth),
+        clusters=tuple(each.space for each in found),
+        notes=tuple(_notes(found)),
+        rows_read=sum(each.rows_read for each in taken),
+        pages_read=round(sum(each.pages_read for each in taken)),
+        seconds=time.monotonic() - started,
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ClusterTaken:
+    space: ClusterSpace
+    taken: list[Taken]
+    growth: list[DailyGrowth]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    store: Datastore
+    bounds: Bounds
+    by_shard: bool
+    seed: int
+    now: datetime
+    disks: Mapping[str, GivenDisk]
+
+    def measure(self, cluster: Cluster) -> _ClusterTaken:
+        """Measure a cluster on a replica, on its primary where there is none that answers, or say why not."""
+        tries: list[ReadFrom] = ["replica", "primary"] if cluster.replicas else ["primary"]
+        notes: list[str] = []
+        problem = ""
+        for read_from in tries:
+            try:
+                done = self._measure(cluster, read_from)
+            except ServerError as error:
+                problem = str(error)
+                notes.append(f"{cluster.name}: its {read_from} could not be read: {problem}")
+            else:
+                return replace(done, notes=[*notes, *done.notes])
+        shards = len(self.store.topology.shards_of(cluster.name))
+        space = ClusterSpace(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
+        return _ClusterTaken(self._with_disk(space, None), [], [], notes)
+
+    def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
+        shards, numbers = self.store.shards, self.store.topology.shards_of(cluster.name)
+        node = shards.node_of(numbers[0], read_from)
+        pool = shards.pool_for(node)
+        notes: list[str] = []
+        try:
+            layout = layout_of(pool)
+        except InvalidInput as error:
+            layout = MARIADB if pool.run(lambda connection: connection.is_mariadb) else MYSQL
+            notes.append(f"{cluster.name}: {error}; allocated bytes are those of such pages all the same")
+        databases = [shards.database(shard) for shard in numbers]
+        files = sum(known_table_sizes(pool, databases).values(), TableSize(0, 0))
+        alone = [Part(cluster.name, (each,), each, layout, read_from) for each in numbers]
+        parts = alone if self.by_shard else [Part(cluster.name, tuple(numbers), None, layout, read_from)]
+        taken = [take(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
+        rebuilt = added(each.file_bytes() for each in taken)
+        bodies = added(each.body_bytes() for each in taken)
+        between = sorted((rebuilt.low - bodies.low, rebuilt.mid - bodies.mid, rebuilt.high - bodies.high))
+        space = ClusterSpace(
+            cluster=cluster.name,
+            node=str(node),
+            read_from=node.role,
+            copies=len(cluster.nodes),
+            shards=len(numbers),
+            file_bytes=files.file_bytes,
+            file_allocated_bytes=files.allocated_bytes,
+            file_bytes_measured=files.measured,
+            rebuilt_bytes=rebuilt,
+            overhead_bytes=Estimate(*between),
+        )
+        space = self._with_disk(space, disk_space_of(pool, databases[0]))
+        return _ClusterTaken(space, taken, _sampled_growth(cluster.name, taken, self.now.date()), notes)
+
+    def _with_disk(self, space: ClusterSpace, shown: DiskSpace | None) -> ClusterSpace:
+        if shown is not None:
+            return replace(space, disk_bytes=shown.total_bytes, free_bytes=shown.free_bytes, disk_from="server")
+        given = self.disks.get(space.cluster)
+        if given is None:
+            return space
+        return replace(space, disk_bytes=given.disk_bytes, free_bytes=given.free_bytes, disk_from="flag")
+
+
+def _sampled_growth(cluster: str, taken: Sequence[Taken], today: date) -> list[DailyGrowth]:
+    """Return what came in on each day, by the created_at of the cells in the sample."""
+    days = sorted({(column, day) for each in taken for _, column, day in each.sample.found("day")})
+    first = min((day for _, day in days), default="")
+    return [
+        DailyGrowth(
+            day=date.fromisoformat(day),
+            cluster=cluster,
+            column_name=column,
+            cells=added(each.sample.count(("day", column, day)) for each in taken),
+            body_bytes=added(each.sample.total(("day bytes", column, day)) for each in taken),
+            method="sample",
+            complete=first < day < today.isoformat(),
+        )
+        for column, day in days
+    ]
+
+
+def _notes(found: Sequence[_ClusterTaken]) -> list[str]:
+    notes = [note for each in found for note in each.notes]
+    if not any(each.taken and each.taken[0].sample.windows for each in found):
+        notes.append("there are no cells")
+    return notes

@@ -1,0 +1,267 @@
+"""What was measured of a live datastore: frozen values, and their JSON. Nothing is measured here, and nothing asked.
+
+All sizes are bytes, all days UTC. A figure is an ``Estimate``: low, mid, high, with the measurement's confidence; the
+three are the same where it was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any, Final, Literal
+
+from schemaless.errors import InvalidInput
+from schemaless.store.sampling import LEVEL, Estimate
+
+UNREADABLE: Final = "unreadable"
+"""Stands for the codec of a body whose first bytes name none."""
+
+Method = Literal["search", "sample"]
+"""How a day's cells were found: between its ends along added_id, or by the created_at of the cells in the sample."""
+
+# stored; raised where older measurements cannot be read as they are any more
+JSON_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The cells of a column in a codec, in one shard or, of a datastore with many shards, in one cluster.
+
+    Attributes:
+        cluster: its name.
+        shard: its number; None where the shards of a cluster were measured together.
+        column_name: the column.
+        codec: as stored: ``msgpack+zlib``, ``legacy``, or ``unreadable``.
+        cells: how many.
+        body_bytes: of their bodies, as stored.
+        allocated_bytes: what they take of the file of a table that was just rebuilt, by the page model: records,
+            overflow pages, their part of the indexes and of what InnoDB keeps free. All groups add up to such files.
+        json_bytes: what their bodies would be as JSON text.
+    """
+
+    cluster: str
+    shard: int | None
+    column_name: str
+    codec: str
+    cells: Estimate
+    body_bytes: Estimate
+    allocated_bytes: Estimate
+    json_bytes: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class DailyGrowth:
+    """What came in on one day: a column of a cluster.
+
+    Attributes:
+        day: UTC.
+        cluster: its name.
+        column_name: the column.
+        cells: how many.
+        body_bytes: of their bodies, as they are stored now.
+        method: see ``Method``.
+        complete: False for the day of the measurement, which is not over, and the first day of all, which may have
+            begun late.
+    """
+
+    day: date
+    cluster: str
+    column_name: str
+    cells: Estimate
+    body_bytes: Estimate
+    method: Method
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpace:
+    """The files and the disk of a cluster: of one copy, the one that was read.
+
+    Attributes:
+        cluster: its name.
+        node: the server that was read, or the primary where none could be.
+        read_from: "primary" or "replica".
+        copies: how many servers hold the cells, the primary among them.
+        shards: how many of the datastore's shards are there.
+        problem: why it could not be measured, or None. Then nothing else is known of it.
+        file_bytes: lengths of the files of all ``cell`` tables.
+        file_allocated_bytes: what the file system has set aside for them.
+        file_bytes_measured: False where the account may not see files (PROCESS), and both are of InnoDB's statistics.
+        rebuilt_bytes: lengths that the page model gives these files, were they rebuilt now.
+        overhead_bytes: of those, what is not bodies: records, indexes, parts of pages, and what InnoDB keeps free.
+        disk_bytes: the size of the file system; None where the server does not show it and no flag gave it.
+        free_bytes: of that; None likewise.
+        disk_from: "server", "flag", or None where it is not known.
+    """
+
+    cluster: str
+    node: str
+    read_from: str
+    copies: int
+    shards: int
+    problem: str | None = None
+    file_bytes: int | None = None
+    file_allocated_bytes: int | None = None
+    file_bytes_measured: bool = False
+    rebuilt_bytes: Estimate | None = None
+    overhead_bytes: Estimate | None = None
+    disk_bytes: int | None = None
+    free_bytes: int | None = None
+    disk_from: Literal["server", "flag"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A datastore, as measured once.
+
+    Attributes:
+        taken_at: when it began, UTC, by the clock of the catalog's server.
+        datastore: its name.
+        shard_count: how many shards it has.
+        groups: in the order of cluster, shard, column_name, codec.
+        growth: in the order of cluster, column_name, day; days without cells between the first and the last are 0.
+        clusters: in the order of their names.
+        notes: what a reader has to know: what could not be measured, what was estimated otherwise, and why.
+        rows_read: rows that the servers were asked for.
+        pages_read: pages of 16 KiB that these lie in, overflow pages too, by the page model.
+        seconds: how long it took.
+        seed: draws the same windows again.
+        level: the confidence of the intervals.
+    """
+
+    taken_at: datetime
+    datastore: str
+    shard_count: int
+    groups: tuple[Group, ...]
+    growth: tuple[DailyGrowth, ...]
+    clusters: tuple[ClusterSpace, ...]
+    notes: tuple[str, ...] = ()
+    rows_read: int = 0
+    pages_read: int = 0
+    seconds: float = 0.0
+    seed: int = 0
+    level: float = field(default=LEVEL)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Every column that was met, in order."""
+        return sorted({group.column_name for group in self.groups} | {each.column_name for each in self.growth})
+
+    @property
+    def problems(self) -> list[ClusterSpace]:
+        """The clusters that could not be measured."""
+        return [space for space in self.clusters if space.problem is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``from_json`` reads: plain values for ``json.dumps``."""
+        return {
+            "format": JSON_FORMAT,
+            "taken_at": self.taken_at.isoformat(),
+            "datastore": self.datastore,
+            "shard_count": self.shard_count,
+            "groups": [
+                {
+                    "cluster": group.cluster,
+                    "shard": group.shard,
+                    "column_name": group.column_name,
+                    "codec": group.codec,
+                    "cells": _numbers(group.cells),
+                    "body_bytes": _numbers(group.body_bytes),
+                    "allocated_bytes": _numbers(group.allocated_bytes),
+                    "json_bytes": _numbers(group.json_bytes),
+                }
+                for group in self.groups
+            ],
+            "growth": [
+                {
+                    "day": each.day.isoformat(),
+                    "cluster": each.cluster,
+                    "column_name": each.column_name,
+                    "cells": _numbers(each.cells),
+                    "body_bytes": _numbers(each.body_bytes),
+                    "method": each.method,
+                    "complete": each.complete,
+                }
+                for each in self.growth
+            ],
+            "clusters": [
+                {
+                    "cluster": space.cluster,
+                    "node": space.node,
+                    "read_from": space.read_from,
+                    "copies": space.copies,
+                    "shards": space.shards,
+                    "problem": space.problem,
+                    "file_bytes": space.file_bytes,
+                    "file_allocated_bytes": space.file_allocated_bytes,
+                    "file_bytes_measured": space.file_bytes_measured,
+                    "rebuilt_bytes": space.rebuilt_bytes and _numbers(space.rebuilt_bytes),
+                    "overhead_bytes": space.overhead_bytes and _numbers(space.overhead_bytes),
+                    "disk_bytes": space.disk_bytes,
+                    "free_bytes": space.free_bytes,
+                    "disk_from": space.disk_from,
+                }
+                for space in self.clusters
+            ],
+            "notes": list(self.notes),
+            "rows_read": self.rows_read,
+            "pages_read": self.pages_read,
+            "seconds": round(self.seconds, 3),
+            "seed": self.seed,
+            "level": self.level,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Measurement:
+        """Return a measurement that ``to_json`` gave; numbers come back rounded to whole ones.
+
+        Raises:
+            InvalidInput: it is of another format.
+        """
+        if data.get("format") != JSON_FORMAT:
+            raise InvalidInput(
+                f"this measurement is of format {data.get('format')!r}, this version reads {JSON_FORMAT}; "
+                "use a later version of schemaless, or measure again"
+            )
+        sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
+        spaces = ("rebuilt_bytes", "overhead_bytes")
+        return cls(
+            taken_at=datetime.fromisoformat(data["taken_at"]).astimezone(UTC),
+            datastore=data["datastore"],
+            shard_count=data["shard_count"],
+            groups=tuple(Group(**{**each, **_estimates(each, sizes)}) for each in data["groups"]),
+            growth=tuple(
+                DailyGrowth(**{**each, **_estimates(each, sizes[:2]), "day": date.fromisoformat(each["day"])})
+                for each in data["growth"]
+            ),
+            clusters=tuple(ClusterSpace(**{**each, **_estimates(each, spaces)}) for each in data["clusters"]),
+            notes=tuple(data["notes"]),
+            rows_read=data["rows_read"],
+            pages_read=data["pages_read"],
+            seconds=data["seconds"],
+            seed=data["seed"],
+            level=data["level"],
+        )
+
+
+def added(estimates: Iterable[Estimate]) -> Estimate:
+    """Return the sum of figures that were estimated apart from each other: errors add up in squares.
+
+    >>> added([Estimate(90, 100, 110), Estimate(40, 50, 60), Estimate.of(7)])
+    Estimate(low=142.85786437626905, mid=157.0, high=171.14213562373095)
+    """
+    mid = below = above = 0.0
+    for estimate in estimates:
+        mid += estimate.mid
+        below += (estimate.mid - estimate.low) ** 2
+        above += (estimate.high - estimate.mid) ** 2
+    return Estimate(mid - below**0.5, mid, mid + above**0.5)
+
+
+def _numbers(estimate: Estimate) -> list[int]:
+    return [round(estimate.low), round(estimate.mid), round(estimate.high)]
+
+
+def _estimates(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Estimate | None]:
+    return {name: None if data[name] is None else Estimate(*data[name]) for name in names}
