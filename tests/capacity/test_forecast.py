@@ -1,0 +1,193 @@
+"""Forecasts of daily series: histories whose future is known, and those that have none to tell."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+import sys
+
+import pytest
+
+from schemaless.capacity.forecast import FEWEST_DAYS, BackTest, Forecast, NoForecast, forecast
+from schemaless.errors import InvalidInput
+
+MONDAY = datetime.date(2026, 1, 5)
+WEEK = (1.2, 1.1, 1.0, 1.0, 1.3, 0.8, 0.6)
+
+
+def series(values) -> list[tuple[datetime.date, float]]:
+    return [(MONDAY + datetime.timedelta(day), float(value)) for day, value in enumerate(values)]
+
+
+def noisy(days: int, *, growth: float = 0.5, week=WEEK, noise: float = 0.08, seed: int = 5) -> list[float]:
+    draw = random.Random(seed)
+    return [1e9 * (1 + growth) ** (day / 365) * week[day % 7] * math.exp(draw.gauss(0, noise)) for day in range(days)]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Forecast:
+    """Of 120 days that grow by half in a year, with a weekly shape and noise."""
+    found = forecast(series(noisy(120)))
+    assert isinstance(found, Forecast)
+    return found
+
+
+def test_forecast_of_a_growing_history_finds_its_trend_and_week(seen):
+    """The days after the history, their weekly shape and the growth in a year come out near what made them."""
+    assert seen.first_day == MONDAY + datetime.timedelta(120)
+    assert (seen.history_days, seen.horizon_days) == (120, 600)
+    assert seen.weekdays == pytest.approx([7 * share / sum(WEEK) for share in WEEK], rel=0.1)
+    assert seen.weekly_share > 0.99
+    assert seen.growth_share_per_year.low_95 < 0.5 < seen.growth_share_per_year.high_95
+    expected = sum(1e9 * 1.5 ** ((120 + day) / 365) * WEEK[(120 + day) % 7] for day in range(60))
+    assert seen.cumulative[59].low_95 < expected < seen.cumulative[59].high_95
+    assert seen.cumulative[59].mid == pytest.approx(expected, rel=0.1)
+
+
+def test_forecast_bands_are_in_their_order_and_widen(seen):
+    """95 % holds 80 %, which holds the middle; nothing is below 0, and what is further off is known less."""
+    for bands in (seen.daily, seen.cumulative):
+        assert all(0 <= band.low_95 <= band.low_80 <= band.mid <= band.high_80 <= band.high_95 for band in bands)
+
+    def width(day):
+        return (seen.daily[day].high_80 - seen.daily[day].low_80) / seen.daily[day].mid
+
+    assert width(364) > 1.5 * width(0)
+
+
+def test_forecast_sums_know_that_errors_belong_together(seen):
+    """A sum's band is wider than of days that err each on its own, and narrower than the days' ends added up."""
+    days = range(200)
+    added = sum(seen.daily[day].high_95 - seen.daily[day].low_95 for day in days)
+    alone = math.sqrt(sum((seen.daily[day].high_95 - seen.daily[day].low_95) ** 2 for day in days))
+    together = seen.cumulative[199].high_95 - seen.cumulative[199].low_95
+
+    assert 1.5 * alone < together < added
+
+
+def test_days_until_is_where_the_sum_gets_there(seen):
+    """Days until an amount and the amount until a day are one and the same, with high and low exchanged."""
+    until = seen.days_until(seen.cumulative[99].mid)
+    assert until.mid == pytest.approx(100, abs=0.5)
+    assert until.low_95 < until.low_80 < until.mid < until.high_80 < until.high_95
+
+    assert seen.days_until(seen.cumulative[99].high_80).low_80 == pytest.approx(100, abs=0.5)
+    assert seen.days_until(0) == (0, 0, 0, 0, 0)
+    assert seen.days_until(1e300) == (math.inf,) * 5
+
+
+def test_days_until_counts_parts_of_days():
+    """A day's bytes come evenly over it."""
+    steady = forecast(series([8.0] * 30))
+    assert isinstance(steady, Forecast)
+
+    assert steady.days_until(20).mid == pytest.approx(2.5, abs=0.01)
+    assert steady.weekdays is None
+
+
+def test_back_test_is_of_days_that_the_fit_did_not_see(seen):
+    """The last quarter is held back; changing it changes the errors, and the bands held it as they should."""
+    test = seen.back_test
+    assert isinstance(test, BackTest)
+    assert (test.fitted_days, test.held_days) == (90, 30)
+    assert test.daily_error_share < 0.15
+    assert test.inside_80_share > 0.6
+    assert test.inside_95_share >= test.inside_80_share
+
+    values = noisy(120)
+    other = forecast(series(values[:90] + [3 * value for value in values[90:]]))
+    assert isinstance(other, Forecast)
+    assert other.back_test is not None
+    assert other.back_test.total_error_share < -0.5
+    assert not other.back_test.total_inside_95
+    assert other.back_test.inside_95_share < 0.2
+
+
+@pytest.mark.parametrize("days", [0, 1, FEWEST_DAYS - 1])
+def test_forecast_of_too_few_days_says_so(days):
+    """Below two weeks there is a reason and no figure."""
+    found = forecast(series(noisy(days)))
+
+    assert isinstance(found, NoForecast)
+    assert found.days == days
+    assert "needs 14 at least" in found.reason
+
+
+def test_forecast_of_two_weeks_has_no_back_test_and_no_weekly_shape():
+    """What a history is too short for is absent; the bands are wide."""
+    found = forecast(series(noisy(FEWEST_DAYS)))
+
+    assert isinstance(found, Forecast)
+    assert found.back_test is None
+    assert found.weekdays is None
+    assert found.horizon_days == 5 * FEWEST_DAYS
+    assert found.cumulative[-1].high_95 > 2 * found.cumulative[-1].low_95
+
+
+def test_forecast_where_nothing_came_says_so():
+    """Empty days are measured, but tell no date."""
+    found = forecast(series([0.0] * 30))
+
+    assert found == NoForecast("nothing came in on the 30 days that were measured", 30)
+
+
+def test_forecast_of_a_history_with_large_holes_says_so():
+    """Days that were not measured are not days that brought nothing."""
+    days = series(noisy(60))
+
+    assert isinstance(forecast(days[:10] + days[50:]), NoForecast)
+    assert isinstance(forecast(days[:20] + days[30:]), Forecast)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.0] * 59 + [1.0],
+        [1.0] + [0.0] * 30,
+        [5, 5, 5, 5, 5, 0, 0] * 8,
+        [1e-9] * 30,
+        [1e300] * 30,
+        [2.0**day for day in range(40)],
+        [1e9] * 30 + [1e13] + [1e9] * 20,
+    ],
+    ids=["the last day only", "the first day only", "weekends off", "tiny", "huge", "doubling", "one import"],
+)
+def test_forecast_of_odd_histories_is_figures(values):
+    """Whatever a history looks like, the answer is figures in their order, without a warning."""
+    found = forecast(series(values))
+
+    assert isinstance(found, Forecast)
+    assert all(0 <= band.low_95 <= band.mid <= band.high_95 < math.inf for band in found.cumulative)
+    until = found.days_until(sum(values))
+    assert list(until) == sorted(until)
+
+
+def test_forecast_is_the_same_for_the_same_seed():
+    """Simulated futures are drawn from a seed, so that a report can be made again."""
+    days = series(noisy(40))
+
+    assert forecast(days) == forecast(days)
+    assert forecast(days) != forecast(days, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ([(MONDAY, 1.0), (MONDAY, 2.0)], "each once; got 2026-01-05 after 2026-01-05"),
+        ([(MONDAY, -1.0)], "what came in on 2026-01-05 must be 0 or more, got -1.0"),
+        ([(MONDAY, math.nan)], "what came in on 2026-01-05 must be finite"),
+    ],
+)
+def test_forecast_refuses_what_is_no_history(history, message):
+    """Days twice and values that no day can bring are errors."""
+    with pytest.raises(InvalidInput, match=message):
+        forecast(history)
+
+
+def test_forecast_without_the_extra_says_what_to_install(monkeypatch):
+    """The library is imported when a forecast is made, and its absence is one line."""
+    monkeypatch.setitem(sys.modules, "statsmodels", None)
+
+    with pytest.raises(InvalidInput, match=r"pip install 'schemaless-store\[report\]'"):
+        forecast(series(noisy(30)))
