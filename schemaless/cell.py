@@ -9,7 +9,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from schemaless.errors import InvalidCell
@@ -48,22 +48,33 @@ class CellKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewCell:
-    """A cell to be written."""
+    """A cell to be written.
+
+    Attributes:
+        created_at: for imports, when the document was first stored, aware; None for the server's clock when it is
+            written. A cell that is there already keeps the time that it has.
+    """
 
     row_key: RowKey
     column_name: str
     ref_key: int
     body: JSONDocument
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewStoredCell:
-    """A cell to be written whose body is encoded already: for imports and copies."""
+    """A cell to be written whose body is encoded already: for imports and copies.
+
+    Attributes:
+        created_at: as that of ``NewCell``.
+    """
 
     row_key: RowKey
     column_name: str
     ref_key: int
     body: bytes
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +217,28 @@ def check_ref_key(ref_key: int) -> int:
     if type(ref_key) is int and 0 <= ref_key <= MAX_REF_KEY:
         return ref_key
     raise InvalidCell(f"ref_key must be an int from 0 to {MAX_REF_KEY}, got {_short(ref_key)}")
+
+
+def check_created_at(created_at: object) -> datetime | None:
+    """Return ``created_at`` in UTC if a cell may have it: aware, from the year 1000 on; None stays None.
+
+    Raises:
+        InvalidCell: it may not.
+    """
+    if created_at is None:
+        return None
+    if not isinstance(created_at, datetime) or created_at.utcoffset() is None:
+        raise InvalidCell(
+            f"created_at must be an aware datetime, got {_short(created_at)}; say which zone it is in, such as "
+            "datetime(2016, 3, 1, tzinfo=UTC)"
+        )
+    try:
+        in_utc = created_at.astimezone(UTC)
+    except OverflowError:
+        in_utc = None
+    if in_utc is None or in_utc.year < 1000:
+        raise InvalidCell(f"created_at must be in the years 1000 to 9999, got {_short(created_at)}")
+    return in_utc
 
 
 def cell_key(row_key: RowKey, column_name: str, ref_key: int) -> CellKey:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
@@ -16,6 +17,7 @@ from schemaless.cell import CellKey, check_column_name
 from schemaless.cli.options import (
     check_ref_key_expression,
     codec_option,
+    created_at_in,
     open_store,
     ref_key_in,
     row_key_in,
@@ -37,6 +39,12 @@ from schemaless.jobs import load as loading
 @click.option(
     "--ref-key", metavar="EXPR", default="=1", show_default=True, help="Where the ref_key is: PATH, =N or @line."
 )
+@click.option(
+    "--created-at",
+    metavar="PATH",
+    help="Where the time is that the document was first stored: ISO 8601 (UTC unless it says), or seconds since 1970.  "
+    "[default: the server's clock]",
+)
 @codec_option(
     "--as",
     legacy=True,
@@ -53,6 +61,7 @@ def load(
     column: str | None,
     row_key: str | None,
     ref_key: str,
+    created_at: str | None,
     codec: str | None,
     from_dump: bool,
     keep_going: bool,
@@ -62,6 +71,9 @@ def load(
 
     One JSON document a line; FILE may be gzipped, a pipe, or - for standard input. Cells that are there already with
     the same document are left alone, so after a crash the same command is simply run again.
+
+    Loaded documents count as new on the day of the load, which a capacity report would take for growth: --created-at
+    keeps the time that they have. A cell that is there already keeps its own.
 
     \b
     A row_key is one of
@@ -76,7 +88,9 @@ def load(
     \b
     Examples:
       schemaless load trips.ndjson.gz --column BASE --row-key trip.uuid --ref-key version
+      schemaless load old.ndjson --column BASE --row-key trip.uuid --created-at trip.requested_at
       schemaless load logs.ndjson --column LOG --row-key uuid5:tail_number --ref-key month --as legacy
+      schemaless load cells.ndjson --from-dump --created-at created_at
       zcat old.gz | schemaless load - --column BASE --row-key @line
       schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy
 
@@ -84,16 +98,17 @@ def load(
     2 stopped at a line that cannot be loaded.
     """
     chosen = None if codec is None else codec_named(codec)
+    created_at_of = None if created_at is None else functools.partial(created_at_in, path=created_at)
     if from_dump:
         if column is not None or row_key is not None:
             raise InvalidInput("--from-dump takes the key from each line; leave --column and --row-key out")
-        to_cell = loading.dump_reader(chosen)
+        to_cell = loading.dump_reader(chosen, created_at_of)
     else:
         if column is None or row_key is None:
             raise InvalidInput("give --column NAME and --row-key EXPR, or --from-dump")
         check_column_name(column)
         check_ref_key_expression(ref_key)
-        to_cell = loading.document_reader(_key_of(column, row_key, ref_key), chosen or DEFAULT)
+        to_cell = loading.document_reader(_key_of(column, row_key, ref_key), chosen or DEFAULT, created_at_of)
     total = loading.LoadReport()
     passed_over: list[dict[str, Any]] = []
     with open_store(url) as store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -176,6 +177,30 @@ def ref_key_in(document: Any, expression: str, number: int) -> int:
     if type(value) is not int:
         raise InvalidInput(f"--ref-key {expression}: expected an integer, got {_short(value)}")
     return value
+
+
+def created_at_in(document: Any, path: str) -> datetime:
+    """Return a document's ``created_at`` by a ``--created-at`` path.
+
+    Text there is an ISO 8601 time, in UTC where it names no offset; a number is seconds since 1970.
+
+    Raises:
+        InvalidInput: the document has no such value there.
+    """
+    value = field_at(document, path)
+    try:
+        if isinstance(value, str):
+            at = datetime.fromisoformat(value.strip())
+            return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    hint = "; milliseconds have to be divided by 1,000" if isinstance(value, int | float) and value > 1e11 else ""
+    raise InvalidInput(
+        f"--created-at {path}: expected a time such as 2016-03-01T12:30:00Z, or seconds since 1970, got "
+        f"{_short(value)}{hint}"
+    )
 
 
 def check_ref_key_expression(expression: str) -> None:

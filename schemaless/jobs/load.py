@@ -14,9 +14,10 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import IO, Any, Final
 
-from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key
+from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key, check_created_at
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import check_length, decode_body
 from schemaless.codec.legacy import read_legacy
@@ -46,6 +47,10 @@ _BODY_FIELD: Final = b'"body":'
 
 KeyOf = Callable[[Any, bytes, int], CellKey]
 """Takes a document, its line and the line's number; returns the cell's key."""
+
+
+CreatedAtOf = Callable[[Any], datetime]
+"""Takes a document; returns when it was first stored, aware."""
 
 
 @dataclass(slots=True)
@@ -238,28 +243,33 @@ def _culprit(cause: SchemalessError) -> CellKey | None:
     return cause.key if isinstance(cause, CorruptBody) else None
 
 
-def document_reader(key_of: KeyOf, codec: Codec) -> Callable[[bytes, int], NewStoredCell]:
+def document_reader(
+    key_of: KeyOf, codec: Codec, created_at_of: CreatedAtOf | None = None
+) -> Callable[[bytes, int], NewStoredCell]:
     """Return a ``to_cell`` for lines that are plain documents.
 
     Args:
         key_of: finds the key in the document.
         codec: what bodies are stored in; ``LEGACY`` stores each line's very bytes.
+        created_at_of: finds in the document when it was first stored; the server's clock unless given.
     """
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
         document = read_legacy(line).value
         key = key_of(document, line, number)
+        at = None if created_at_of is None else check_created_at(created_at_of(document))
         body = check_length(line) if codec is LEGACY else recode(line, codec).body
-        return NewStoredCell(key.row_key, key.column_name, key.ref_key, body)
+        return NewStoredCell(key.row_key, key.column_name, key.ref_key, body, at)
 
     return to_cell
 
 
-def dump_reader(codec: Codec | None) -> Callable[[bytes, int], NewStoredCell]:
+def dump_reader(codec: Codec | None, created_at_of: CreatedAtOf | None = None) -> Callable[[bytes, int], NewStoredCell]:
     """Return a ``to_cell`` for the lines that ``dump_line`` writes.
 
     Args:
         codec: what bodies are stored in; None keeps stored bytes as they are, and documents go to ``DEFAULT``.
+        created_at_of: finds in the line when its cell was first stored; the server's clock unless given.
     """
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
@@ -291,7 +301,8 @@ def dump_reader(codec: Codec | None) -> Callable[[bytes, int], NewStoredCell]:
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):
             raise InvalidInput(f"row_key is no UUID: {fields['row_key']!r}") from None
-        return NewStoredCell(row_key, fields["column_name"], fields["ref_key"], body)
+        at = None if created_at_of is None else check_created_at(created_at_of(fields))
+        return NewStoredCell(row_key, fields["column_name"], fields["ref_key"], body, at)
 
     return to_cell
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 CellColumns = tuple[int, bytes, str, int, bytes, object]
@@ -42,13 +43,33 @@ def text(value: str) -> bytes:
     return b"'" + value.encode().replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
 
 
-def insert_cells(database: str, cells: Iterable[tuple[bytes, str, int, bytes]]) -> bytes:
-    """Insert rows of ``(row_key, column_name, ref_key, body)``."""
+def insert_cells(
+    database: str,
+    cells: Iterable[tuple[bytes, str, int, bytes]],
+    created_at: Sequence[datetime | None] | None = None,
+) -> bytes:
+    """Insert rows of ``(row_key, column_name, ref_key, body)``.
+
+    Args:
+        database: the shard's.
+        cells: the rows.
+        created_at: of each row, in UTC, or None for the server's clock; None where all are.
+    """
     values = [
         b"(x'%b','%b',%d,%b)" % (row_key.hex().encode(), column_name.encode(), ref_key, blob(body))
         for row_key, column_name, ref_key, body in cells
     ]
+    if created_at is not None:
+        timed = [b"%b,%b)" % (row[:-1], _moment(at)) for row, at in zip(values, created_at, strict=True)]
+        return b"INSERT INTO %b (row_key,column_name,ref_key,body,created_at) VALUES %b" % (
+            _cell(database),
+            b",".join(timed),
+        )
     return b"INSERT INTO %b (row_key,column_name,ref_key,body) VALUES %b" % (_cell(database), b",".join(values))
+
+
+def _moment(at: datetime | None) -> bytes:
+    return b"DEFAULT" if at is None else b"'%b'" % at.replace(tzinfo=None).isoformat(" ").encode()
 
 
 def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:

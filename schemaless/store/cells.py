@@ -50,17 +50,21 @@ class EncodedCell:
         place: the parts of ``key`` as the table has them: the order in which every writer inserts, so that two batches
             seldom deadlock, and cheaper to look up by than ``key``.
         document: gives the document that ``body`` holds; asked only where a cell with other bytes is there already.
+        created_at: in UTC, or None for the server's clock.
     """
 
     key: CellKey
     place: Place
     body: bytes
     document: Callable[[], JSONDocument]
+    created_at: datetime | None = None
 
 
-def encoded_cell(key: CellKey, body: bytes, document: Callable[[], JSONDocument]) -> EncodedCell:
-    """Return a cell ready to be written; ``key`` is a checked one."""
-    return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document)
+def encoded_cell(
+    key: CellKey, body: bytes, document: Callable[[], JSONDocument], created_at: datetime | None = None
+) -> EncodedCell:
+    """Return a cell ready to be written; ``key`` and ``created_at`` are checked ones."""
+    return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document, created_at)
 
 
 class Cells:
@@ -334,4 +338,7 @@ def _statements(
 
 
 def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:
-    return statements.insert_cells(database, [(*cell.place, cell.body) for cell in cells])
+    rows = [(*cell.place, cell.body) for cell in cells]
+    if all(cell.created_at is None for cell in cells):
+        return statements.insert_cells(database, rows)
+    return statements.insert_cells(database, rows, [cell.created_at for cell in cells])

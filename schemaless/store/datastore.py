@@ -20,6 +20,7 @@ from schemaless.cell import (
     StoredCell,
     cell_key,
     check_column_name,
+    check_created_at,
     check_ref_key,
     row_key_bytes,
 )
@@ -195,7 +196,7 @@ class Datastore:
         """Write cells, in one transaction for each shard.
 
         Args:
-            cells: the same key may stand there twice if the bodies are the same.
+            cells: the same key may stand there twice if the bodies are the same; the first one's ``created_at`` counts.
             codec: as in ``put_cell``.
             look_first: read what is there before inserting. For imports that are repeated: an INSERT that meets an
                 existing cell would use up an added_id.
@@ -216,7 +217,8 @@ class Datastore:
                 body = encode_body(cell.body, chosen)
             except InvalidBody as error:
                 raise InvalidBody(f"cell {position} of the batch, {key}: {error}; nothing was written") from None
-            encoded.append(encoded_cell(key, body, lambda document=cell.body: document))  # type: ignore[misc]
+            at = check_created_at(cell.created_at)
+            encoded.append(encoded_cell(key, body, lambda document=cell.body: document, at))  # type: ignore[misc]
         return self._put(encoded, look_first)
 
     def append_cell(self, row_key: RowKey, column_name: str, body: JSONDocument, *, codec: str | None = None) -> Put:
@@ -268,8 +270,9 @@ class Datastore:
             check_length(cell.body)
             if not trusted:
                 decode_body(cell.body, self._limits)
+            at = check_created_at(cell.created_at)
             encoded.append(
-                encoded_cell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits))  # type: ignore[misc]
+                encoded_cell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits), at)  # type: ignore[misc]
             )
         return self._put(encoded, look_first)
 

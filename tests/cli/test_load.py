@@ -47,6 +47,47 @@ def test_load_file_then_again(invoke, store, datastore_url, trips):
         assert cell.body == document
 
 
+@pytest.mark.parametrize(
+    "written", ["2016-03-01T04:30:00.5-08:00", "2016-03-01T12:30:00.5Z", "2016-03-01 12:30:00.5", 1456835400.5]
+)
+def test_load_created_at_keeps_the_time_that_a_document_has(invoke, store, datastore_url, new_row, written):
+    """As text with an offset or in UTC, or as seconds; and again from a dump."""
+    row = new_row()
+    line = json.dumps({"id": str(row), "at": [written]})
+    loaded = invoke(
+        *("load", "-", "--column", "TIMED", "--row-key", "id", "--created-at", "at.0"),
+        url=datastore_url,
+        stdin=line.encode(),
+    )
+    at = store.get_cell(row, "TIMED", 1).created_at
+    dumped = {"row_key": str(new_row()), "column_name": "TIMED", "ref_key": 1, "created_at": at.isoformat(), "body": 1}
+    copied = invoke(
+        *("load", "-", "--from-dump", "--created-at", "created_at"),
+        url=datastore_url,
+        stdin=json.dumps(dumped).encode(),
+    )
+
+    assert (loaded.code, copied.code) == (0, 0), (loaded.err, copied.err)
+    assert at.isoformat() == "2016-03-01T12:30:00.500000+00:00"
+    assert store.get_cell(uuid.UUID(dumped["row_key"]), "TIMED", 1).created_at == at
+
+
+@pytest.mark.parametrize(
+    ("written", "complaint"),
+    [("yesterday", 'got "yesterday"'), (1456835400500, "milliseconds have to be divided"), (None, "got null")],
+)
+def test_load_created_at_that_is_no_time_stops_at_its_line(invoke, datastore_url, new_row, written, complaint):
+    """Nothing is loaded with a time that was guessed."""
+    line = json.dumps({"id": str(new_row()), "at": written}).encode()
+    result = invoke(
+        *("load", "-", "--column", "TIMED", "--row-key", "id", "--created-at", "at"), url=datastore_url, stdin=line
+    )
+
+    assert result.code == 2
+    assert "-, line 1: --created-at at: expected a time" in result.err
+    assert complaint in result.err
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_load_reads_standard_input(invoke, store, datastore_url, trips, packed):
     """FILE may be -, and gzip is recognised there too."""

@@ -7,6 +7,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -297,6 +298,35 @@ def test_put_stored_cells_that_do_not_decode_are_refused(store, new_row):
         store.put_stored_cells([NewStoredCell(rows[0], "BASE", 1, b"{}"), NewStoredCell(rows[1], "BASE", 1, b"{")])
 
     assert store.get_row(rows[0]) == {}
+
+
+def test_put_cells_with_created_at_keep_it_and_others_get_the_clocks(fresh_store, new_row):
+    """An import keeps its times, to the microsecond and in UTC; a cell that is there already keeps its own."""
+    old = datetime(2016, 3, 1, 12, 30, 0, 123456, tzinfo=timezone(timedelta(hours=-8)))
+    rows = [new_row() for _ in range(3)]
+    cells = [NewCell(rows[0], "BASE", 1, {}, old), NewCell(rows[1], "BASE", 1, {"q": "it's \\"})]
+    stored = NewStoredCell(rows[2], "BASE", 1, b"{}", datetime(1999, 12, 31, tzinfo=UTC))
+    started = datetime.now(UTC) - timedelta(minutes=1)
+    fresh_store.put_cells(cells)
+    fresh_store.put_stored_cells([stored])
+    again = fresh_store.put_cells([NewCell(rows[0], "BASE", 1, {}, datetime(2020, 1, 1, tzinfo=UTC))])
+    found = [fresh_store.get_cell(row, "BASE", 1) for row in rows]
+
+    assert found[0].created_at == old
+    assert found[0].created_at.utcoffset() == timedelta(0)
+    assert started < found[1].created_at
+    assert found[1].body == {"q": "it's \\"}
+    assert found[2].created_at == stored.created_at
+    assert not again[0].created
+
+
+@pytest.mark.parametrize("created_at", [datetime(2016, 3, 1), "2016-03-01", datetime(999, 1, 1, tzinfo=UTC)])  # noqa: DTZ001
+def test_put_cells_with_a_created_at_no_cell_may_have_raises_before_any_io(store, row, created_at):
+    """A time without a zone could be hours off; MySQL's begin with the year 1000."""
+    with pytest.raises(InvalidCell, match="created_at must be"):
+        store.put_cells([NewCell(row, "BASE", 1, {}, created_at)])
+
+    assert store.get_cell(row, "BASE", 1) is None
 
 
 def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
