@@ -1,0 +1,283 @@
+"""Who competes: serializers and compressors behind one small interface each.
+
+Each is the real library, used as its manual says. One whose library is missing is named with what to install; none is
+left out in silence. ``marshal`` and ``pickle`` run code of whoever wrote the bytes: they are decoded here only from what
+the same process wrote a moment before, and are no codecs of the store.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import marshal
+import pickle
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemaless.bench import avro, flatbuffers, protobuf, thrift
+from schemaless.bench.needs import Missing, needed
+from schemaless.bench.schema import Record
+from schemaless.cell import JSONDocument
+from schemaless.codec import envelope
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.registry import COMPRESSORS, JSON, MSGPACK, SERIALIZERS, Codec
+from schemaless.codec.registry import Compressor as StoreCompressor
+from schemaless.codec.registry import Serializer as StoreSerializer
+from schemaless.codec.serializers import NotHeld
+
+MAX_INFLATED_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Serializer:
+    """A way to make bytes of a document.
+
+    Attributes:
+        name: as it is shown.
+        library: the package, or None for Python's own.
+        encode: a document to a payload; raises what the library raises where it cannot.
+        decode: back.
+        store: whether it is the store's own; its payloads go to the store's own compressors only.
+        schema: the file that it needs and its text, or None.
+    """
+
+    name: str
+    library: str | None
+    encode: Callable[[JSONDocument], Any]
+    decode: Callable[[Any], JSONDocument]
+    store: bool = False
+    schema: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compressor:
+    """A way to make bytes fewer.
+
+    Attributes:
+        name: as it is shown.
+        library: the package, or None for Python's own.
+        level: what it is set to, for the table of versions; None where there is nothing to set.
+        compress: a payload to what would be stored.
+        inflate: back.
+        store: whether it is the store's own, envelope and checksum included.
+    """
+
+    name: str
+    library: str | None
+    level: str | None
+    compress: Callable[[Any], bytes]
+    inflate: Callable[[bytes], Any]
+    store: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Absentee:
+    """A contender whose library is missing.
+
+    Attributes:
+        name: its name.
+        package: what it needs.
+        reason: what Python said.
+    """
+
+    name: str
+    package: str
+    reason: str
+
+    @property
+    def install(self) -> str:
+        """The command that brings it."""
+        return f"pip install {self.package}"
+
+
+SERIALIZER_NAMES: Final = (
+    "json",
+    "ujson",
+    "orjson",
+    "cbor",
+    "bson",
+    "msgpack",
+    "marshal",
+    "pickle",
+    "thrift",
+    "protobuf",
+    "avro",
+    "flatbuffers",
+)
+COMPRESSOR_NAMES: Final = ("none", "snappy", "zlib", "bz2", "zstd", "lz4")
+
+
+def serializers(root: Record) -> Iterator[Serializer | Absentee]:
+    """Yield every serializer, in the order of ``SERIALIZER_NAMES``, then the store's.
+
+    Args:
+        root: the schema for those that need one.
+    """
+    makers: dict[str, Callable[[], Serializer]] = {
+        "json": _json,
+        "ujson": _ujson,
+        "orjson": _orjson,
+        "cbor": _cbor,
+        "bson": _bson,
+        "msgpack": _msgpack,
+        "marshal": lambda: Serializer("marshal", None, marshal.dumps, marshal.loads),
+        "pickle": _pickle,
+        "thrift": lambda: Serializer(
+            "thrift", "thriftpy2", *thrift.codec(root), schema=("documents.thrift", thrift.thrift_text(root))
+        ),
+        "protobuf": lambda: Serializer(
+            "protobuf", "protobuf", *protobuf.codec(root), schema=("documents.proto", protobuf.proto_text(root))
+        ),
+        "avro": lambda: Serializer(
+            "avro", "fastavro", *avro.codec(root), schema=("documents.avsc", avro.avro_text(root))
+        ),
+        "flatbuffers": lambda: Serializer(
+            "flatbuffers",
+            "flatbuffers",
+            *flatbuffers.codec(root),
+            schema=("documents.fbs", flatbuffers.fbs_text(root)),
+        ),
+    }
+    for name in SERIALIZER_NAMES:
+        yield _made(name, makers[name])
+    yield from map(_store_serializer, SERIALIZERS)
+
+
+def compressors() -> Iterator[Compressor | Absentee]:
+    """Yield every compressor, in the order of ``COMPRESSOR_NAMES``, then the store's."""
+    makers: dict[str, Callable[[], Compressor]] = {
+        "none": lambda: Compressor("none", None, None, _same, _same),
+        "snappy": _snappy,
+        "zlib": lambda: Compressor("zlib", None, "6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
+        "bz2": lambda: Compressor("bz2", None, "9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
+        "zstd": _zstd,
+        "lz4": _lz4,
+    }
+    for name in COMPRESSOR_NAMES:
+        yield _made(name, makers[name])
+    yield from map(_store_compressor, COMPRESSORS)
+
+
+def _made(name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Missing as missing:
+        return Absentee(name, missing.package, missing.reason)
+
+
+def _json() -> Serializer:
+    # Compact UTF-8, as the store writes legacy text and as other libraries do by default.
+    write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    return Serializer("json", None, lambda document: write(document).encode(), json.loads)
+
+
+def _ujson() -> Serializer:
+    ujson = needed("ujson", "ujson")
+    dumps = ujson.dumps
+    return Serializer(
+        "ujson",
+        "ujson",
+        lambda document: dumps(document, ensure_ascii=False, escape_forward_slashes=False).encode(),
+        ujson.loads,
+    )
+
+
+def _orjson() -> Serializer:
+    orjson = needed("orjson", "orjson")
+    return Serializer("orjson", "orjson", orjson.dumps, orjson.loads)
+
+
+def _cbor() -> Serializer:
+    cbor2 = needed("cbor2", "cbor2")
+    return Serializer("cbor", "cbor2", cbor2.dumps, cbor2.loads)
+
+
+def _bson() -> Serializer:
+    bson = needed("bson", "pymongo")
+    options = needed("bson.codec_options", "pymongo")
+
+    class _Integers(options.TypeDecoder):  # type: ignore[misc, name-defined] # it would make them a class of its own
+        bson_type = needed("bson.int64", "pymongo").Int64
+
+        def transform_bson(self, value: int) -> int:
+            return int(value)
+
+    plain = options.CodecOptions(type_registry=options.TypeRegistry([_Integers()]))
+    encode, decode = bson.encode, bson.decode
+    return Serializer("bson", "pymongo", encode, lambda payload: decode(payload, plain))
+
+
+def _msgpack() -> Serializer:
+    msgpack = needed("msgpack", "msgpack")
+    return Serializer("msgpack", "msgpack", msgpack.packb, msgpack.unpackb)
+
+
+def _pickle() -> Serializer:
+    protocol = pickle.HIGHEST_PROTOCOL
+    # Written by this very process a moment ago.
+    return Serializer("pickle", None, lambda document: pickle.dumps(document, protocol), pickle.loads)
+
+
+def _snappy() -> Compressor:
+    snappy = needed("cramjam", "cramjam").snappy
+    compress, inflate = snappy.compress_raw, snappy.decompress_raw
+    return Compressor(
+        "snappy", "cramjam", None, lambda payload: bytes(compress(payload)), lambda stored: bytes(inflate(stored))
+    )
+
+
+def _zstd() -> Compressor:
+    zstandard = needed("zstandard", "zstandard")
+    compressor, decompressor = zstandard.ZstdCompressor(level=3), zstandard.ZstdDecompressor()
+    return Compressor("zstd", "zstandard", "3", compressor.compress, decompressor.decompress)
+
+
+def _lz4() -> Compressor:
+    block = needed("lz4.block", "lz4")
+    return Compressor("lz4", "lz4", None, block.compress, block.decompress)
+
+
+def _same(payload: bytes) -> bytes:
+    return payload
+
+
+def _store_serializer(serializer: StoreSerializer) -> Serializer:
+    """Return the first half of the store's ``encode_body``: a payload with the id of what it is written in."""
+    json_text = ENGINE.json.dumps
+
+    def encode_json(document: JSONDocument) -> tuple[int, bytes]:
+        return JSON.id, json_text(document)
+
+    pack = ENGINE.msgpack.dumps
+
+    def encode_msgpack(document: JSONDocument) -> tuple[int, bytes]:
+        try:
+            return MSGPACK.id, pack(document)
+        except NotHeld:
+            return JSON.id, json_text(document)
+
+    engines, depth = ENGINE.serializers, envelope.DEFAULT_LIMITS.depth
+
+    def decode(payload: tuple[int, bytes]) -> JSONDocument:
+        serializer_id, encoded = payload
+        return engines[serializer_id].loads(encoded, depth)
+
+    encode = encode_msgpack if serializer == MSGPACK else encode_json
+    return Serializer(f"store {serializer.name}", None, encode, decode, store=True)
+
+
+def _store_compressor(compressor: StoreCompressor) -> Compressor:
+    """Return the second half: the payload in its envelope, checksum included, and out of it."""
+    codec = Codec(MSGPACK, compressor, compressor.level)  # seal() takes the serializer from the payload
+    seal, unseal, limits = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS
+
+    def compress(payload: tuple[int, bytes]) -> bytes:
+        return seal(payload[0], payload[1], codec, ENGINE)
+
+    def inflate(body: bytes) -> tuple[int, Any]:
+        return unseal(body, limits, ENGINE)
+
+    level = None if compressor.level is None else str(compressor.level)
+    return Compressor(compressor.name, None, level, compress, inflate, store=True)

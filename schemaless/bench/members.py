@@ -1,0 +1,290 @@
+"""Documents to the named members of a schema's records and back: what Protocol Buffers, Thrift and FlatBuffers share.
+
+None of them has JSON's values as they are: a union needs a field for each type, null and a missing key are the same
+unless a flag tells them apart, and what may not be repeated as it is gets a record around it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schemaless.bench.schema import List, Map, Record, Scalar, Slot, element, kind_of
+
+Convert = Callable[[Any], Any] | None
+"""What becomes of a value; None leaves it as it is."""
+
+_TYPES: Final[dict[str, type]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "list": list,
+    "map": dict,
+    "record": dict,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a record.
+
+    Attributes:
+        name: of the field.
+        key: of the document, for a comment.
+        type: of one value.
+        repeated: whether it holds many.
+        certain: whether it is always set.
+        union: the name of the union that it is a part of, or None.
+    """
+
+    name: str
+    key: str
+    type: Scalar | Record
+    repeated: bool
+    certain: bool
+    union: str | None
+
+
+def fields_of(record: Record, *, wrap_lists: bool) -> list[Field]:
+    """Return a record's fields where a language repeats single values only.
+
+    Args:
+        record: of a schema.
+        wrap_lists: whether an empty list cannot be told from none, and a union takes none: it is wrapped there.
+    """
+    fields = []
+    for slot in record.slots:
+        union = f"{slot.name}_kind" if len(slot.types) > 1 else None
+        for one in slot.types:
+            name = slot.name_of(one)
+            if isinstance(one, Scalar | Record):
+                fields.append(Field(name, slot.key, one, repeated=False, certain=slot.certain, union=union))
+            elif wrap_lists and needs_wrapper(slot, one):
+                fields.append(Field(name, slot.key, wrapper(slot, one), repeated=False, certain=False, union=union))
+            else:
+                of = one.entry if isinstance(one, Map) else element(one.item)
+                fields.append(Field(name, slot.key, of, repeated=True, certain=slot.certain, union=union))
+        if slot.null_mark:
+            fields.append(Field(slot.null_mark, slot.key, Scalar("bool"), repeated=False, certain=False, union=None))
+    return fields
+
+
+def records(root: Record, *, wrap_lists: bool) -> Iterator[tuple[Record, list[Field]]]:
+    """Yield every record that ``fields_of`` leads to, with its fields, each after those that it is made of."""
+    seen: set[str] = set()
+
+    def below(record: Record) -> Iterator[tuple[Record, list[Field]]]:
+        if record.name in seen:
+            return
+        seen.add(record.name)
+        fields = fields_of(record, wrap_lists=wrap_lists)
+        for field in fields:
+            if isinstance(field.type, Record):
+                yield from below(field.type)
+        yield record, fields
+
+    return below(root)
+
+
+def comment(field: Field) -> str:
+    """Return what stands behind a field whose name is not its key: the key, as JSON."""
+    return "" if field.key in (field.name, "value") else f"  // {json.dumps(field.key)}"
+
+
+def needs_wrapper(slot: Slot, one: List | Map) -> bool:
+    """Whether a list that is not set has to be told from an empty one."""
+    return len(slot.types) > 1 or (not slot.certain and one.may_be_empty)
+
+
+def wrapper(slot: Slot, one: List | Map) -> Record:
+    """Return the record around a list."""
+    inner = Slot("value", "value", (one,), null=False, absent=False, path=slot.path)
+    return Record(f"{slot.path}List", [inner], wraps=True)
+
+
+class Packer:
+    """Makes the members of records from documents.
+
+    Args:
+        make: returns for a record what makes it of its members; None leaves them a dict.
+        native: whether lists of lists and maps need no records.
+        wrap_lists: as in ``fields_of``.
+    """
+
+    def __init__(
+        self, make: Callable[[Record], Callable[[dict[str, Any]], Any]] | None, *, native: bool, wrap_lists: bool
+    ) -> None:
+        self._make = make
+        self._native = native
+        self._wrap_lists = wrap_lists
+
+    def record(self, record: Record) -> Convert:
+        """Return what makes a record: of an object, or of the value that it wraps."""
+        made = None if self._make is None else self._make(record)
+        if record.wraps:
+            by_type = self._by_type(record.slots[0])
+
+            def wrap(value: Any) -> Any:
+                name, convert = by_type[type(value)]
+                members = {} if name is None else {name: value if convert is None else convert(value)}
+                return members if made is None else made(members)
+
+            return wrap
+        table = {slot.key: self._by_type(slot) for slot in record.slots}
+        if made is None and all(
+            slot.types and convert is None and (name is None or name == slot.key)
+            for slot in record.slots
+            for name, convert in table[slot.key].values()
+        ):
+            return None
+
+        def pack(document: dict[str, Any]) -> Any:
+            members = {}
+            for key, value in document.items():
+                name, convert = table[key][type(value)]
+                if name is not None:
+                    members[name] = value if convert is None else convert(value)
+            return members if made is None else made(members)
+
+        return pack
+
+    def _by_type(self, slot: Slot) -> dict[type, tuple[str | None, Convert]]:
+        found: dict[type, tuple[str | None, Convert]] = {
+            _TYPES[kind_of(one)]: (slot.name_of(one), self._value(slot, one)) for one in slot.types
+        }
+        if slot.null:
+            found[type(None)] = (slot.null_mark, _true if slot.null_mark else None)
+        return found
+
+    def _value(self, slot: Slot, one: Scalar | Record | List | Map) -> Convert:
+        if isinstance(one, Scalar):
+            return None
+        if isinstance(one, Record):
+            return self.record(one)
+        many = self._list(one) if isinstance(one, List) else self._map(one)
+        if self._wrap_lists and needs_wrapper(slot, one):
+            return lambda value: {"value": value if many is None else many(value)}
+        return many
+
+    def _list(self, one: List) -> Convert:
+        item = self._item(one.item)
+        return None if item is None else lambda values: [item(value) for value in values]
+
+    def _map(self, one: Map) -> Convert:
+        if self._native:
+            value = self._item(one.value)
+            return None if value is None else lambda members: {key: value(each) for key, each in members.items()}
+        entry = self.record(one.entry)
+        if entry is None:
+            return lambda members: [{"key": key, "value": each} for key, each in members.items()]
+        return lambda members: [entry({"key": key, "value": each}) for key, each in members.items()]
+
+    def _item(self, item: Slot) -> Convert:
+        if self._native and item.certain:
+            return self._value(item, item.types[0])
+        one = element(item)
+        return None if isinstance(one, Scalar) else self.record(one)
+
+
+class Unpacker:
+    """Makes documents from the members of records.
+
+    Args:
+        members: returns for a record what gives a made one's members; those that are not set are None or missing.
+        native: as in ``Packer``.
+        wrap_lists: as in ``fields_of``.
+        copy_lists: whether lists come as something that is not a list.
+    """
+
+    def __init__(
+        self,
+        members: Callable[[Record], Callable[[Any], Mapping[str, Any]]],
+        *,
+        native: bool,
+        wrap_lists: bool,
+        copy_lists: bool,
+    ) -> None:
+        self._members = members
+        self._native = native
+        self._wrap_lists = wrap_lists
+        self._copy_lists = copy_lists
+
+    def record(self, record: Record) -> Callable[[Any], Any]:
+        """Return what makes an object of a record, or the value that it wraps."""
+        members_of = self._members(record)
+        plan = []
+        for slot in record.slots:
+            fields = [(slot.name_of(one), self._value(slot, one)) for one in slot.types]
+            first = fields[0] if fields else ("", None)
+            plan.append((slot.key, *first, fields[1:], slot.null_mark, slot.absent))
+
+        if record.wraps:
+            (_, only, convert_only, others, _, _) = plan[0]
+            choices = [(only, convert_only), *others]
+
+            def unwrap(made: Any) -> Any:
+                members = members_of(made)
+                for name, convert in choices:
+                    value = members.get(name)
+                    if value is not None:
+                        return value if convert is None else convert(value)
+                return None
+
+            return unwrap
+
+        def unpack(made: Any) -> Any:
+            members = members_of(made)
+            document = {}
+            for key, name, convert, more, null_mark, absent in plan:
+                value = members.get(name)
+                made_by = convert
+                for other, other_convert in more:
+                    if value is not None:
+                        break
+                    value, made_by = members.get(other), other_convert
+                if value is not None:
+                    document[key] = value if made_by is None else made_by(value)
+                elif not absent or (null_mark and members.get(null_mark)):
+                    document[key] = None
+            return document
+
+        return unpack
+
+    def _value(self, slot: Slot, one: Scalar | Record | List | Map) -> Convert:
+        if isinstance(one, Scalar):
+            return None
+        if isinstance(one, Record):
+            return self.record(one)
+        many = self._list(one) if isinstance(one, List) else self._map(one)
+        if self._wrap_lists and needs_wrapper(slot, one):
+            members_of = self._members(wrapper(slot, one))
+            if many is None:
+                return lambda made: members_of(made)["value"]
+            return lambda made: many(members_of(made)["value"])
+        return many
+
+    def _list(self, one: List) -> Convert:
+        item = self._item(one.item)
+        if item is None:
+            return list if self._copy_lists else None
+        return lambda values: [item(value) for value in values]
+
+    def _map(self, one: Map) -> Convert:
+        if self._native:
+            value = self._item(one.value)
+            return None if value is None else lambda members: {key: value(each) for key, each in members.items()}
+        entry = self.record(one.entry)
+        return lambda entries: {each["key"]: each["value"] for each in map(entry, entries)}
+
+    def _item(self, item: Slot) -> Convert:
+        if self._native and item.certain:
+            return self._value(item, item.types[0])
+        one = element(item)
+        return None if isinstance(one, Scalar) else self.record(one)
+
+
+def _true(value: object) -> bool:
+    return True

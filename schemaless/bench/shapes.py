@@ -1,0 +1,171 @@
+"""What documents have in common: the shape that a schema can be written from. Nothing about any schema language.
+
+A shape says what stood at one place of the documents: how often which kind of value, the range of integers, the keys of
+objects with their order, what lists held. Objects with free-form keys are told from records by ``Shape.is_map``.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from schemaless.cell import JSONDocument
+
+_SEQUENCES_KEPT: Final = 4096
+"""Of the orders in which keys came; records have few."""
+
+_MAP_MIN_KEYS: Final = 16
+_MAP_MAX_PRESENCE: Final = 0.1
+_DATA_MIN_KEYS: Final = 4
+_DATA_KEY: Final = re.compile(
+    r"[0-9]+|[0-9]{4}-[0-9]{2}(-[0-9]{2}.*)?|[0-9a-f]{16,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
+)
+
+
+class Shape:
+    """What stood at one place.
+
+    Attributes:
+        kinds: how often each kind stood here: ``null``, ``bool``, ``int``, ``float``, ``str``, ``list``, ``object``.
+        lowest: the least integer.
+        highest: the greatest integer.
+        empty_lists: how many of the lists were empty.
+        items: the shape of what stood in the lists.
+        fields: the shapes of the members of objects, by key.
+    """
+
+    __slots__ = ("_sequences", "empty_lists", "fields", "highest", "items", "kinds", "lowest")
+
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.lowest = 0
+        self.highest = 0
+        self.empty_lists = 0
+        self.items: Shape | None = None
+        self.fields: dict[str, Shape] = {}
+        self._sequences: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, value: JSONDocument) -> None:
+        """Take note of one more value at this place."""
+        kind = _KINDS[type(value)]
+        self.kinds[kind] += 1
+        if kind == "int":
+            self.lowest = min(self.lowest, value)
+            self.highest = max(self.highest, value)
+        elif kind == "list":
+            if value:
+                if self.items is None:
+                    self.items = Shape()
+                for item in value:
+                    self.items.add(item)
+            else:
+                self.empty_lists += 1
+        elif kind == "object":
+            keys = tuple(value)
+            if keys in self._sequences or len(self._sequences) < _SEQUENCES_KEPT:
+                self._sequences[keys] += 1
+            for key, member in value.items():
+                field = self.fields.get(key)
+                if field is None:
+                    field = self.fields[key] = Shape()
+                field.add(member)
+
+    @property
+    def total(self) -> int:
+        """How many values stood here."""
+        return self.kinds.total()
+
+    def merged(self, other: Shape) -> Shape:
+        """Return the shape of both places as one."""
+        both = Shape()
+        both.kinds = self.kinds + other.kinds
+        both.lowest, both.highest = min(self.lowest, other.lowest), max(self.highest, other.highest)
+        both.empty_lists = self.empty_lists + other.empty_lists
+        both.items = self.items.merged(other.items) if self.items and other.items else self.items or other.items
+        for key in (*self.fields, *(key for key in other.fields if key not in self.fields)):
+            mine, its = self.fields.get(key), other.fields.get(key)
+            merged = mine.merged(its) if mine and its else mine or its
+            assert merged is not None
+            both.fields[key] = merged
+        both._sequences = Counter(dict((self._sequences + other._sequences).most_common(_SEQUENCES_KEPT)))
+        return both
+
+    def is_map(self) -> bool:
+        """Whether the objects here have free-form keys, and values of one kind.
+
+        So it is where all of at least 4 keys look like data (numbers, dates, hashes, UUIDs), or where there are at
+        least 16 keys of which an object has less than a tenth.
+        """
+        if len(self.fields) < _DATA_MIN_KEYS:
+            return False
+        kinds = {kind for field in self.fields.values() for kind in field.kinds if kind != "null"}
+        if len(kinds) > 1 and kinds != {"int", "float"}:
+            return False
+        if all(_DATA_KEY.fullmatch(key) for key in self.fields):
+            return True
+        present = sum(field.total for field in self.fields.values())
+        return len(self.fields) >= _MAP_MIN_KEYS and present < _MAP_MAX_PRESENCE * (
+            self.kinds["object"] * len(self.fields)
+        )
+
+    def map_values(self) -> Shape:
+        """Return the shape of what a map holds."""
+        values = Shape()
+        for field in self.fields.values():
+            values = values.merged(field)
+        return values
+
+    def ordered_keys(self) -> list[str]:
+        """Return the keys in an order that agrees with that of every object, as far as there is one.
+
+        Where objects contradict each other, few of them are contradicted.
+        """
+        rank: dict[str, float] = {}
+        into: dict[str, Counter[str]] = {key: Counter() for key in self.fields}
+        after: dict[str, set[str]] = {key: set() for key in self.fields}
+        for sequence, times in self._sequences.items():
+            for position, key in enumerate(sequence):
+                rank[key] = rank.get(key, 0.0) + times * position / len(sequence)
+                if position:
+                    into[key][sequence[position - 1]] += times
+                    after[sequence[position - 1]].add(key)
+        rank = {key: rank.get(key, 0.0) / shape.total for key, shape in self.fields.items()}
+        ready = [(rank[key], key) for key in self.fields if not into[key]]
+        heapq.heapify(ready)
+        left = dict.fromkeys(self.fields)
+        ordered = []
+        while left:
+            # Where objects contradict each other, the fewest of them are to be wronged.
+            key = ready[0][1] if ready else min(left, key=lambda key: (into[key].total(), rank[key], key))
+            if ready:
+                heapq.heappop(ready)
+            del left[key]
+            ordered.append(key)
+            for later in after[key]:
+                if later in left:
+                    del into[later][key]
+                    if not into[later]:
+                        heapq.heappush(ready, (rank[later], later))
+        return ordered
+
+
+_KINDS: Final[dict[type, str]] = {
+    type(None): "null",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    list: "list",
+    dict: "object",
+}
+
+
+def shape_of(documents: Iterable[JSONDocument]) -> Shape:
+    """Return the shape of documents."""
+    shape = Shape()
+    for document in documents:
+        shape.add(document)
+    return shape

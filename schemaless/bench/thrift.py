@@ -1,0 +1,110 @@
+"""Thrift: a ``.thrift`` for documents, and its binary protocol by thriftpy2, accelerated (Cython).
+
+The library reads the very text that is written beside the result.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+from typing import Any, Final
+
+from schemaless.bench.members import Packer, Unpacker
+from schemaless.bench.needs import needed
+from schemaless.bench.schema import List, Map, Record, Scalar, Slot, element
+from schemaless.cell import JSONDocument
+
+_numbers: Final = count(1)
+"""The library keeps what it has parsed by name."""
+
+
+def thrift_text(root: Record) -> str:
+    """Return the schema as a ``.thrift`` file."""
+    lines = ["namespace py documents", ""]
+    for record in _records(root, set()):
+        lines.append(f"struct {record.name} {{")
+        number = 0
+        for slot in record.slots:
+            remark = "" if slot.key in (slot.name, "value") else f"  // {json.dumps(slot.key)}"
+            for one in slot.types:
+                number += 1
+                need = "required" if slot.certain else "optional"
+                lines.append(f"  {number}: {need} {_type(one)} {slot.name_of(one)}{remark}")
+            if slot.null_mark:
+                number += 1
+                lines.append(f"  {number}: optional bool {slot.null_mark}{remark}")
+        lines.extend(("}", ""))
+    return "\n".join(lines)
+
+
+def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[bytes], JSONDocument]]:
+    """Return what encodes and decodes documents of a schema.
+
+    Raises:
+        Missing: thriftpy2 is not installed, or without its accelerated protocol.
+    """
+    parser = needed("thriftpy2.parser", "thriftpy2")
+    protocols = needed("thriftpy2.protocol.cybin", "thriftpy2")
+    transports = needed("thriftpy2.transport.memory", "thriftpy2")
+    types = parser.load_fp(io.StringIO(thrift_text(root)), f"documents_{next(_numbers)}_thrift")
+    root_type = getattr(types, root.name)
+    pack = Packer(lambda record: _maker(getattr(types, record.name)), native=True, wrap_lists=False).record(root)
+    assert pack is not None
+    unpack = Unpacker(lambda record: _members, native=True, wrap_lists=False, copy_lists=False).record(root)
+    buffer, protocol = transports.TCyMemoryBuffer, protocols.TCyBinaryProtocol
+
+    def encode(document: JSONDocument) -> bytes:
+        transport = buffer()
+        pack(document).write(protocol(transport))
+        encoded: bytes = transport.getvalue()
+        return encoded
+
+    def decode(payload: bytes) -> JSONDocument:
+        made = root_type()
+        made.read(protocol(buffer(payload)))
+        return unpack(made)
+
+    return encode, decode
+
+
+def _maker(made: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda members: made(**members)
+
+
+def _members(made: Any) -> Mapping[str, Any]:
+    members: Mapping[str, Any] = made.__dict__
+    return members
+
+
+def _records(record: Record, seen: set[str]) -> Iterator[Record]:
+    """Yield the structs, each after those that it is made of."""
+    if record.name in seen:
+        return
+    seen.add(record.name)
+    for slot in record.slots:
+        for one in slot.types:
+            yield from _inside(one, seen)
+    yield record
+
+
+def _inside(one: Scalar | Record | List | Map, seen: set[str]) -> Iterator[Record]:
+    if isinstance(one, Record):
+        yield from _records(one, seen)
+    elif isinstance(one, List | Map):
+        yield from _inside(_item(one.item if isinstance(one, List) else one.value), seen)
+
+
+def _item(slot: Slot) -> Scalar | Record | List | Map:
+    return slot.types[0] if slot.certain else element(slot)
+
+
+def _type(one: Scalar | Record | List | Map) -> str:
+    if isinstance(one, Record):
+        return one.name
+    if isinstance(one, List):
+        return f"list<{_type(_item(one.item))}>"
+    if isinstance(one, Map):
+        return f"map<string,{_type(_item(one.value))}>"
+    return {"bool": "bool", "int": f"i{one.bits}", "float": "double", "str": "string"}[one.kind]
