@@ -1,8 +1,8 @@
 """Who competes: serializers and compressors behind one small interface each.
 
-Each is the real library, used as its manual says. One whose library is missing is named with what to install; none is
-left out in silence. ``marshal`` and ``pickle`` run code of whoever wrote the bytes: they are decoded here only from what
-the same process wrote a moment before, and are no codecs of the store.
+Each is the real library, used as its manual says. One whose library is missing is named with what to install; none
+is left out in silence. ``marshal`` and ``pickle`` run code of whoever wrote the bytes: they are decoded here only from
+what the same process wrote a moment before, and are no codecs of the store.
 """
 
 from __future__ import annotations

@@ -1,0 +1,266 @@
+"""Documents to measure on: a file of the user's, the demo's logbooks, and made-up ones for single questions.
+
+What is made up is seeded: the same on every machine and Python version, as the digest says.
+
+- ``small``, ``medium``: dumps of a table of addresses, 1.4 and 16 KB, for what compression costs on top of encoding.
+- ``large``, ``huge``: payloads of many products, 230 KB and 3 MB, for what inflating and decoding cost apart.
+- ``extremes``: not one realistic mix but what lies at its ends: documents of integers only, of doubles only, and so on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import random
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from schemaless.bench import logbooks
+from schemaless.cell import JSONDocument
+from schemaless.codec.legacy import parse_legacy
+from schemaless.errors import CorruptBody, InvalidInput
+
+SEED: Final = 2013
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents to measure on.
+
+    Attributes:
+        name: of the file, or of the set.
+        about: what they are, in a line.
+        documents: all of them, in memory.
+        rows: for each the row that it belongs to: a dictionary is judged on rows that it has not seen.
+        grouped: whether rows were told; else each document is one of its own.
+        sha256: of their lines as they came; of compact JSON for what is made up. Each ends in a newline.
+    """
+
+    name: str
+    about: str
+    documents: list[JSONDocument]
+    rows: list[str]
+    grouped: bool
+    sha256: str
+
+
+def from_file(
+    path: Path, *, limit: int | None = None, row_of: Callable[[JSONDocument, bytes], str] | None = None
+) -> Corpus:
+    """Read a file of one JSON document a line, gzipped or not.
+
+    Args:
+        path: the file.
+        limit: only so many documents, from its beginning.
+        row_of: returns the row of a document and its line.
+
+    Raises:
+        InvalidInput: a line is not JSON, or there is none.
+        OSError: it cannot be read.
+    """
+    documents: list[JSONDocument] = []
+    rows: list[str] = []
+    digest = hashlib.sha256()
+    for number, line in enumerate(_lines(path), 1):
+        text = line.strip()
+        if not text:
+            continue
+        if limit is not None and len(documents) == limit:
+            break
+        digest.update(text + b"\n")
+        try:
+            document = parse_legacy(text)
+        except CorruptBody as problem:
+            raise InvalidInput(f"{path}, line {number}: {problem}") from problem
+        documents.append(document)
+        rows.append(str(number) if row_of is None else row_of(document, text))
+    if not documents:
+        raise InvalidInput(f"{path} holds no documents; give a file with one JSON document a line")
+    name = path.name.removesuffix(".gz").removesuffix(".ndjson").removesuffix(".jsonl").removesuffix(".json")
+    return Corpus(name, f"{path.name}, one document a line", documents, rows, row_of is not None, digest.hexdigest())
+
+
+def built_in(
+    name: str, *, limit: int | None = None, report: logbooks.Report | None = None, cache_dir: Path | None = None
+) -> Corpus:
+    """Return one of the sets of ``names``.
+
+    Args:
+        name: which.
+        limit: only so many documents.
+        report: is told about the download of the logbooks.
+        cache_dir: where that is kept.
+
+    Raises:
+        InvalidInput: there is no such set.
+        SchemalessError: the logbooks are not here and cannot be fetched.
+    """
+    if name == "logbooks":
+        wanted = logbooks.DEMO_DOCUMENTS if limit is None else limit
+        found = list(logbooks.documents(cache_dir, limit=wanted, report=report))
+        bodies, rows = [book.body for book in found], [book.tail_number for book in found]
+        about = "the demo's logbooks of aircraft, a row for each aircraft"
+        return Corpus(name, about, bodies, rows, True, _digest(bodies))
+    if name not in _MADE_UP:
+        raise InvalidInput(f"no corpus is called {name!r}; take one of {', '.join(names())}")
+    about, count, make = _MADE_UP[name]
+    count = count if limit is None else min(limit, count)
+    # Seeded by the name as well, so that each can be had alone.
+    source = random.Random(f"{SEED}/{name}")  # noqa: S311 - made-up documents
+    documents = [make(source) for _ in range(count)]
+    return Corpus(name, about, documents, [str(number) for number in range(count)], False, _digest(documents))
+
+
+def names() -> list[str]:
+    """Return the name of each set; ``EXTREMES`` has those that belong together."""
+    return ["logbooks", *_MADE_UP]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        try:
+            yield from gzip.GzipFile(fileobj=raw) if packed else raw
+        except (EOFError, gzip.BadGzipFile) as problem:
+            raise InvalidInput(f"{path}: the gzip file is damaged: {problem}") from problem
+
+
+def _digest(documents: list[JSONDocument]) -> str:
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
+    return digest.hexdigest()
+
+
+# ---- what is made up
+
+
+def _each(words: str) -> list[str]:
+    return words.split()
+
+
+_FIRST: Final = _each(
+    "Ada Al Bob Chen Dana Eve Femi Grace Hugo Ines Jan Kofi Lena Mia Nils Olga Pia Raj Sven Uma Yan Zoe"
+)
+_LAST: Final = _each(
+    "Aranow Brand Costa Dietz Engel Fuchs Gray Holm Ito Jensen Kaya Lund Mora Novak Okoro Perez Roth Silva"
+)
+_STREETS: Final = _each("Main Oak Park Cedar Lake Hill Church Mill Spring River Station Garden")
+_CITIES: Final = _each(
+    "Anytown Bergen Cadiz Dover Essen Fargo Ghent Huelva Ithaca Jena Kiel Leeds Malmo Nice Oslo Porto"
+)
+_WORDS: Final = _each(
+    "adjustable black blue bottle brush cable case compact cotton cover dark desk double easy electric fit frame glass "
+    "grip handle heavy home indoor kit lamp large light long metal mini outdoor pack pad pan paper pro rack red ring "
+    "round set shelf short silver size slim small soft stand steel storage table tray white wide wood"
+)
+
+
+def _address(source: random.Random) -> dict[str, Any]:
+    return {
+        "id": f"{source.randrange(10_000):04}",
+        "firstname": source.choice(_FIRST),
+        "lastname": source.choice(_LAST),
+        "street": f"{source.randrange(1, 400)} {source.choice(_STREETS)} St.",
+        "city": source.choice(_CITIES),
+        "state": "".join(source.choices(string.ascii_uppercase, k=2)),
+        "zip": source.randrange(10_000, 99_999),
+    }
+
+
+def _addresses(rows: int) -> Callable[[random.Random], JSONDocument]:
+    return lambda source: {"table": {"row": [_address(source) for _ in range(rows)]}}
+
+
+def _words(source: random.Random, least: int, most: int) -> str:
+    return " ".join(source.choices(_WORDS, k=source.randint(least, most)))
+
+
+def _product(source: random.Random) -> dict[str, Any]:
+    price = source.randrange(99, 50_000)
+    item = source.randrange(10**8, 10**9)
+    return {
+        "item_id": item,
+        "name": _words(source, 3, 9).capitalize(),
+        "description": _words(source, 20, 60),
+        "brand": source.choice(_LAST),
+        "category": [_words(source, 1, 2) for _ in range(3)],
+        "price": {"amount": price / 100, "list": round(price * 1.2) / 100, "currency": "USD"},
+        "rating": {"average": source.randrange(10, 51) / 10, "count": source.randrange(5000)},
+        "available": source.random() < 0.9,
+        "images": [f"https://images.example/{item}/{number}.jpeg" for number in range(source.randint(1, 6))],
+        "offers": [
+            {
+                "seller": source.choice(_LAST),
+                "amount": source.randrange(price, price * 2) / 100,
+                "in_stock": source.randrange(200),
+                "ships_days": source.randrange(1, 9),
+                "pickup": source.random() < 0.5,
+            }
+            for _ in range(source.randint(1, 5))
+        ],
+        "variants": None
+        if source.random() < 0.4
+        else [
+            {"sku": f"{item}-{number}", "colour": source.choice(_WORDS), "weight": source.randrange(1, 9000) / 1000}
+            for number in range(source.randint(1, 4))
+        ],
+    }
+
+
+def _products(count: int) -> Callable[[random.Random], JSONDocument]:
+    return lambda source: {"query": _words(source, 1, 3), "items": [_product(source) for _ in range(count)]}
+
+
+def _integer(source: random.Random) -> int:
+    return source.randrange(-(2**31), 2**31)
+
+
+def _double(source: random.Random) -> float:
+    return source.random() * 1000
+
+
+def _text(length: int) -> Callable[[random.Random], str]:
+    return lambda source: "".join(source.choices(string.ascii_letters + string.digits + " ", k=length))
+
+
+def _fields(count: int, value: Callable[[random.Random], Any]) -> Callable[[random.Random], JSONDocument]:
+    return lambda source: {f"field{number}": value(source) for number in range(1, count + 1)}
+
+
+def _list(count: int, value: Callable[[random.Random], Any]) -> Callable[[random.Random], JSONDocument]:
+    return lambda source: {"list": [value(source) for _ in range(count)]}
+
+
+EXTREMES: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument]]]] = {
+    "integers-1": ("one integer", 4000, _fields(1, _integer)),
+    "integers-10": ("ten integers", 4000, _fields(10, _integer)),
+    "doubles-1": ("one double", 4000, _fields(1, _double)),
+    "doubles-10": ("ten doubles", 4000, _fields(10, _double)),
+    "strings-short": ("one string of 8 characters", 4000, _fields(1, _text(8))),
+    "strings-long": ("one string of 160 characters", 4000, _fields(1, _text(160))),
+    "object-1": (
+        "an object of one field, a short string",
+        4000,
+        lambda source: {"object": _fields(1, _text(8))(source)},
+    ),
+    "object-5": ("an object of five such fields", 4000, lambda source: {"object": _fields(5, _text(8))(source)}),
+    "object-10": ("an object of ten such fields", 4000, lambda source: {"object": _fields(10, _text(8))(source)}),
+    "list-integers": ("a list of 100 integers", 1000, _list(100, _integer)),
+    "list-doubles": ("a list of 100 doubles", 1000, _list(100, _double)),
+    "list-objects": ("a list of 100 objects of one short string", 1000, _list(100, _fields(1, _text(8)))),
+}
+"""By name: what they are, how many, and what makes one."""
+
+_MADE_UP: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument]]]] = {
+    "small": ("1.4 KB each: twelve rows of a table of addresses", 2000, _addresses(12)),
+    "medium": ("16 KB each: rows of a table of addresses", 500, _addresses(138)),
+    "large": ("230 KB each: products", 24, _products(234)),
+    "huge": ("3 MB each: products", 4, _products(3053)),
+    **EXTREMES,
+}

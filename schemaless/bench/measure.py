@@ -1,0 +1,460 @@
+"""The method: every contender on every document, its four stages timed apart, in interleaved rounds.
+
+A rehearsal comes first. It encodes and decodes each document by itself, compares what comes back, and notes sizes and
+refusals. Then each round goes through the documents in chunks of about a MB; with each chunk every contender has its
+turn before the next chunk begins, so that a machine that drifts hits all alike, and who begins changes from chunk to
+chunk. What is timed is the CPU time of this thread: others on the machine count only as far as they disturb caches and
+clocks, and ``Result.cpu_share`` says how much there was of them. The garbage collector is off meanwhile.
+
+Every decode of every round is compared with its document, outside of what is timed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from schemaless.bench.contenders import Absentee, Compressor, Serializer, compressors, serializers
+from schemaless.bench.corpora import Corpus
+from schemaless.bench.results import (
+    BASELINE,
+    Combination,
+    CorpusFacts,
+    Fidelity,
+    Result,
+    Spread,
+    article_of,
+    front_of,
+    spread_of,
+    this_machine,
+)
+from schemaless.bench.schema import schema_of
+from schemaless.bench.shapes import shape_of
+from schemaless.cell import JSONDocument
+from schemaless.codec.documents import identical
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.serializers import NotHeld
+from schemaless.errors import InvalidBody
+
+_CHUNK_BYTES: Final = 1 << 20
+_ns = time.thread_time_ns
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the rehearsal found about a serializer, or about a compressor behind it."""
+
+    exact: int = 0
+    order: int = 0
+    changed: int = 0
+    refused: set[int] = field(default_factory=set)
+    reasons: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def note(self, reason: str, place: int) -> None:
+        count, first = self.reasons.get(reason, (0, place + 1))
+        self.reasons[reason] = (count + 1, first)
+
+
+@dataclass(slots=True)
+class _Pair:
+    """A combination while it is measured."""
+
+    serializer: Serializer
+    compressor: Compressor
+    folds: Sequence[Compressor]
+    size_bytes: int = 0
+    failed: str = ""
+    compress_ns: list[int] = field(default_factory=list)
+    inflate_ns: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Entrant:
+    """A serializer with the compressors behind it, while it is measured."""
+
+    serializer: Serializer
+    pairs: list[_Pair]
+    tally: _Tally = field(default_factory=_Tally)
+    encode_ns: list[int] = field(default_factory=list)
+    decode_ns: list[int] = field(default_factory=list)
+
+
+class Benchmark:
+    """One corpus and everybody who competes on it.
+
+    Args:
+        corpus: the documents.
+        rounds: how many; more make the spread smaller.
+        only_serializers: names; None for all. The baseline always takes part.
+        only_compressors: names; None for all.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        rounds: int = 5,
+        only_serializers: Iterable[str] | None = None,
+        only_compressors: Iterable[str] | None = None,
+    ) -> None:
+        self._corpus = corpus
+        self._rounds_wanted = rounds
+        self._rounds = 0
+        self._absentees: list[Absentee] = []
+        self._schemas: dict[str, str] = {}
+        self._wall_ns = 0
+        self._cpu_ns = 0
+        self._text_bytes = [len(ENGINE.json.dumps(document)) for document in corpus.documents]
+        # Which half a document is in, by its row: a dictionary trained on one half is judged on the other.
+        self._folds = [zlib.crc32(row.encode("utf-8", "backslashreplace")) & 1 for row in corpus.rows]
+        self._chunks = _chunks(self._text_bytes, self._folds)
+        self._expected = [_packed(document) for document in corpus.documents]
+        self._entrants = self._enter(_wanted(only_serializers, 0), _wanted(only_compressors, 1))
+        self._baseline_bytes = [0] * len(corpus.documents)
+
+    @property
+    def steps(self) -> int:
+        """How many steps ``run`` reports."""
+        return (self._rounds_wanted + 1) * len(self._chunks) * len(self._entrants)
+
+    def run(self, on_step: Callable[[int], None] = lambda more: None) -> Result:
+        """Measure, and return what was found.
+
+        An interrupt after the first whole round ends it with the rounds that are whole.
+
+        Args:
+            on_step: is called with 1 after each step.
+
+        Raises:
+            KeyboardInterrupt: before there was anything to return.
+        """
+        began = datetime.now(UTC)
+        load = os.getloadavg()[0]
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            for chunk in self._chunks:
+                for entrant in self._entrants:
+                    self._rehearse(entrant, chunk)
+                    on_step(1)
+            try:
+                for number in range(self._rounds_wanted):
+                    self._round(number, on_step)
+            except KeyboardInterrupt:
+                if not self._rounds:
+                    raise
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        return self._result(began, (load, os.getloadavg()[0]))
+
+    # ---- who takes part
+
+    def _enter(
+        self, only_serializers: frozenset[str] | None, only_compressors: frozenset[str] | None
+    ) -> list[_Entrant]:
+        entrants: list[_Entrant] = []
+        behind: list[tuple[Compressor, Sequence[Compressor]]] = []
+        for compressor in compressors():
+            if only_compressors is not None and compressor.name not in only_compressors:
+                continue
+            if isinstance(compressor, Absentee):
+                self._absentees.append(compressor)
+            else:
+                behind.append((compressor, (compressor, compressor)))
+        for serializer in serializers(schema_of(shape_of(self._corpus.documents))):
+            if only_serializers is not None and serializer.name not in only_serializers:
+                continue
+            if isinstance(serializer, Absentee):
+                self._absentees.append(serializer)
+                continue
+            if serializer.schema:
+                self._schemas[serializer.schema[0]] = serializer.schema[1]
+            pairs = [
+                _Pair(serializer, compressor, folds)
+                for compressor, folds in behind
+                if compressor.store == serializer.store
+            ]
+            entrants.append(_Entrant(serializer, pairs))
+        return entrants
+
+    # ---- rehearsal
+
+    def _rehearse(self, entrant: _Entrant, chunk: list[int]) -> None:
+        serializer, tally = entrant.serializer, entrant.tally
+        for place in chunk:
+            document = self._corpus.documents[place]
+            try:
+                payload = serializer.encode(document)
+                decoded = serializer.decode(payload)
+            except Exception as refusal:  # noqa: BLE001 - each library has its own
+                tally.refused.add(place)
+                tally.note(_worded(refusal), place)
+                continue
+            if _same(decoded, document, self._expected[place]):
+                tally.exact += 1
+            else:
+                reason = difference(document, decoded)
+                if reason == KEY_ORDER:
+                    tally.order += 1
+                else:
+                    tally.changed += 1
+                tally.note(reason, place)
+            for pair in entrant.pairs:
+                if not pair.failed:
+                    self._rehearse_pair(pair, payload, place)
+
+    def _rehearse_pair(self, pair: _Pair, payload: Any, place: int) -> None:
+        compressor = pair.folds[self._folds[place]]
+        try:
+            stored = compressor.compress(payload)
+            same = compressor.inflate(stored) == payload
+        except Exception as refusal:  # noqa: BLE001 - each library has its own
+            pair.failed = f"document {place + 1}: {_worded(refusal)}"
+            return
+        if not same:
+            pair.failed = f"document {place + 1}: inflates to something else"
+            return
+        pair.size_bytes += len(stored)
+        if (pair.serializer.name, pair.compressor.name) == BASELINE and not pair.compressor.store:
+            self._baseline_bytes[place] = len(stored)
+
+    # ---- rounds
+
+    def _round(self, number: int, on_step: Callable[[int], None]) -> None:
+        encode_ns: Counter[str] = Counter()
+        decode_ns: Counter[str] = Counter()
+        compress_ns: Counter[tuple[str, str]] = Counter()
+        inflate_ns: Counter[tuple[str, str]] = Counter()
+        wall, cpu = time.perf_counter_ns(), _ns()
+        for turn, chunk in enumerate(self._chunks, number):
+            first = turn % len(self._entrants)
+            for entrant in (*self._entrants[first:], *self._entrants[:first]):
+                name, refused = entrant.serializer.name, entrant.tally.refused
+                places = [place for place in chunk if place not in refused] if refused else chunk
+                documents = [self._corpus.documents[place] for place in places]
+                encode, decode = entrant.serializer.encode, entrant.serializer.decode
+
+                start = _ns()
+                payloads = [encode(document) for document in documents]
+                encode_ns[name] += _ns() - start
+
+                for pair in entrant.pairs:
+                    if pair.failed:
+                        continue
+                    fold = pair.folds[self._folds[chunk[0]]]
+                    compress, inflate = fold.compress, fold.inflate
+                    key = (name, pair.compressor.name)
+
+                    start = _ns()
+                    stored = [compress(payload) for payload in payloads]
+                    middle = _ns()
+                    inflated = [inflate(body) for body in stored]
+                    inflate_ns[key] += _ns() - middle
+                    compress_ns[key] += middle - start
+
+                    if inflated != payloads:
+                        pair.failed = f"round {number + 1}: a document inflates to something else"
+                    del stored, inflated
+
+                start = _ns()
+                decoded = [decode(payload) for payload in payloads]
+                decode_ns[name] += _ns() - start
+
+                if not entrant.tally.changed and not entrant.tally.order:
+                    self._compare(entrant, places, decoded)
+                del payloads, decoded
+                on_step(1)
+        self._wall_ns += time.perf_counter_ns() - wall
+        self._cpu_ns += _ns() - cpu
+        self._rounds += 1
+        for entrant in self._entrants:
+            entrant.encode_ns.append(encode_ns[entrant.serializer.name])
+            entrant.decode_ns.append(decode_ns[entrant.serializer.name])
+            for pair in entrant.pairs:
+                key = (entrant.serializer.name, pair.compressor.name)
+                pair.compress_ns.append(compress_ns[key])
+                pair.inflate_ns.append(inflate_ns[key])
+
+    def _compare(self, entrant: _Entrant, places: list[int], decoded: list[JSONDocument]) -> None:
+        for place, one in zip(places, decoded, strict=True):
+            if not _same(one, self._corpus.documents[place], self._expected[place]):
+                entrant.tally.exact -= 1
+                entrant.tally.changed += 1
+                entrant.tally.note("another document than in the rehearsal", place)
+
+    # ---- results
+
+    def _result(self, began: datetime, load: tuple[float, float]) -> Result:
+        rounds = self._rounds
+        baseline_ms: list[float] = []
+        for entrant in self._entrants:
+            for pair in entrant.pairs:
+                if (entrant.serializer.name, pair.compressor.name) == BASELINE:
+                    baseline_ms = [sum(times) for times in _stages(entrant, pair, rounds)]
+        found, failed = [], {}
+        for entrant in self._entrants:
+            for pair in entrant.pairs:
+                combination = self._combination(entrant, pair, baseline_ms)
+                if pair.failed or not combination.size_bytes:
+                    reasons = "; ".join(combination.fidelity.reasons) or "nothing was left"
+                    failed[combination.name] = pair.failed or f"no document could be encoded: {reasons}"
+                else:
+                    found.append(combination)
+        front = front_of(found)
+        found = [replace(each, on_front=each.name in front) for each in found]
+        found.sort(key=lambda each: (each.fidelity.refused > 0, each.size_bytes))
+        sizes = sorted(self._text_bytes)
+        corpus = self._corpus
+        facts = CorpusFacts(
+            name=corpus.name,
+            about=corpus.about,
+            documents=len(sizes),
+            json_bytes=sum(sizes),
+            median_bytes=sizes[len(sizes) // 2],
+            largest_bytes=sizes[-1],
+            rows=len(set(corpus.rows)) if corpus.grouped else None,
+            sha256=corpus.sha256,
+        )
+        return Result(
+            corpus=facts,
+            machine=this_machine(),
+            measured_at=began.isoformat(timespec="seconds"),
+            rounds=rounds,
+            rounds_wanted=self._rounds_wanted,
+            cpu_share=self._cpu_ns / self._wall_ns if self._wall_ns else 1.0,
+            load=load,
+            combinations=found,
+            absentees=self._absentees,
+            failed=failed,
+            schemas=self._schemas,
+        )
+
+    def _combination(self, entrant: _Entrant, pair: _Pair, baseline_ms: list[float]) -> Combination:
+        tally = entrant.tally
+        rounds = _stages(entrant, pair, self._rounds)
+        encode, compress, inflate, decode = (spread_of(times) for times in zip(*rounds, strict=True))
+        writes = [times[0] + times[1] for times in rounds]
+        reads = [times[2] + times[3] for times in rounds]
+        factors = [sum(times) / base for times, base in zip(rounds, baseline_ms, strict=True) if base]
+        baseline_bytes = sum(self._baseline_bytes) - sum(self._baseline_bytes[place] for place in tally.refused)
+        time_factor: Spread | None = spread_of(factors) if factors and not tally.refused else None
+        return Combination(
+            serializer=entrant.serializer.name,
+            compressor=pair.compressor.name,
+            store=pair.compressor.store,
+            size_bytes=pair.size_bytes,
+            stages={"encode": encode, "compress": compress, "inflate": inflate, "decode": decode},
+            write_ms=spread_of(writes),
+            read_ms=spread_of(reads),
+            total_ms=spread_of([sum(times) for times in rounds]),
+            size_factor=pair.size_bytes / baseline_bytes if baseline_bytes else 0.0,
+            time_factor=time_factor,
+            write_cost=_ratio(writes, [times[0] for times in rounds]),
+            read_cost=_ratio(reads, [times[3] for times in rounds]),
+            fidelity=Fidelity(tally.exact, tally.order, tally.changed, len(tally.refused), dict(tally.reasons)),
+            article=article_of(entrant.serializer.name, pair.compressor.name),
+        )
+
+
+KEY_ORDER: Final = "the order of keys"
+
+
+def difference(document: JSONDocument, decoded: object) -> str:
+    """Return, in a few words that many documents share, what is not the same about what came back."""
+    if _in_model(decoded) and identical(document, decoded, key_order=False):
+        return KEY_ORDER
+    pairs: list[tuple[Any, Any]] = [(document, decoded)]
+    while pairs:
+        one, other = pairs.pop()
+        kind = type(one)
+        if kind is not type(other):
+            return f"{kind.__name__} comes back as {type(other).__name__}"
+        if kind is dict:
+            if one.keys() != other.keys():
+                return "a key is missing" if one.keys() - other.keys() else "a key is added"
+            pairs.extend((value, other[key]) for key, value in one.items())
+        elif kind is list:
+            if len(one) != len(other):
+                return "a list comes back longer or shorter"
+            pairs.extend(zip(one, other, strict=True))
+        elif not identical(one, other):
+            return f"{kind.__name__} comes back with another value"
+    return "it comes back different"
+
+
+def _in_model(value: object) -> bool:
+    try:
+        ENGINE.json.dumps(value)
+    except InvalidBody:
+        return False
+    return True
+
+
+def _packed(document: JSONDocument) -> bytes | None:
+    try:
+        return ENGINE.msgpack.dumps(document)
+    except (NotHeld, InvalidBody):
+        return None
+
+
+def _same(decoded: object, document: JSONDocument, expected: bytes | None) -> bool:
+    """Whether what came back is the document: the same MessagePack bytes, or the same values where it has none."""
+    if expected is not None:
+        return _packed(decoded) == expected
+    return _in_model(decoded) and identical(document, decoded)
+
+
+def _worded(refusal: Exception) -> str:
+    """Return a refusal in a line that documents share: without values, which differ."""
+    text = " ".join(str(refusal).split()) or type(refusal).__name__
+    return f"{type(refusal).__name__}: {text[:100]}{'...' if len(text) > 100 else ''}"
+
+
+def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
+    """Return the places of the documents in chunks of about a MB, each of one half."""
+    chunks = []
+    for half in (0, 1):
+        chunk: list[int] = []
+        filled = 0
+        for place, size in enumerate(sizes):
+            if folds[place] != half:
+                continue
+            chunk.append(place)
+            filled += size
+            if filled >= _CHUNK_BYTES:
+                chunks.append(chunk)
+                chunk, filled = [], 0
+        if chunk:
+            chunks.append(chunk)
+    return chunks
+
+
+def _wanted(names: Iterable[str] | None, part: int) -> frozenset[str] | None:
+    return None if names is None else frozenset((*names, BASELINE[part]))
+
+
+def _stages(entrant: _Entrant, pair: _Pair, rounds: int) -> list[tuple[float, float, float, float]]:
+    """Return the times of each round in ms, in the order of ``STAGES``."""
+    return [
+        (
+            entrant.encode_ns[number] / 1e6,
+            pair.compress_ns[number] / 1e6,
+            pair.inflate_ns[number] / 1e6,
+            entrant.decode_ns[number] / 1e6,
+        )
+        for number in range(rounds)
+    ]
+
+
+def _ratio(over: list[float], under: list[float]) -> float:
+    ratios = [one / other for one, other in zip(over, under, strict=True) if other]
+    return spread_of(ratios).mid if ratios else 1.0
