@@ -34,6 +34,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "migrate": ("schemaless.cli.migrate", "migrate", "Re-encode bodies in place."),
     "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
     "capacity": ("schemaless.cli.capacity", "capacity", "How long the disks last."),
+    "bench": ("schemaless.cli.bench", "bench", "Which codec, on your own documents."),
     "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
 }
 

@@ -1,0 +1,83 @@
+"""What the pages of reports share: the frame, its style, tables. No script, no network, light and dark, any width, paper.
+
+Whatever comes from outside goes through ``html.escape``; figures stand in tables as well as in pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d5dae0; --card: #f5f7f9;
+  --accent: #2f6fb7; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8ebef; --soft: #a2abb8; --paper: #14171b; --line: #363d47;
+  --card: #1d2127; --accent: #63a4ee; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.35rem; line-height: 1.3; margin: 0 0 .2rem; }
+h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; }
+p { margin: .4rem 0; }
+.soft { color: var(--soft); font-size: .875rem; overflow-wrap: anywhere; }
+.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem; margin: 1.2rem 0; }
+.answer { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem .9rem; }
+.answer b { display: block; font-size: 1.3rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; min-width: 5rem; }
+thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
+tr.front td { color: var(--accent); font-weight: 600; }
+dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; overflow-wrap: anywhere; }
+details { margin: .6rem 0; } summary { cursor: pointer; }
+@media print { body { max-width: none; padding: 0; font-size: 11pt; } section { break-inside: avoid; }
+  section.long { break-inside: auto; } .wide { overflow: visible; } details > * { display: block; } }
+"""
+
+
+def page(title: str, below: str, sections: Iterable[str], *, style: str = "") -> str:
+    """Return a whole page.
+
+    Args:
+        title: its heading.
+        below: a line below that.
+        sections: HTML of each; empty ones are left out.
+        style: rules of its own, behind ``STYLE``.
+    """
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        f'<h1>{escape(title)}</h1>\n<p class="soft">{escape(below)}</p>\n'
+        + "\n".join(filter(None, sections))
+        + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def section(title: str, content: str, *, long: bool = False) -> str:
+    """Return a section; a long one may be broken on paper."""
+    return f"<section{' class=long' if long else ''}><h2>{escape(title)}</h2>{content}</section>"
+
+
+def answers(boxes: Iterable[tuple[str, str]]) -> str:
+    """Return boxes, each of something short and large with something longer and small below it."""
+    inner = "".join(f'<div class="answer"><b>{escape(big)}</b>{escape(small)}</div>' for big, small in boxes)
+    return f'<div class="answers">{inner}</div>'
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, front: Iterable[int] = ()) -> str:
+    """Return a table that scrolls by itself where it is too wide; rows with a number in ``front`` stand out."""
+    marked = frozenset(front)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    body = "".join(
+        f"<tr{' class=front' if number in marked else ''}>{''.join(f'<td>{escape(value)}</td>' for value in row)}</tr>"
+        for number, row in enumerate(rows)
+    )
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def terms(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return a list of terms and what they mean."""
+    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in pairs) + "</dl>"
