@@ -1,4 +1,4 @@
-"""What the pages of reports share: the frame, its style, tables. No script, no network, light and dark, any width, paper.
+"""What pages of reports share: the frame, its style, tables. No script, no network, light and dark, any width, paper.
 
 Whatever comes from outside goes through ``html.escape``; figures stand in tables as well as in pictures.
 """
