@@ -8,6 +8,7 @@ bytes of the rest, which are known better.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.mysql import statements
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample
+from schemaless.store.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, student_t
 from schemaless.store.shards import ReadFrom
 from schemaless.store.sizing import content_values, rebuilt_files
 
@@ -31,6 +32,9 @@ _DESCENT_PAGES: Final = 3
 
 _DECODED: Final = 2
 """Bodies of each column and codec in a window that are fetched and decoded."""
+
+_PARTS: Final = ("bytes", "json", "bytes2", "both", "json2")
+"""Sums over those: body bytes, bytes of JSON text, and their squares and product."""
 
 _LONGEST_DECODED_BYTES: Final = 1 << 20
 
@@ -71,10 +75,12 @@ class Taken:
 
     Attributes:
         sample: values by window: ``("cells", column_name, codec)``, ``bytes``, ``pages`` and ``json`` likewise,
-            ``("day", column_name, day)`` cells and ``("day bytes", ...)``, ``("future",)`` and ``("damaged",)`` cells.
+            ``("day", column_name, day)`` cells and ``("day bytes", ...)``, ``("future",)`` and ``("damaged",)`` cells,
+            ``("timed",)`` those that are of no future, and ``("at",)`` the sum of their times.
         moments: of every row that was read.
         rows_read: rows that the server was asked for.
         pages_read: what those take of its table.
+        json_halves: of a sample that is exact, half the interval of the JSON text by column and codec.
         undecoded: columns and codecs of which no body could be decoded, so that their JSON text is a guess.
     """
 
@@ -83,6 +89,7 @@ class Taken:
     moments: list[Moment]
     rows_read: int
     pages_read: float
+    json_halves: dict[tuple[str, str], float]
     undecoded: list[tuple[str, str]]
 
     def groups(self) -> list[Group]:
@@ -101,10 +108,15 @@ class Taken:
                 cells=self.sample.count(("cells", column, codec)),
                 body_bytes=self.sample.total(("bytes", column, codec)),
                 allocated_bytes=self.sample.total(("pages", column, codec)).times(page_bytes),
-                json_bytes=self.sample.total(("json", column, codec)),
+                json_bytes=self._json_bytes(column, codec),
             )
             for column, codec in names
         ]
+
+    def _json_bytes(self, column: str, codec: str) -> Estimate:
+        known = self.sample.total(("json", column, codec))
+        half = self.json_halves.get((column, codec), 0.0)
+        return Estimate(max(0.0, known.low - half), known.mid, known.high + half)
 
     def file_bytes(self) -> Estimate:
         """Return what the files would take, were they rebuilt now."""
@@ -123,9 +135,9 @@ def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime)
     """
     reader = _Reader(store, part, random.Random(~seed), now)  # noqa: S311 - nothing secret
     taken = sample(store.shards, list(part.shards), reader.measure, seed=seed, bounds=bounds, read_from=part.read_from)
-    taken, undecoded = _with_json(taken)
+    taken, halves, undecoded = _with_json(taken)
     pages = sum(found.pages for found in taken.measured)
-    return Taken(part, taken, reader.moments, reader.rows_read, pages, undecoded)
+    return Taken(part, taken, reader.moments, reader.rows_read, pages, halves, undecoded)
 
 
 @dataclass(slots=True)
@@ -163,6 +175,8 @@ class _Reader:
                 day = created_at[:10]
                 values["day", column, day] += 1
                 values["day bytes", column, day] += length
+                values["at",] += at
+                values["timed",] += 1
             rows += 1
             body_bytes += length
         content = packer.content()
@@ -197,8 +211,11 @@ class _Reader:
             except (CorruptBody, BodyTooLarge, VerificationFailed):
                 values["damaged",] += 1
                 continue
-            values["decoded bytes", *name] += len(body)
-            values["decoded json", *name] += text_bytes
+            values["decoded", *name] += 1
+            length = len(body)
+            sums = (length, text_bytes, length**2, length * text_bytes, text_bytes**2)
+            for part, value in zip(_PARTS, sums, strict=True):
+                values[f"decoded {part}", *name] += value
 
 
 def _codec(head: bytes, body_bytes: int) -> str:
@@ -208,32 +225,80 @@ def _codec(head: bytes, body_bytes: int) -> str:
         return UNREADABLE
 
 
-def _with_json(taken: Sample) -> tuple[Sample, list[tuple[str, str]]]:
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """JSON text of a column in a codec, by what its body takes: ``base + slope * body_bytes``.
+
+    Attributes:
+        spread: the variance about it.
+        degrees: of freedom.
+    """
+
+    base: float
+    slope: float
+    spread: float = 0.0
+    degrees: float = 3.0
+
+
+_AS_STORED: Final = _Line(0.0, 1.0)
+
+
+def _line(taken: Sample, name: tuple[str, str]) -> _Line | None:
+    """Return the line through the bodies that were decoded, each with the weight of those it was drawn from."""
+    sums = [0.0] * 6
+    count = 0.0
+    for window, found in zip(taken.windows, taken.measured, strict=True):
+        decoded = found.values.get(("decoded", *name), 0.0)
+        if decoded:
+            times = window.weight * found.values["cells", *name] / decoded
+            parts = [decoded, *(found.values[f"decoded {part}", *name] for part in _PARTS)]
+            sums = [total + times * part for total, part in zip(sums, parts, strict=True)]
+            count += decoded
+    if not count:
+        return None
+    weight, bodies, texts, bodies2, both, texts2 = sums
+    variance = bodies2 - bodies**2 / weight
+    # Bodies that are all of about one length have no slope to tell: in proportion then.
+    if count > 2 and variance > 1e-6 * bodies2:
+        slope = (both - bodies * texts / weight) / variance
+        base = (texts - slope * bodies) / weight
+    else:
+        base, slope = 0.0, texts / bodies
+    left = (
+        texts2 - 2 * (base * texts + slope * both) + base**2 * weight + 2 * base * slope * bodies + slope**2 * bodies2
+    )
+    return _Line(base, slope, max(0.0, left) / weight * count / max(1.0, count - 2), max(3.0, count - 2))
+
+
+def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], list[tuple[str, str]]]:
     """Return a sample with the bytes of JSON text in each window.
 
-    By a ratio to body bytes, and with each window's own deviation from it, as far as some of its bodies tell: the total
-    is that of the ratio, and the interval holds both errors.
+    By a line over body bytes, and with each window's own deviation from it, as far as the bodies that were decoded
+    tell: whatever the line, the total is not biased, and its interval holds both errors. Where all windows are read,
+    that of the line is left: half of it comes second. Third, columns and codecs of which no body could be decoded.
 
     Source: Särndal, Swensson, Wretman, Model Assisted Survey Sampling, chapter 9 (two-phase regression estimator).
     """
     undecoded: list[tuple[str, str]] = []
+    halves: dict[tuple[str, str], float] = {}
     more: list[dict[Key, float]] = [dict(found.values) for found in taken.measured]
     for _, column, codec in taken.found("bytes"):
         name = column, codec
-        ratio = 1.0
-        if codec not in (LEGACY.name, UNREADABLE):
-            known = taken.ratio([("decoded json", *name)], [("decoded bytes", *name)])
-            if known is None:
-                undecoded.append(name)
-            else:
-                ratio = known.mid
+        line = _AS_STORED if codec in (LEGACY.name, UNREADABLE) else _line(taken, name)
+        if line is None:
+            undecoded.append(name)
+            line = _AS_STORED
+        variance = 0.0
         for values in more:
-            if ("bytes", *name) not in values:
+            cells, decoded = values.get(("cells", *name), 0.0), values.get(("decoded", *name), 0.0)
+            if not cells:
                 continue
-            body_bytes, decoded = values["bytes", *name], values.get(("decoded bytes", *name), 0.0)
-            values["json", *name] = ratio * body_bytes
+            values["json", *name] = line.base * cells + line.slope * values["bytes", *name]
             if decoded:
-                deviation = values["decoded json", *name] - ratio * decoded
-                values["json", *name] += body_bytes / decoded * deviation
+                of_them = line.base * decoded + line.slope * values["decoded bytes", *name]
+                values["json", *name] += cells / decoded * (values["decoded json", *name] - of_them)
+                variance += line.spread * cells * (cells / decoded - 1)
+        if taken.exact:
+            halves[name] = student_t((1 + taken.level) / 2, line.degrees) * math.sqrt(variance)
     measured = [found._replace(values=values) for found, values in zip(taken.measured, more, strict=True)]
-    return Sample(taken.windows, measured, taken.tiles, taken.ids, taken.seed, taken.level), undecoded
+    return Sample(taken.windows, measured, taken.tiles, taken.ids, taken.seed, taken.level), halves, undecoded

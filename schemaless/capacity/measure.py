@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Final
 
+from schemaless.capacity.days import grow
 from schemaless.capacity.groups import Part, Taken, take
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Measurement, added
 from schemaless.cluster.topology import Cluster
@@ -36,7 +37,7 @@ class MeasureBounds:
         parts: as many shards are each measured on their own; of more, those of a cluster together.
     """
 
-    windows: int = 512
+    windows: int = 1_024
     window_rows: int = 24
     pages: int = 16_384
     whole_rows: int = 8_192
@@ -119,7 +120,7 @@ def measure(
         growth=tuple(growth for each in found for growth in each.growth),
         clusters=tuple(each.space for each in found),
         notes=tuple(_notes(found)),
-        rows_read=sum(each.rows_read for each in taken),
+        rows_read=sum(each.rows_read for each in found) + sum(each.rows_read for each in taken),
         pages_read=round(sum(each.pages_read for each in taken)),
         seconds=time.monotonic() - started,
         seed=seed,
@@ -132,6 +133,7 @@ class _ClusterTaken:
     taken: list[Taken]
     growth: list[DailyGrowth]
     notes: list[str]
+    rows_read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,8 @@ class _Work:
             overhead_bytes=Estimate(*between),
         )
         space = self._with_disk(space, disk_space_of(pool, databases[0]))
-        return _ClusterTaken(space, taken, _sampled_growth(cluster.name, taken, self.now.date()), notes)
+        growth = grow(self.store, cluster.name, taken, self.seed, self.now)
+        return _ClusterTaken(space, taken, growth.days, [*notes, *growth.notes], growth.rows_read)
 
     def _with_disk(self, space: ClusterSpace, shown: DiskSpace | None) -> ClusterSpace:
         if shown is not None:
@@ -200,24 +203,6 @@ class _Work:
         if given is None:
             return space
         return replace(space, disk_bytes=given.disk_bytes, free_bytes=given.free_bytes, disk_from="flag")
-
-
-def _sampled_growth(cluster: str, taken: Sequence[Taken], today: date) -> list[DailyGrowth]:
-    """Return what came in on each day, by the created_at of the cells in the sample."""
-    days = sorted({(column, day) for each in taken for _, column, day in each.sample.found("day")})
-    first = min((day for _, day in days), default="")
-    return [
-        DailyGrowth(
-            day=date.fromisoformat(day),
-            cluster=cluster,
-            column_name=column,
-            cells=added(each.sample.count(("day", column, day)) for each in taken),
-            body_bytes=added(each.sample.total(("day bytes", column, day)) for each in taken),
-            method="sample",
-            complete=first < day < today.isoformat(),
-        )
-        for column, day in days
-    ]
 
 
 def _notes(found: Sequence[_ClusterTaken]) -> list[str]:

@@ -17,8 +17,9 @@ from schemaless.store.sampling import LEVEL, Estimate
 UNREADABLE: Final = "unreadable"
 """Stands for the codec of a body whose first bytes name none."""
 
-Method = Literal["search", "sample"]
-"""How a day's cells were found: between its ends along added_id, or by the created_at of the cells in the sample."""
+Method = Literal["count", "search", "sample"]
+"""How a day's cells were found: all cells were read; between its ends along added_id; or, where created_at does not
+follow added_id, by the created_at of the cells in the sample."""
 
 # stored; raised where older measurements cannot be read as they are any more
 JSON_FORMAT: Final = 1

@@ -329,12 +329,19 @@ def select_moments(database: str, places: Iterable[int], rows: int) -> bytes:
     return b" UNION ALL ".join(parts)
 
 
-def select_columns(database: str, after: int, up_to: int) -> bytes:
-    """Select column_name and created_at of the rows with ``after < added_id <= up_to``; touches no body."""
-    return b"SELECT column_name, %b FROM %b WHERE %b ORDER BY added_id" % (
-        _CREATED_AT,
-        _by_id(database),
-        _range(after, up_to),
+def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:
+    """Count cells by column_name in stretches of added_ids, of one server's shards; touches no body.
+
+    Args:
+        parts: ``(database, after, up_to)``: the rows with ``after < added_id <= up_to``.
+
+    Returns:
+        A statement whose rows are the position in ``parts``, column_name, and how many.
+    """
+    return b" UNION ALL ".join(
+        b"(SELECT %d, column_name, COUNT(*) FROM %b WHERE %b GROUP BY column_name)"
+        % (position, _by_id(database), _range(after, up_to))
+        for position, (database, after, up_to) in enumerate(parts)
     )
 
 

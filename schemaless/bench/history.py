@@ -1,0 +1,193 @@
+"""A history of writes, made up and seeded: growth, weekdays, noise, columns, gaps among added_ids that go with size.
+
+For benchmarks, demonstrations and tests of what is measured over months: real documents have no such history. Cells are
+written with their own added_id and created_at, which no application does.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Final, NamedTuple
+
+from schemaless.cell import row_key_for
+from schemaless.cluster.placement import shard_for
+from schemaless.codec.envelope import encode_body
+from schemaless.codec.registry import codec_named
+from schemaless.mysql.statements import blob
+from schemaless.store.datastore import Datastore
+
+_WORDS: Final = (
+    *("accepted", "airport", "bay", "bridge", "car", "city", "driver", "east", "fare", "for", "from", "left", "meters"),
+    *(
+        "north",
+        "of",
+        "on",
+        "pickup",
+        "rider",
+        "right",
+        "south",
+        "stop",
+        "street",
+        "the",
+        "to",
+        "trip",
+        "uptown",
+        "west",
+    ),
+)
+_ROWS: Final = 400
+"""In one INSERT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column, and how it is written.
+
+    Attributes:
+        name: of the column.
+        cells_per_day: on a weekday of the first week.
+        text_bytes: of the documents as JSON text: the median.
+        spread: of their logarithm.
+        weekend_share: of a weekday's cells, on Saturday and Sunday.
+        codec: what bodies are stored in.
+        legacy_days: before that, so many first days are bare JSON text.
+    """
+
+    name: str
+    cells_per_day: float
+    text_bytes: float
+    spread: float = 0.6
+    weekend_share: float = 1.0
+    codec: str = "msgpack+zlib"
+    legacy_days: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What to make up.
+
+    Attributes:
+        seed: the same one gives the same history.
+        days: how many, before ``until``.
+        until: the first day without cells, UTC.
+        columns: what is written.
+        growth_per_day: share by which each day has more than the one before.
+        noise: of a day's cells, as the standard deviation of their logarithm.
+        gap_bytes: so many body bytes leave one added_id unused behind them; 0 for no gaps.
+    """
+
+    seed: int
+    days: int
+    until: date
+    columns: tuple[Column, ...]
+    growth_per_day: float = 0.004
+    noise: float = 0.05
+    gap_bytes: int = 100
+
+
+class Made(NamedTuple):
+    """A cell that was made up.
+
+    Attributes:
+        text_bytes: its document as JSON text.
+    """
+
+    shard: int
+    added_id: int
+    row_key: uuid.UUID
+    column_name: str
+    body: bytes
+    created_at: datetime
+    text_bytes: int
+
+
+def cells(history: History, shard_count: int) -> Iterator[Made]:
+    """Yield a history's cells in the order of their times."""
+    drawn = random.Random(history.seed)  # noqa: S311 - nothing secret
+    text = " ".join(drawn.choices(_WORDS, k=40_000))
+    last_ids = [0] * shard_count
+    codecs = {column.name: codec_named(column.codec) for column in history.columns}
+    count = 0
+    for number in range(history.days):
+        day = history.until - timedelta(days=history.days - number)
+        midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        coming: list[tuple[float, Column]] = []
+        for column in history.columns:
+            expected = column.cells_per_day * (1 + history.growth_per_day) ** number
+            expected *= column.weekend_share if day.weekday() >= 5 else 1.0
+            cells_today = round(expected * math.exp(drawn.gauss(0.0, history.noise)))
+            # More by day than by night.
+            coming += [(_hour(drawn) * 3600, column) for _ in range(cells_today)]
+        for second, column in sorted(coming, key=lambda each: each[0]):
+            count += 1
+            size = int(column.text_bytes * math.exp(drawn.gauss(0.0, column.spread)))
+            begin = drawn.randrange(0, len(text) // 2)
+            document = {"number": count, "fare": round(drawn.random() * 90, 2), "note": text[begin : begin + size]}
+            legacy = number < column.legacy_days
+            body = encode_body(document, codec_named("legacy") if legacy else codecs[column.name])
+            row_key = row_key_for(f"{history.seed} {count}")
+            shard = shard_for(row_key.bytes, shard_count)
+            last_ids[shard] += 1
+            yield Made(
+                shard,
+                last_ids[shard],
+                row_key,
+                column.name,
+                body,
+                midnight + timedelta(seconds=second),
+                len(body) if legacy else _text_bytes(document),
+            )
+            if history.gap_bytes:
+                last_ids[shard] += len(body) // history.gap_bytes
+
+
+def write(store: Datastore, history: History) -> int:
+    """Write a history into an empty datastore; return how many cells it has.
+
+    Raises:
+        ServerError: a server cannot be reached, or refuses.
+    """
+    waiting: defaultdict[int, list[Made]] = defaultdict(list)
+    count = 0
+    for made in cells(history, store.shard_count):
+        count += 1
+        waiting[made.shard].append(made)
+        if len(waiting[made.shard]) == _ROWS:
+            _insert(store, waiting.pop(made.shard))
+    for rest in waiting.values():
+        _insert(store, rest)
+    return count
+
+
+def _insert(store: Datastore, made: list[Made]) -> None:
+    values = b",".join(
+        b"(%d,x'%b','%b',1,%b,'%b')"
+        % (
+            each.added_id,
+            each.row_key.hex.encode(),
+            each.column_name.encode(),
+            blob(each.body),
+            each.created_at.replace(tzinfo=None).isoformat(" ").encode(),
+        )
+        for each in made
+    )
+    shard = made[0].shard
+    table = b"`%b`.cell" % store.shards.database(shard).encode()
+    store.shards.execute(
+        shard,
+        b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (table, values),
+    )
+
+
+def _hour(drawn: random.Random) -> float:
+    return min(23.999, max(0.0, drawn.triangular(0, 24, 15)))
+
+
+def _text_bytes(document: object) -> int:
+    return len(encode_body(document, codec_named("legacy")))

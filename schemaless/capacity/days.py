@@ -1,0 +1,494 @@
+"""Growth by day (UTC): where days begin among the added_ids of a shard, and how many cells lie between.
+
+Where created_at follows added_id, the ends of days are searched for: a few single rows are looked at for each day,
+until its end is known as well as its cells have to be. Between two ends some windows are counted, which touches no
+body. What a body takes comes from the windows of the sample that lie nearest in time.
+
+Where created_at does not follow added_id (imported history, clocks that jump), cells of one day lie anywhere. Then only
+the sample tells, by the created_at of its cells, and intervals are wide. A few that are out of order do no harm: a
+place is judged by the middle one of five neighbours there.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from statistics import median
+from typing import Final, NamedTuple
+
+from schemaless.capacity.groups import Taken
+from schemaless.capacity.measurement import DailyGrowth, Method, added
+from schemaless.mysql import statements
+from schemaless.store.datastore import Datastore
+from schemaless.store.sampling import LEVEL, Estimate, Span, draw, id_spans, poisson_bounds, student_t, tile_count
+from schemaless.store.shards import ReadFrom
+
+MOST_DAYS: Final = 400
+"""Days of history that are looked at, the latest ones."""
+
+_TOLERATED_S: Final = 600.0
+"""By how much a cell may be older than one before it: transactions that last, and clocks that are set."""
+
+_FEW_INVERTED: Final = 0.01
+"""Of the cells in the sample: so many out of order still leave days to be searched for."""
+
+_NEIGHBOURS: Final = 5
+_MOST_SHARDS: Final = 16
+"""Of a cluster, in which days are searched for; of more, so many at random."""
+
+_ROUNDS: Final = 7
+_PLACES: Final = 64
+"""In one statement."""
+
+_DAY_SHARE: Final = 0.01
+"""Of an average day: how well its end is to be known, over all shards together."""
+
+_ALL: Final = 1 << 30
+_DAY_WINDOWS: Final = 8
+_DAY_WINDOW_ROWS: Final = 48
+_SCATTER_DAYS: Final = 10
+"""Before and behind a day, which together tell how much its windows differ."""
+
+_NEAREST: Final = 32
+"""Windows of the sample that tell what a body of a day takes."""
+
+_FEW: Final = 30
+_DAY_S: Final = 86_400
+
+
+class Probe(NamedTuple):
+    """A row that was looked at: the first one from ``place`` on, and when it was stored, in seconds since 1970."""
+
+    place: int
+    added_id: int
+    at: float
+
+
+Ask = Callable[[Sequence[int]], list[Probe]]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a day begins in a shard: the last added_id before it, from ``low`` to ``high``, and most likely ``mid``."""
+
+    low: int
+    mid: float
+    high: int
+
+    @property
+    def variance(self) -> float:
+        """Of its place, as it is equally likely everywhere in between."""
+        return (self.high - self.low) ** 2 / 12
+
+
+@dataclass(slots=True)
+class Growth:
+    """What came in day by day in a cluster.
+
+    Attributes:
+        days: in the order of column_name and day.
+        notes: what a reader has to know.
+        rows_read: rows that the servers were asked for.
+    """
+
+    days: list[DailyGrowth] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    rows_read: int = 0
+
+
+def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now: datetime) -> Growth:
+    """Find out what came in day by day in a cluster, which was sampled just before.
+
+    Raises:
+        ServerError: its server cannot be reached.
+    """
+    if not any(each.sample.windows for each in taken):
+        return Growth()
+    future = sum(each.sample.count(("future",)).mid for each in taken)
+    notes = []
+    if future:
+        notes.append(
+            f"{cluster}: about {future:,.0f} cells have a created_at after now ({now:%Y-%m-%d %H:%M} UTC), by a clock "
+            "that was wrong; they are in no day"
+        )
+    if all(each.sample.exact for each in taken):
+        return Growth(_by_created_at(cluster, taken, now.date(), "count"), notes)
+    points: defaultdict[int, list[Probe]] = defaultdict(list)
+    for each in taken:
+        for shard, added_id, at in each.moments:
+            points[shard].append(Probe(added_id, added_id, at))
+    share = _inverted_share(points.values())
+    if share <= _FEW_INVERTED:
+        search = _Search(store, taken, random.Random(~seed), now)  # noqa: S311 - nothing secret
+        search.neighbours = _NEIGHBOURS if share else 1
+        ends = search.ends()
+        share = max(share, _inverted_share(search.probes.values()))
+        if share <= _FEW_INVERTED:
+            if share:
+                notes.append(
+                    f"{cluster}: of the cells looked at, {share:.2%} are out of order, by a clock that jumped or by an "
+                    "import; they count for the day among whose cells they lie"
+                )
+            return Growth(search.growth(cluster, ends), notes, search.rows_read)
+    notes.append(
+        f"{cluster}: created_at does not follow added_id ({share:.1%} of the cells looked at are out of order: "
+        "imported history, or clocks that jump), so its days are estimated from the sample, with wide intervals"
+    )
+    return Growth(_by_created_at(cluster, taken, now.date(), "sample"), notes)
+
+
+def in_order(points: Iterable[Probe]) -> list[Probe]:
+    """Return the most points, in the order of added_id, of which none is older than the one before."""
+    ordered = sorted(points, key=lambda point: (point.added_id, point.place))
+    tails: list[float] = []
+    last: list[int] = []
+    before: list[int | None] = []
+    for number, point in enumerate(ordered):
+        position = bisect_right(tails, point.at)
+        before.append(last[position - 1] if position else None)
+        if position == len(tails):
+            tails.append(point.at)
+            last.append(number)
+        else:
+            tails[position], last[position] = point.at, number
+    chain: list[Probe] = []
+    step = last[-1] if last else None
+    while step is not None:
+        chain.append(ordered[step])
+        step = before[step]
+    return chain[::-1]
+
+
+def inverted(points: Sequence[Probe]) -> int:
+    """Return how many points are out of order by more than clocks and transactions explain.
+
+    >>> inverted([Probe(1, 1, 0.0), Probe(2, 2, 9e9), Probe(3, 3, 500.0), Probe(4, 4, 400.0), Probe(5, 5, 600.0)])
+    1
+    """
+    chain = in_order(points)
+    ids, times = [each.added_id for each in chain], [each.at for each in chain]
+    count = 0
+    for point in points:
+        behind = bisect_right(ids, point.added_id)
+        late = behind > 0 and point.at < times[behind - 1] - _TOLERATED_S
+        early = bisect_left(ids, point.added_id)
+        count += late or (early < len(ids) and point.at > times[early] + _TOLERATED_S)
+    return count
+
+
+def _inverted_share(shards: Iterable[Sequence[Probe]]) -> float:
+    found = [(inverted(points), len(points)) for points in shards]
+    return sum(out for out, _ in found) / max(1, sum(count for _, count in found))
+
+
+def search(ask: Ask, span: Span, midnights: Sequence[float], tolerated_ids: float) -> tuple[list[End], list[Probe]]:
+    """Find the last added_id before each midnight.
+
+    By interpolation, one place on each side of where it should be: as a day's cells come more or less evenly, each
+    round leaves a small part of what was left.
+
+    Args:
+        ask: looks at rows.
+        span: of the shard.
+        midnights: rising, in seconds since 1970.
+        tolerated_ids: how far the two may lie apart that are known to be before and behind.
+
+    Returns:
+        One end for each midnight, and every row that was looked at.
+    """
+    ids = span.high - span.low
+    count = min(len(midnights), ids)
+    probes = ask(sorted({span.low, span.high, *(span.low + ids * step // (count + 1) for step in range(1, count + 1))}))
+    for turn in range(_ROUNDS):
+        ends = _bracketed(in_order(probes), span, midnights)
+        places: set[int] = set()
+        for end in ends:
+            width = end.high - end.low
+            if width <= tolerated_ids:
+                continue
+            reach = max(1.0, width * (0.08 if turn < 3 else 0.25))
+            for place in (math.floor(end.mid - reach), math.ceil(end.mid + reach)):
+                places.add(min(max(place, end.low + 1), end.high))
+        places -= {probe.place for probe in probes}
+        if not places:
+            break
+        probes += ask(sorted(places))
+    return _bracketed(in_order(probes), span, midnights), probes
+
+
+def _bracketed(chain: Sequence[Probe], span: Span, midnights: Sequence[float]) -> list[End]:
+    times = [probe.at for probe in chain]
+    ends = []
+    for midnight in midnights:
+        position = bisect_left(times, midnight)
+        before = chain[position - 1] if position else None
+        behind = chain[position] if position < len(chain) else None
+        low = span.low - 1 if before is None else before.added_id
+        high = max(low, span.high if behind is None else behind.place - 1)
+        share = 0.5
+        if before is not None and behind is not None and behind.at > before.at:
+            share = (midnight - before.at) / (behind.at - before.at)
+        ends.append(End(low, low + share * (high - low), high))
+    return ends
+
+
+class _Search:
+    """Searches a cluster's shards for the ends of days, and counts between them."""
+
+    def __init__(self, store: Datastore, taken: Sequence[Taken], randomly: random.Random, now: datetime) -> None:
+        self._store = store
+        self._taken = taken
+        self._random = randomly
+        self._read_from: ReadFrom = taken[0].part.read_from
+        numbers = [shard for each in taken for shard in each.part.shards]
+        self._spans = id_spans(store.shards, numbers, read_from=self._read_from)
+        chosen = self._spans
+        if len(chosen) > _MOST_SHARDS:
+            chosen = sorted(randomly.sample(chosen, _MOST_SHARDS))
+        self._chosen = chosen
+        cells = sum(each.sample.total(*each.sample.found("cells")).mid for each in taken)
+        self._rows_per_id = max(1e-9, cells / sum(each.sample.ids for each in taken))
+        self._now = now
+        self.days: list[date] = []
+        self.neighbours = 1
+        self.probes: dict[int, list[Probe]] = {}
+        self.rows_read = 0
+
+    def ends(self) -> dict[int, list[End]]:
+        """Return the beginning of each day, and of the one after the last, in each shard that is searched."""
+        first = min(
+            probe.at
+            for span in self._chosen
+            for probe in self._ask(span.shard, [span.low, (span.low + span.high) // 2])
+        )
+        today = self._now.date()
+        oldest = max(datetime.fromtimestamp(first, UTC).date(), today - timedelta(days=MOST_DAYS - 1))
+        self.days = [oldest + timedelta(days=number) for number in range((today - oldest).days + 1)]
+        midnights = [
+            datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+            for day in (*self.days, today + timedelta(days=1))
+        ]
+        found = {}
+        for span in self._chosen:
+            a_day = (span.high - span.low + 1) / max(1, len(self.days))
+            tolerated_ids = a_day * _DAY_SHARE * math.sqrt(len(self._chosen))
+            ends, self.probes[span.shard] = search(
+                lambda places, shard=span.shard: self._ask(shard, places),  # type: ignore[misc]
+                span,
+                midnights,
+                tolerated_ids,
+            )
+            found[span.shard] = ends
+        return found
+
+    def _ask(self, shard: int, places: Sequence[int]) -> list[Probe]:
+        database = self._store.shards.database(shard)
+        probes = []
+        for start in range(0, len(places), _PLACES):
+            sql = statements.select_moments(database, places[start : start + _PLACES], self.neighbours)
+            rows: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+            for place, added_id, created_at in self._store.shards.rows(shard, sql, read_from=self._read_from):
+                rows[int(place)].append((int(added_id), datetime.fromisoformat(created_at).timestamp()))
+                self.rows_read += 1
+            for place, found in rows.items():
+                probes.append(Probe(place, min(found)[0], median([at for _, at in found])))
+        return probes
+
+    def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DailyGrowth]:
+        """Return what came in between the ends of days."""
+        counted = [self._count(ends, number) for number in range(len(self.days))]
+        columns = sorted({column for each in self._taken for _, column, _ in each.sample.found("cells")})
+        today = self._now.date()
+        found = []
+        for column in columns:
+            sizes = _Sizes(self._taken, column)
+            for number, (day, count) in enumerate(zip(self.days, counted, strict=True)):
+                about = counted[max(0, number - _SCATTER_DAYS) : number + _SCATTER_DAYS + 1]
+                cells = count.cells(column, *_scatter(about, column))
+                noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
+                complete = day < today and (day > self.days[0] or len(self.days) == MOST_DAYS)
+                found.append(DailyGrowth(day, cluster, column, cells, sizes.bytes_of(cells, noon), "search", complete))
+        return found
+
+    def _count(self, ends: dict[int, list[End]], number: int) -> _Counted:
+        """Count the cells of one day, or those in some windows of it."""
+        pieces: list[Span] = []
+        variance = slack = 0.0
+        by_shard: list[tuple[float, int]] = []
+        for span in self._chosen:
+            begin, end = ends[span.shard][number], ends[span.shard][number + 1]
+            after, up_to = round(begin.mid), round(end.mid)
+            variance += begin.variance + end.variance
+            slack += (begin.high - begin.low + end.high - end.low) / 4
+            by_shard.append((up_to - after, span.high - span.low + 1))
+            if up_to > after:
+                pieces += self._live(span.shard, after, up_to)
+        ids = _id_count(pieces)
+        all_ids, searched_ids = (
+            sum(each.high - each.low + 1 for each in spans) for spans in (self._spans, self._chosen)
+        )
+        times = all_ids / searched_ids
+        if len(self._chosen) < len(self._spans):
+            mean = sum(own for own, _ in by_shard) / searched_ids
+            spread = sum((own - mean * width) ** 2 for own, width in by_shard) / (len(by_shard) - 1)
+            variance += spread * len(by_shard) * (1 - len(self._chosen) / len(self._spans))
+        counted = _Counted(ids * times, variance * times**2, slack * times)
+        width = max(1, round(_DAY_WINDOW_ROWS / self._rows_per_id))
+        whole = tile_count(pieces, width) <= 2 * _DAY_WINDOWS
+        windows = draw(pieces, width, _ALL if whole else _DAY_WINDOWS, self._random.getrandbits(32))
+        if not windows:
+            return counted
+        parts = [(self._store.shards.database(each.shard), each.after, each.up_to) for each in windows]
+        counts: list[dict[str, int]] = [{} for _ in windows]
+        sql = statements.count_columns(parts)
+        for part, column, count in self._store.shards.rows(windows[0].shard, sql, read_from=self._read_from):
+            counts[int(part)][str(column)] = int(count)
+            self.rows_read += int(count)
+        counted.windows = [(each.up_to - each.after, found) for each, found in zip(windows, counts, strict=True)]
+        counted.whole = whole and times == 1
+        return counted
+
+    def _live(self, shard: int, after: int, up_to: int) -> list[Span]:
+        """Return a stretch of ids without the large holes that were met in it."""
+        least = 16 * _DAY_WINDOW_ROWS / self._rows_per_id
+        pieces = []
+        for probe in sorted(self.probes[shard]):
+            begin, end = max(after, probe.place - 1), min(up_to, probe.added_id - 1)
+            if end - begin > least:
+                if begin > after:
+                    pieces.append(Span(shard, after + 1, begin))
+                after = end
+        return [*pieces, Span(shard, after + 1, up_to)] if up_to > after else pieces
+
+
+def _id_count(spans: Sequence[Span]) -> int:
+    return sum(span.high - span.low + 1 for span in spans)
+
+
+@dataclass(slots=True)
+class _Counted:
+    """A day, of all shards.
+
+    Attributes:
+        ids: how many added_ids it has.
+        variance: of that.
+        slack: by how many ids its ends in the shards lie apart from where they are taken to be, all together.
+        windows: of it, each with its ids and its cells by column_name.
+        whole: whether these are all there is.
+    """
+
+    ids: float
+    variance: float
+    slack: float
+    windows: list[tuple[int, dict[str, int]]] = field(default_factory=list)
+    whole: bool = False
+
+    @property
+    def window_ids(self) -> int:
+        return sum(ids for ids, _ in self.windows)
+
+    def seen(self, column: str) -> int:
+        return sum(found.get(column, 0) for _, found in self.windows)
+
+    def cells(self, column: str, scatter: float, degrees: float) -> Estimate:
+        """Return how many cells of a column the day has.
+
+        Args:
+            column: its name.
+            scatter: variance of a window's cells for each expected one.
+            degrees: of freedom, that the scatter has.
+        """
+        ids, seen = self.window_ids, self.seen(column)
+        if not ids:
+            return Estimate.of(0.0)
+        density, times = seen / ids, self.ids / ids
+        left = 0.0 if self.whole else max(0.0, 1 - 1 / times)
+        variance = scatter * seen * times**2 * left + density**2 * self.variance + scatter * density * self.slack
+        half = student_t((1 + LEVEL) / 2, degrees) * math.sqrt(variance)
+        low, mid, high = seen * times - half, seen * times, seen * times + half
+        if left and seen <= _FEW:
+            fewest, most = poisson_bounds(seen)
+            low, high = min(low, fewest * times), max(high, most * times)
+        return Estimate(max(0.0, low), mid, high)
+
+
+def _scatter(counted: Sequence[_Counted], column: str) -> tuple[float, float]:
+    """Return how much the windows of a day differ: variance for each expected cell, some days taken together."""
+    squares = expected = 0.0
+    degrees = 0
+    for day in counted:
+        if day.whole or len(day.windows) < 2 or not day.seen(column):
+            continue
+        density = day.seen(column) / day.window_ids
+        more = len(day.windows) / (len(day.windows) - 1)
+        for ids, found in day.windows:
+            squares += more * (found.get(column, 0) - density * ids) ** 2
+            expected += density * ids
+        degrees += len(day.windows) - 1
+    return (squares / expected if expected else 1.0), max(3.0, degrees)
+
+
+class _Sizes:
+    """What bodies of a column take, by the windows of the sample that are nearest in time."""
+
+    def __init__(self, taken: Sequence[Taken], column: str) -> None:
+        found = []
+        for each in taken:
+            codecs = [codec for _, name, codec in each.sample.found("cells") if name == column]
+            for window, measured in zip(each.sample.windows, each.sample.measured, strict=True):
+                values = measured.values
+                cells = sum(values.get(("cells", column, codec), 0.0) for codec in codecs)
+                if cells and values.get(("timed",)):
+                    size = sum(values.get(("bytes", column, codec), 0.0) for codec in codecs)
+                    at = values["at",] / values["timed",]
+                    found.append((at, window.weight * cells, window.weight * size))
+        self._windows = sorted(found)
+        self._times = [at for at, _, _ in self._windows]
+
+    def bytes_of(self, cells: Estimate, noon: float) -> Estimate:
+        """Return what so many cells of the day with this noon take."""
+        if not self._windows or not cells.high:
+            return Estimate.of(0.0)
+        near = self._nearest(noon)
+        count = sum(cells_of for _, cells_of, _ in near)
+        mean = sum(size for _, _, size in near) / count
+        if len(near) < 4:
+            return Estimate(0.0, cells.mid * mean, 2 * cells.high * mean)
+        errors = sum((size - mean * cells_of) ** 2 for _, cells_of, size in near)
+        half_mean = student_t((1 + LEVEL) / 2, len(near) - 1) * math.sqrt(errors * len(near) / (len(near) - 1)) / count
+        mid = cells.mid * mean
+        below = math.hypot((cells.mid - cells.low) * mean, cells.mid * half_mean)
+        above = math.hypot((cells.high - cells.mid) * mean, cells.mid * half_mean)
+        return Estimate(max(0.0, mid - below), mid, mid + above)
+
+    def _nearest(self, noon: float) -> list[tuple[float, float, float]]:
+        low, high = (bisect_left(self._times, noon + side * _DAY_S / 2) for side in (-1, 1))
+        while high - low < min(_NEAREST, len(self._times)):
+            if low and (high == len(self._times) or noon - self._times[low - 1] <= self._times[high] - noon):
+                low -= 1
+            else:
+                high += 1
+        return self._windows[low:high]
+
+
+def _by_created_at(cluster: str, taken: Sequence[Taken], today: date, method: Method) -> list[DailyGrowth]:
+    """Return what came in on each day, by the created_at of the cells in the sample."""
+    days = sorted({(column, day) for each in taken for _, column, day in each.sample.found("day")})
+    first = min((day for _, day in days), default="")
+    return [
+        DailyGrowth(
+            day=date.fromisoformat(day),
+            cluster=cluster,
+            column_name=column,
+            cells=added(each.sample.count(("day", column, day)) for each in taken),
+            body_bytes=added(each.sample.total(("day bytes", column, day)) for each in taken),
+            method=method,
+            complete=first < day < today.isoformat(),
+        )
+        for column, day in days
+    ]
