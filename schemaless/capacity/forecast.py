@@ -40,7 +40,7 @@ _HISTORY_TIMES: Final = 5
 """How many times the length of the history is looked ahead, and no further."""
 
 _MOST_DAYS: Final = 1_826
-_PATHS: Final = 2_000
+_PATHS: Final = 1_000
 _MOST_HELD_DAYS: Final = 60
 _BURN: Final = 9
 """Days until every part of a model has been seen once: a week, a level and a slope. Models are compared on the rest."""

@@ -16,6 +16,7 @@ from schemaless.capacity.interval import ZERO, Interval
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.capacity.pages import disk_bytes_range
+from schemaless.cli.capacity_report import report
 from schemaless.cli.measure import history, measure
 from schemaless.cli.output import json_option, out, print_json, print_table
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
@@ -55,6 +56,7 @@ def capacity() -> None:
 
 capacity.add_command(measure)
 capacity.add_command(history)
+capacity.add_command(report)
 
 
 @capacity.command("model")

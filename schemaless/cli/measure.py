@@ -61,7 +61,7 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
     from schemaless.capacity.measure import measure as take
     from schemaless.errors import ServerError
 
-    given = dict(_disk_of(disk) for disk in disks)
+    given = dict(disk_of(disk) for disk in disks)
     kept: int | None = None
     failed = False
     with open_store(url) as store:
@@ -128,7 +128,8 @@ def measurement_json(found: Measurement) -> dict[str, Any]:
     return plain
 
 
-def _disk_of(text: str) -> tuple[str, GivenDisk]:
+def disk_of(text: str) -> tuple[str, GivenDisk]:
+    """Return what ``--disk`` names."""
     from schemaless.capacity.measure import GivenDisk
 
     cluster, equals, sizes = text.partition("=")

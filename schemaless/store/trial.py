@@ -99,6 +99,7 @@ class ColumnTrial:
         encode_s: for one cell, in seconds of this machine.
         decode_s: likewise.
         left: sampled cells that cannot be had in this codec, by reason; they count as they are.
+        migrated_bytes: the lengths of the sampled bodies after a migration, window by window.
     """
 
     column_name: str
@@ -113,6 +114,7 @@ class ColumnTrial:
     encode_s: float
     decode_s: float
     left: Counter[str]
+    migrated_bytes: list[list[int]]
 
 
 def sample_cells(
@@ -206,6 +208,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         encode_s=tried.encode_s / max(1, tried.encoded),
         decode_s=tried.decode_s / max(1, tried.encoded),
         left=tried.left,
+        migrated_bytes=migrated,
     )
 
 

@@ -1,0 +1,402 @@
+"""How long the disks last: measurements, forecast and what-if put together as one frozen value.
+
+``make`` reads the measurements that the catalog keeps, and a few cells of each column to try codecs on;
+``put_together`` is pure. What cannot be said is absent, and a note says why.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from schemaless.capacity import history
+from schemaless.capacity.forecast import Forecast, NoForecast, forecast
+from schemaless.capacity.measure import GivenDisk, measure
+from schemaless.capacity.measurement import ClusterSpace, Measurement, added
+from schemaless.capacity.report_json import report_json
+from schemaless.capacity.report_notes import how_obtained, notes_of
+from schemaless.capacity.series import Series, daily, weighted
+from schemaless.capacity.skew import ShardSize, Skew, skew
+from schemaless.capacity.whatif import (
+    CodecTrial,
+    Disk,
+    Scenario,
+    best_codec,
+    codec_trials,
+    disks_of,
+    growth_weights,
+    scenarios,
+)
+from schemaless.codec.registry import DEFAULT, codec_named, codec_names
+from schemaless.errors import InvalidInput, ServerError
+from schemaless.mysql.page_model import Packer, rebuilt_file_bytes
+from schemaless.store.datastore import Datastore
+from schemaless.store.sampling import Bounds, Estimate, Measured
+from schemaless.store.sizing import content_values, rebuilt_files
+from schemaless.store.trial import CellSample, ColumnTrial, sample_cells, try_codec
+
+__all__ = [
+    "NOTHING_TRIED",
+    "TRIAL_BOUNDS",
+    "ColumnForecast",
+    "DiskForecast",
+    "Report",
+    "Stored",
+    "Tried",
+    "make",
+    "put_together",
+    "stored",
+    "try_all",
+]
+
+TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
+"""Cells that every codec is tried on: some seconds of CPU."""
+
+_MOST_COLUMN_FORECASTS: Final = 40
+_PACKED_ROWS: Final = 2_000
+_LARGE_TIMES: Final = 10_000
+"""As large a file that what it takes once does not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What trying codecs on sampled cells gave.
+
+    Attributes:
+        columns: every codec on every column.
+        file_shares: by codec, how long rebuilt files are after a migration to it, over rebuilt ones now.
+        disk_per_body: by column, how many bytes of a large file its cells take for each byte of their bodies.
+    """
+
+    columns: tuple[ColumnTrial, ...]
+    file_shares: Mapping[str, Estimate]
+    disk_per_body: Mapping[str, float]
+
+
+NOTHING_TRIED: Final = Tried((), {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnForecast:
+    """Body bytes a day of a column in a cluster: as measured, and as forecast."""
+
+    cluster: str
+    column_name: str
+    history: tuple[tuple[datetime.date, float], ...]
+    forecast: Forecast | NoForecast
+
+
+@dataclass(frozen=True, slots=True)
+class DiskForecast:
+    """Bytes that a day takes of a disk: as measured, and as forecast."""
+
+    disk: Disk
+    history: tuple[tuple[datetime.date, float], ...]
+    forecast: Forecast | NoForecast
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How long the disks last, and what would change it.
+
+    Attributes:
+        made_at: UTC.
+        measurement: the newest one, which sizes are of.
+        measured_at: when all that were used were taken, oldest first.
+        series: daily growth by cluster and column.
+        disks: forecasts by disk, in bytes of disk.
+        total: the same of all disks together.
+        columns: forecasts by cluster and column, in body bytes; those that bring most, 40 at most.
+        trials: codecs by column; none where no cell could be read.
+        codec: what a re-encoding would be to, or None.
+        scenarios: ``now`` first.
+        skew: over shards and clusters.
+        notes: what a reader has to know before using a figure.
+        how: how each kind of figure was obtained, and what is assumed: term and text.
+    """
+
+    made_at: datetime.datetime
+    measurement: Measurement
+    measured_at: tuple[datetime.datetime, ...]
+    series: tuple[Series, ...]
+    disks: tuple[DiskForecast, ...]
+    total: DiskForecast | None
+    columns: tuple[ColumnForecast, ...]
+    trials: tuple[CodecTrial, ...]
+    codec: str | None
+    scenarios: tuple[Scenario, ...]
+    skew: Skew
+    notes: tuple[str, ...]
+    how: tuple[tuple[str, str], ...]
+
+    @property
+    def now(self) -> Scenario:
+        """As it is."""
+        return self.scenarios[0]
+
+    @property
+    def after(self) -> Scenario | None:
+        """After all was re-encoded to ``codec`` and rebuilt; None where there is none to go to."""
+        return next((each for each in self.scenarios if self.codec is not None and each.name == self.codec), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for ``json.dumps``: bytes, days, CPU seconds; null for what is not known, or never."""
+        return report_json(self)
+
+
+def make(
+    store: Datastore,
+    *,
+    codec: str | None = None,
+    disks: Mapping[str, GivenDisk] | None = None,
+    fresh: bool = False,
+    seed: int = 1,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> Report:
+    """Make a report of a datastore. Writes nothing.
+
+    Args:
+        store: the datastore.
+        codec: what a re-encoding would be to; by default the one with the fewest bytes.
+        disks: by cluster, in place of what was measured.
+        fresh: measure anew, although the catalog has measurements; without any that is done anyhow.
+        seed: of samples and simulated futures.
+        on_step: called with what begins, for people.
+
+    Raises:
+        UnknownCodec: there is no codec of that name.
+        InvalidInput: ``disks`` names a cluster that is not there, or [report] is not installed.
+        ServerError: the catalog's server cannot be reached. Other servers may be down: the report says it.
+    """
+    if codec is not None:
+        codec = codec_named(codec).name
+    names = [cluster.name for cluster in store.topology.clusters]
+    for name in disks or {}:
+        if name not in names:
+            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+    on_step("reading the measurements that are kept")
+    measurements = history.read(store, [each.sample_id for each in history.kept(store)])
+    notes: list[str] = []
+    if fresh or not measurements:
+        on_step("measuring")
+        measurements.append(measure(store, disks=disks, seed=seed))
+        if not fresh:
+            notes.append(
+                "no measurement is kept in the catalog, so one was taken for this report; 'capacity measure' keeps them"
+            )
+    tried = NOTHING_TRIED
+    try:
+        cells = _cells(store, measurements[-1], seed)
+        if cells is not None:
+            tried = try_all(cells, on_step)
+    except (ServerError, InvalidInput) as error:
+        notes.append(f"no codec could be tried: {error}")
+    on_step("forecasting")
+    now = datetime.datetime.now(datetime.UTC)
+    return put_together(measurements, tried, now, codec=codec, disks=disks, seed=seed, notes=notes)
+
+
+def put_together(
+    measurements: Sequence[Measurement],
+    tried: Tried,
+    made_at: datetime.datetime,
+    *,
+    codec: str | None = None,
+    disks: Mapping[str, GivenDisk] | None = None,
+    seed: int = 1,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Return a report of what was measured and tried. Asks no server.
+
+    Args:
+        measurements: oldest first, one at least; sizes are those of the last.
+        tried: every codec on sampled cells of every column.
+        made_at: now, UTC.
+        codec: what a re-encoding would be to; by default the one with the fewest bytes.
+        disks: by cluster, in place of what was measured.
+        seed: of the simulated futures.
+        notes: what the reading has to say.
+
+    Raises:
+        InvalidInput: the extra [report] is not installed.
+    """
+    newest = _with_disks(measurements[-1], disks or {})
+    series = daily([*measurements[:-1], newest])
+    trials = codec_trials(tried.columns, series)
+    if codec is None:
+        codec = best_codec(trials, newest, DEFAULT.name)
+    elif not any(each.codec == codec for each in trials):
+        codec = None
+    weights = growth_weights(newest, tried.disk_per_body)
+    found = []
+    for disk in disks_of(newest):
+        days = weighted([each for each in series if each.cluster in disk.clusters], weights)
+        found.append(DiskForecast(disk, tuple(days), forecast(days, seed=seed)))
+    outlooks = scenarios(
+        newest,
+        [each.disk for each in found],
+        {each.disk.name: each.forecast for each in found},
+        series,
+        trials,
+        tried.file_shares,
+        weights,
+        codec,
+    )
+    report = Report(
+        made_at=made_at,
+        measurement=newest,
+        measured_at=tuple(each.taken_at for each in measurements),
+        series=tuple(series),
+        disks=tuple(found),
+        total=_total(found, weighted(series, weights), seed),
+        columns=tuple(_column_forecasts(series, seed)),
+        trials=tuple(trials),
+        codec=codec,
+        scenarios=tuple(outlooks),
+        skew=_skew(newest),
+        notes=(),
+        how=how_obtained(newest, codec),
+    )
+    return replace(report, notes=(*notes, *newest.notes, *notes_of(report)))
+
+
+def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: None) -> Tried:
+    """Try every codec on sampled cells of every column. Asks no server."""
+    columns: list[ColumnTrial] = []
+    shares: dict[str, Estimate] = {}
+    for name in codec_names():
+        on_step(f"trying {name}")
+        each = [try_codec(cells, column, codec_named(name)) for column in cells.column_names()]
+        columns += each
+        shares[name] = _file_share(cells, each)
+    disk = {column: _disk_per_body(cells, column) for column in cells.column_names()}
+    return Tried(tuple(columns), shares, {column: size for column, size in disk.items() if size is not None})
+
+
+def _file_share(cells: CellSample, columns: Sequence[ColumnTrial]) -> Estimate:
+    """Return how long rebuilt files are after a migration of all ``columns`` to a codec, over rebuilt ones now."""
+    layout = cells.layouts[0]
+    shards = len({window.shard for window in cells.taken.windows})
+    lengths = {each.column_name: each.migrated_bytes for each in columns}
+    values = []
+    for number, window in enumerate(cells.windows):
+        now, migrated = Packer(layout), Packer(layout)
+        left = {name: iter(windows[number]) for name, windows in lengths.items()}
+        for cell in window:
+            now.add(cell.column_name, len(cell.body))
+            migrated.add(cell.column_name, next(left[cell.column_name]))
+        values.append(
+            Measured({**content_values(now.content(), "now"), **content_values(migrated.content(), "migrated")}, 0, 0)
+        )
+    taken = replace(cells.taken, measured=values)
+    before = rebuilt_files(taken, ("now",), layout, shards)
+    after = rebuilt_files(taken, ("migrated",), layout, shards)
+    share = after.mid / before.mid
+    # Both are of the same cells: what is off in one is off in the other, so that the bodies' shares tell how far.
+    known = [each.migrated_share for each in columns if each.migrated_share is not None and each.migrated_share.mid]
+    low = min((each.low / each.mid for each in known), default=1.0)
+    high = max((each.high / each.mid for each in known), default=1.0)
+    return Estimate(share * low, share, share * high)
+
+
+def _disk_per_body(cells: CellSample, column: str) -> float | None:
+    """Return how many bytes of a large file a column's cells take for each byte of their bodies."""
+    layout, packer = cells.layouts[0], Packer(cells.layouts[0])
+    lengths = [len(cell.body) for cell in cells.of_column(column)]
+    repeats = -(-_PACKED_ROWS // max(1, len(lengths)))  # so many that a page in part does not show
+    for length in lengths * repeats:
+        packer.add(column, length)
+    bodies = sum(lengths) * repeats
+    if not bodies:
+        return None
+    return rebuilt_file_bytes(packer.content().times(_LARGE_TIMES), layout) / (bodies * _LARGE_TIMES)
+
+
+def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
+    reached = {space.cluster for space in newest.clusters if space.problem is None}
+    shards = [shard for name in sorted(reached) for shard in store.topology.shards_of(name)]
+    if not shards or not newest.groups:
+        return None
+    cells = sample_cells(store, shards=shards, seed=seed, bounds=TRIAL_BOUNDS)
+    return cells if cells.column_names() else None
+
+
+def _with_disks(measurement: Measurement, disks: Mapping[str, GivenDisk]) -> Measurement:
+    def given(space: ClusterSpace) -> ClusterSpace:
+        disk = disks.get(space.cluster)
+        if disk is None:
+            return space
+        return replace(space, disk_bytes=disk.disk_bytes, free_bytes=disk.free_bytes, disk_from="flag")
+
+    return replace(measurement, clusters=tuple(given(space) for space in measurement.clusters))
+
+
+def _total(disks: Sequence[DiskForecast], days: list[tuple[datetime.date, float]], seed: int) -> DiskForecast | None:
+    if len(disks) == 1:
+        return disks[0]
+    if not disks:
+        return None
+
+    def sum_of(name: str) -> int | None:
+        values = [getattr(each.disk, name) for each in disks]
+        return None if None in values else sum(values)
+
+    everything = Disk(
+        clusters=tuple(name for each in disks for name in each.disk.clusters),
+        disk_bytes=sum_of("disk_bytes"),
+        free_bytes=sum_of("free_bytes"),
+        free_assumed=any(each.disk.free_assumed for each in disks),
+        file_bytes=sum_of("file_bytes"),
+        copies=min(each.disk.copies for each in disks),
+        problem="; ".join(each.disk.problem for each in disks if each.disk.problem) or None,
+    )
+    return DiskForecast(everything, tuple(days), forecast(days, seed=seed))
+
+
+def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:
+    most = sorted(series, key=lambda each: -each.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
+    found = []
+    for each in sorted(most, key=lambda each: (each.cluster, each.column_name)):
+        days = tuple((day.day, day.body_bytes) for day in each.days)
+        found.append(ColumnForecast(each.cluster, each.column_name, days, forecast(days, seed=seed)))
+    return found
+
+
+def _skew(measurement: Measurement) -> Skew:
+    measured = [space for space in measurement.clusters if space.problem is None]
+    sizes: dict[tuple[str, int], float] = {}
+    clusters = {space.cluster: 0.0 for space in measured}
+    for group in measurement.groups:
+        clusters[group.cluster] = clusters.get(group.cluster, 0.0) + group.allocated_bytes.mid
+        if group.shard is not None:
+            key = group.cluster, group.shard
+            sizes[key] = sizes.get(key, 0.0) + group.allocated_bytes.mid
+    shards = [ShardSize(shard, cluster, size) for (cluster, shard), size in sorted(sizes.items())]
+    disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in measured}
+    return skew(shards, clusters, disks, shard_count=sum(space.shards for space in measured))
+
+
+class Stored(NamedTuple):
+    """The cells of a column in a codec, of all clusters together."""
+
+    column_name: str
+    codec: str
+    cells: Estimate
+    body_bytes: Estimate
+    allocated_bytes: Estimate
+    json_bytes: Estimate
+
+
+def stored(measurement: Measurement) -> list[Stored]:
+    """Return what is stored, by column and codec."""
+    found = []
+    for column, codec in sorted({(group.column_name, group.codec) for group in measurement.groups}):
+        groups = [group for group in measurement.groups if (group.column_name, group.codec) == (column, codec)]
+        sizes = [
+            added(getattr(group, name) for group in groups)
+            for name in ("cells", "body_bytes", "allocated_bytes", "json_bytes")
+        ]
+        found.append(Stored(column, codec, *sizes))
+    return found

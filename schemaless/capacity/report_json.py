@@ -1,0 +1,181 @@
+"""A report as plain values for JSON: bytes, days and CPU seconds; null for what is not known, and for never."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import TYPE_CHECKING, Any
+
+from schemaless.capacity.forecast import Band, NoForecast
+from schemaless.capacity.whatif import DiskOutlook, Scenario
+from schemaless.store.sampling import Estimate
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import ColumnForecast, DiskForecast, Report
+
+__all__ = ["full_on", "report_json"]
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """Return a report for ``json.dumps``."""
+    return {
+        "made_at": report.made_at.isoformat(timespec="seconds"),
+        "datastore": report.measurement.datastore,
+        "answer": {
+            "now": _first_json(report.now),
+            "after_re_encoding": None if report.after is None else {"codec": report.codec, **_first_json(report.after)},
+        },
+        "measured_at": [each.isoformat(timespec="seconds") for each in report.measured_at],
+        "measurement": report.measurement.to_json(),
+        "forecasts": {
+            "disks": [
+                {
+                    "disk": each.disk.name,
+                    "disk_bytes": each.disk.disk_bytes,
+                    "free_bytes": each.disk.free_bytes,
+                    "free_assumed": each.disk.free_assumed,
+                    "file_bytes": each.disk.file_bytes,
+                    **_forecast_json(each),
+                }
+                for each in report.disks
+            ],
+            "columns": [
+                {"cluster": each.cluster, "column_name": each.column_name, **_forecast_json(each)}
+                for each in report.columns
+            ],
+        },
+        "codecs": [
+            {
+                "column_name": each.column_name,
+                "codec": each.codec,
+                "sampled_cells": each.sampled,
+                "left_cells": each.left,
+                "body_share": _shares(each.body_share),
+                "allocated_share": _shares(each.allocated_share),
+                "migrated_share": _shares(each.migrated_share),
+                "cells_per_day": round(each.cells_per_day, 3),
+                "encode_cpu_s_per_day": each.encode_s_per_day,
+                "decode_cpu_s_per_day": each.decode_s_per_day,
+            }
+            for each in report.trials
+        ],
+        "scenarios": [
+            {
+                "name": each.name,
+                "text": each.text,
+                "codec": each.codec,
+                "file_bytes": None if each.file_bytes is None else _bytes(each.file_bytes),
+                "disks": [_outlook_json(outlook) for outlook in each.disks],
+            }
+            for each in report.scenarios
+        ],
+        "skew": {
+            "largest_shard_over_average": report.skew.shard_ratio,
+            "fullest_cluster_over_its_share": report.skew.cluster_ratio,
+            "fullest_cluster_over_its_share_after_moves": report.skew.cluster_ratio_after,
+            "shares_by_disk": report.skew.by_disk,
+            "clusters": [
+                {
+                    "cluster": each.cluster,
+                    "now_bytes": round(each.now_bytes),
+                    "even_bytes": round(each.even_bytes),
+                    "after_bytes": round(each.after_bytes),
+                }
+                for each in report.skew.clusters
+            ],
+            "shards": [
+                {"shard": each.shard, "cluster": each.cluster, "bytes": round(each.size_bytes)}
+                for each in report.skew.shards
+            ],
+            "moves": [
+                {
+                    "shard": each.shard,
+                    "from": each.from_cluster,
+                    "to": each.to_cluster,
+                    "bytes": round(each.size_bytes),
+                }
+                for each in report.skew.moves
+            ],
+        },
+        "notes": list(report.notes),
+        "how": dict(report.how),
+    }
+
+
+def _first_json(scenario: Scenario) -> dict[str, Any]:
+    first = scenario.first
+    return {
+        "disk": None if first is None else first.disk,
+        "days_until_full": None if first is None or first.days is None else _band(first.days),
+        "full_on": None if first is None else full_on(first),
+        "horizon_days": None if first is None else first.horizon_days,
+        "unknown": {each.disk: each.why for each in scenario.unknown},
+    }
+
+
+def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
+    return {
+        "disk": outlook.disk,
+        "free_bytes": None if outlook.free_bytes is None else _bytes(outlook.free_bytes),
+        "bytes_per_day": None if outlook.bytes_per_day is None else round(outlook.bytes_per_day),
+        "days_until_full": None if outlook.days is None else _band(outlook.days),
+        "full_on": full_on(outlook),
+        "horizon_days": outlook.horizon_days,
+        "why": outlook.why,
+    }
+
+
+def full_on(outlook: DiskOutlook) -> dict[str, str | None] | None:
+    """Return the dates of an outlook's days, null for those beyond the horizon."""
+    first, days = outlook.first_day, outlook.days
+    if first is None or days is None:
+        return None
+    return {
+        name: None if math.isinf(value) else (first + datetime.timedelta(math.floor(value))).isoformat()
+        for name, value in days._asdict().items()
+    }
+
+
+def _forecast_json(each: ColumnForecast | DiskForecast) -> dict[str, Any]:
+    found = each.forecast
+    result: dict[str, Any] = {"history": [[day.isoformat(), round(value)] for day, value in each.history]}
+    if isinstance(found, NoForecast):
+        return {**result, "forecast": None, "reason": found.reason}
+    test = found.back_test
+    result["forecast"] = {
+        "first_day": found.first_day.isoformat(),
+        "history_days": found.history_days,
+        "horizon_days": found.horizon_days,
+        "growth_share_per_year": _band(found.growth_share_per_year),
+        "weekdays": found.weekdays,
+        "weekly_share": found.weekly_share,
+        "compound_share": found.compound_share,
+        "daily": [[round(value) for value in band] for band in found.daily],
+        "cumulative": [[round(value) for value in band] for band in found.cumulative],
+        "bands": list(Band._fields),
+        "back_test": None
+        if test is None
+        else {
+            "fitted_days": test.fitted_days,
+            "held_days": test.held_days,
+            "daily_error_share": test.daily_error_share,
+            "total_error_share": test.total_error_share,
+            "inside_80_share": test.inside_80_share,
+            "inside_95_share": test.inside_95_share,
+            "total_inside_80": test.total_inside_80,
+            "total_inside_95": test.total_inside_95,
+        },
+    }
+    return result
+
+
+def _band(band: Band) -> dict[str, float | None]:
+    return {name: None if math.isinf(value) else round(value, 4) for name, value in band._asdict().items()}
+
+
+def _bytes(estimate: Estimate) -> dict[str, int]:
+    return {"low": round(estimate.low), "mid": round(estimate.mid), "high": round(estimate.high)}
+
+
+def _shares(estimate: Estimate) -> dict[str, float]:
+    return {"low": round(estimate.low, 5), "mid": round(estimate.mid, 5), "high": round(estimate.high, 5)}

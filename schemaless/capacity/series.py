@@ -1,0 +1,98 @@
+"""Daily series out of measurements: what a forecast takes. Pure.
+
+The newest measurement knows the days best; older ones add days before its first one. Whole days only, and none that had
+not come when it was measured: clocks and imports put cells there, and they say nothing of growth.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.capacity.measurement import DailyGrowth, Measurement
+
+__all__ = ["RECENT_DAYS", "Day", "Series", "daily", "weighted"]
+
+_MOST_DAYS: Final = 730
+"""Of a series: two years. What was before says little about what comes, and costs time."""
+
+RECENT_DAYS: Final = 28
+"""What "a day now" is the average of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """What a column of a cluster got on a day: cells, and bytes of their bodies as they are stored now."""
+
+    day: datetime.date
+    cells: float
+    body_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What a column of a cluster got, day by day without a gap, to the last whole day before the measurement."""
+
+    cluster: str
+    column_name: str
+    days: tuple[Day, ...]
+
+    @property
+    def cells_per_day(self) -> float:
+        """Cells on an average day of the last four weeks."""
+        recent = self.days[-RECENT_DAYS:]
+        return sum(each.cells for each in recent) / len(recent) if recent else 0.0
+
+    @property
+    def bytes_per_day(self) -> float:
+        """Body bytes likewise."""
+        recent = self.days[-RECENT_DAYS:]
+        return sum(each.body_bytes for each in recent) / len(recent) if recent else 0.0
+
+
+def daily(measurements: Sequence[Measurement]) -> list[Series]:
+    """Return a series for each cluster and column that the newest measurement has, in their order.
+
+    Args:
+        measurements: oldest first; one at least.
+    """
+    newest = measurements[-1]
+    yesterday = newest.taken_at.date() - datetime.timedelta(1)
+    found: list[Series] = []
+    for cluster, column in sorted({(each.cluster, each.column_name) for each in newest.growth}):
+        days: dict[datetime.date, Day] = {}
+        for measurement in reversed(measurements):
+            first = min(days, default=None)
+            for each in _of(measurement.growth, cluster, column):
+                if each.complete and each.day <= yesterday and (first is None or each.day < first):
+                    days[each.day] = Day(each.day, each.cells.mid, each.body_bytes.mid)
+        found.append(Series(cluster, column, _dense(days, yesterday)))
+    return found
+
+
+def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[tuple[datetime.date, float]]:
+    """Return the sum of series day by day, each body byte counted as its cluster's and column's weight says."""
+    totals: dict[datetime.date, float] = {}
+    for each in series:
+        weight = weights.get((each.cluster, each.column_name), 0.0)
+        for day in each.days:
+            totals[day.day] = totals.get(day.day, 0.0) + weight * day.body_bytes
+    return sorted(totals.items())
+
+
+def _of(growth: Iterable[DailyGrowth], cluster: str, column: str) -> list[DailyGrowth]:
+    return [each for each in growth if each.cluster == cluster and each.column_name == column]
+
+
+def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:
+    """Return the days from the first one that brought something to ``last``; what is not there brought nothing."""
+    first = min((day for day, each in days.items() if each.cells), default=None)
+    if first is None:
+        return ()
+    first = max(first, last - datetime.timedelta(_MOST_DAYS - 1))
+    count = (last - first).days + 1
+    return tuple(
+        days.get(day, Day(day, 0.0, 0.0)) for day in (first + datetime.timedelta(number) for number in range(count))
+    )

@@ -1,0 +1,475 @@
+"""What would become of the disks: in another codec, after a rebuild, with more growth, and with a host less. Pure.
+
+A scenario changes two figures of a disk: what is free on it, and how much a day takes of it. How many days that lasts
+is then read off the disk's forecast. Where a figure has an interval of its own, it is taken at its bad end for the bad
+end of the days, and at its good end for the good one: that is a little wider than need be.
+
+What a day takes of the disk is its body bytes, times what the column's cells take of a large file for each of theirs,
+by the page model. Room in files that a migration left is not counted before a rebuild: not all of it can be used again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.capacity.forecast import Band, Forecast, NoForecast
+from schemaless.capacity.measurement import ClusterSpace, Measurement, added
+from schemaless.capacity.series import Series
+from schemaless.store.sampling import Estimate
+from schemaless.store.trial import ColumnTrial
+
+__all__ = [
+    "CodecTrial",
+    "Disk",
+    "DiskOutlook",
+    "Scenario",
+    "best_codec",
+    "codec_trials",
+    "disks_of",
+    "growth_weights",
+    "scenarios",
+]
+
+GROWTH_FACTORS: Final = (2, 10)
+_SAME_DISK_SHARE: Final = 0.02
+_AS_GOOD_SHARE: Final = 0.02
+"""A codec whose cells take so much more than the smallest ones is as good."""
+
+_80_OF_95: Final = 1.2816 / 1.9600
+"""Half the width of an 80 % interval, of one of 95 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecTrial:
+    """A codec, as tried on sampled cells of a column.
+
+    Attributes:
+        column_name: the column.
+        codec: its name.
+        sampled: how many cells it was tried on.
+        left: how many of these cannot be had in it.
+        body_share: new body bytes over those now.
+        allocated_share: pages filled, over those now.
+        migrated_share: pages filled after a migration, which leaves what counts as being in the codec, over those now.
+        encode_s: CPU seconds for one cell, on the machine that tried it.
+        decode_s: likewise.
+        cells_per_day: at today's rate.
+    """
+
+    column_name: str
+    codec: str
+    sampled: int
+    left: int
+    body_share: Estimate
+    allocated_share: Estimate
+    migrated_share: Estimate
+    encode_s: float
+    decode_s: float
+    cells_per_day: float
+
+    @property
+    def encode_s_per_day(self) -> float:
+        """CPU seconds to write a day's cells."""
+        return self.encode_s * self.cells_per_day
+
+    @property
+    def decode_s_per_day(self) -> float:
+        """CPU seconds to read a day's cells once."""
+        return self.decode_s * self.cells_per_day
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk and the clusters on it: one, but where servers of one machine show the same disk.
+
+    Attributes:
+        clusters: their names.
+        disk_bytes: its size; None where it is not known.
+        free_bytes: what is free; None likewise.
+        free_assumed: whether that is the size less this datastore's files, as nothing else is known.
+        file_bytes: of this datastore; None where it is not known.
+        copies: how many servers hold the cells.
+        problem: why nothing is known, or None.
+    """
+
+    clusters: tuple[str, ...]
+    disk_bytes: int | None
+    free_bytes: int | None
+    free_assumed: bool
+    file_bytes: int | None
+    copies: int
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its clusters."""
+        return " and ".join(self.clusters)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOutlook:
+    """A disk in a scenario.
+
+    Attributes:
+        disk: its name.
+        free_bytes: what is free at the start; None where it is not known.
+        bytes_per_day: what a day takes now, on average of four weeks; None where nothing was measured.
+        days: until it is full; None where that cannot be said.
+        why: the reason then.
+        first_day: that days count from.
+        horizon_days: how far the forecast looks; infinite days are more than this.
+    """
+
+    disk: str
+    free_bytes: Estimate | None
+    bytes_per_day: float | None
+    days: Band | None
+    why: str | None
+    first_day: datetime.date | None
+    horizon_days: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What if.
+
+    Attributes:
+        name: short, and the same in every report: ``now``, ``rebuilt``, ``msgpack+zlib``, ``growth x2``, ...
+        text: for people.
+        codec: that it is about, or None.
+        disks: one outlook for each disk.
+        file_bytes: what all files take at the start, of one copy; None where it is not known.
+    """
+
+    name: str
+    text: str
+    codec: str | None
+    disks: tuple[DiskOutlook, ...]
+    file_bytes: Estimate | None = None
+
+    @property
+    def first(self) -> DiskOutlook | None:
+        """The disk that is full first; None where it can be said of none."""
+        known = [each for each in self.disks if each.days is not None]
+        return min(known, key=lambda each: (each.days or (0,))[2:] + (each.days or (0,)), default=None)
+
+    @property
+    def unknown(self) -> list[DiskOutlook]:
+        """The disks of which it cannot be said."""
+        return [each for each in self.disks if each.days is None]
+
+
+def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecTrial]:
+    """Return trials as shares of what there is now. A column whose sampled cells have no bytes at all is left out."""
+    found = []
+    for each in tried:
+        if each.share is None or each.migrated_share is None or not each.now.allocated_bytes.mid or not each.sampled:
+            continue
+        allocated = each.new.allocated_bytes.mid / each.now.allocated_bytes.mid
+        migrated = each.migrated.allocated_bytes.mid / each.now.allocated_bytes.mid
+        cells = sum(days.cells_per_day for days in series if days.column_name == each.column_name)
+        found.append(
+            CodecTrial(
+                column_name=each.column_name,
+                codec=each.codec.name,
+                sampled=each.sampled,
+                left=each.left.total(),
+                body_share=each.share,
+                allocated_share=_like(each.share, allocated),
+                migrated_share=_like(each.migrated_share, migrated),
+                encode_s=each.encode_s,
+                decode_s=each.decode_s,
+                cells_per_day=cells,
+            )
+        )
+    return found
+
+
+def best_codec(trials: Sequence[CodecTrial], measurement: Measurement, default: str) -> str | None:
+    """Return the codec in which all columns together take the fewest pages, or ``default`` where it is as good.
+
+    None where nothing was tried. ``legacy`` is none to go to.
+    """
+    taken = {
+        codec: sum(_allocated(measurement, None, each.column_name) * each.allocated_share.mid for each in group)
+        for codec, group in _by_codec(trials).items()
+        if codec != "legacy" and not all(each.left == each.sampled for each in group)
+    }
+    if not taken:
+        return None
+    least = min(taken, key=lambda codec: taken[codec])
+    return default if taken.get(default, math.inf) <= taken[least] * (1 + _AS_GOOD_SHARE) else least
+
+
+def disks_of(measurement: Measurement) -> list[Disk]:
+    """Return the disks. Where this machine's servers show two of the same size and with the same free, it is one."""
+    groups: list[list[ClusterSpace]] = []
+    for space in measurement.clusters:
+        same = next((group for group in groups if _one_disk(group[0], space)), None)
+        if same is None:
+            groups.append([space])
+        else:
+            same.append(space)
+    return [_disk(group) for group in groups]
+
+
+def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Return, by cluster and column, how many bytes of disk a new body byte takes.
+
+    Args:
+        measurement: the newest one.
+        disk_per_body: by column, of large files. Where it is not known, what there is decides, which is too much in
+            small files: these hold what a file takes once.
+    """
+    weights = {}
+    for cluster, column in sorted({(group.cluster, group.column_name) for group in measurement.groups}):
+        mine = [each for each in measurement.groups if (each.cluster, each.column_name) == (cluster, column)]
+        bodies = sum(each.body_bytes.mid for each in mine)
+        if column in disk_per_body:
+            weights[cluster, column] = disk_per_body[column]
+        elif bodies:
+            weights[cluster, column] = sum(each.allocated_bytes.mid for each in mine) / bodies
+    return weights
+
+
+def scenarios(
+    measurement: Measurement,
+    disks: Sequence[Disk],
+    forecasts: Mapping[str, Forecast | NoForecast],
+    series: Sequence[Series],
+    trials: Sequence[CodecTrial],
+    file_shares: Mapping[str, Estimate],
+    weights: Mapping[tuple[str, str], float],
+    codec: str | None,
+) -> list[Scenario]:
+    """Return every scenario, ``now`` first.
+
+    Args:
+        measurement: the newest one.
+        disks: its disks.
+        forecasts: of the bytes that a day takes of each disk, by the disk's name.
+        series: daily series of its clusters and columns.
+        trials: of codecs; none where no cell could be read.
+        file_shares: by codec, how long rebuilt files are after a migration, over rebuilt ones now.
+        weights: what ``growth_weights`` gives.
+        codec: that a re-encoding would be to, one of those tried, or None.
+    """
+    what_if = _WhatIf(measurement, disks, forecasts, series, trials, file_shares, weights)
+    found = [
+        what_if.scenario("now", "As it is.", None),
+        what_if.scenario("rebuilt", "The tables are rebuilt, nothing is re-encoded.", None, rebuilt=True),
+    ]
+    for name in _by_codec(trials):
+        text = f"All is re-encoded to {name}, the tables are rebuilt, and new cells are written so."
+        found += [what_if.scenario(name, text, name, rebuilt=True)]
+    if codec is not None:
+        text = f"All is re-encoded to {codec} and nothing is rebuilt: files keep their length, new cells take less."
+        found += [what_if.scenario(f"{codec}, not rebuilt", text, codec)]
+    for factor in GROWTH_FACTORS:
+        text = f"Each day brings {factor} times as much."
+        found += [what_if.scenario(f"growth x{factor}", text, None, factor)]
+        if codec is not None:
+            text = f"The same, re-encoded to {codec} and rebuilt."
+            found += [what_if.scenario(f"growth x{factor}, {codec}", text, codec, factor, rebuilt=True)]
+    found.append(what_if.lost_host())
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _WhatIf:
+    measurement: Measurement
+    disks: Sequence[Disk]
+    forecasts: Mapping[str, Forecast | NoForecast]
+    series: Sequence[Series]
+    trials: Sequence[CodecTrial]
+    file_shares: Mapping[str, Estimate]
+    weights: Mapping[tuple[str, str], float]
+
+    def scenario(
+        self, name: str, text: str, codec: str | None, factor: float = 1.0, *, rebuilt: bool = False
+    ) -> Scenario:
+        """Return what becomes of every disk."""
+        outlooks, sizes = [], []
+        for disk in self.disks:
+            files = self.file_bytes(disk, codec, rebuilt=rebuilt)
+            free = None
+            if disk.free_bytes is not None and files is not None and disk.file_bytes is not None:
+                given_back = Estimate(*(disk.file_bytes - size for size in (files.high, files.mid, files.low)))
+                free = Estimate(*(disk.free_bytes + back for back in (given_back.low, given_back.mid, given_back.high)))
+            grows = self.growth_factor(disk, codec).times(factor)
+            outlooks.append(self.outlook(disk, free, grows))
+            if files is not None:
+                sizes.append(files)
+        known = added(sizes) if sizes and len(sizes) == len(self.disks) else None
+        return Scenario(name, text, codec, tuple(outlooks), known)
+
+    def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Estimate | None:
+        """Return the lengths of the disk's files at the start."""
+        if disk.file_bytes is None:
+            return None
+        spaces = [each for each in self.measurement.clusters if each.cluster in disk.clusters]
+        if not rebuilt:
+            return Estimate.of(disk.file_bytes)
+        sizes = []
+        for space in spaces:
+            if space.rebuilt_bytes is None:
+                return None
+            sizes.append(_times(space.rebuilt_bytes, self.file_shares.get(codec or "", Estimate.of(1.0))))
+        return added(sizes)
+
+    def growth_factor(self, disk: Disk, codec: str | None) -> Estimate:
+        """Return how much a day takes of the disk in a codec, as a part of what it takes now."""
+        return self._share(
+            {name: self._bytes_per_day(disk, name) for name in self.measurement.column_names},
+            {each.column_name: each.allocated_share for each in self.trials if each.codec == codec},
+        )
+
+    def outlook(self, disk: Disk, free: Estimate | None, factor: Estimate) -> DiskOutlook:
+        """Return how long so much lasts."""
+        per_day = sum(self._bytes_per_day(disk, name) for name in self.measurement.column_names)
+        forecast = self.forecasts.get(disk.name)
+        rate = None if forecast is None else per_day * factor.mid
+
+        def cannot(why: str) -> DiskOutlook:
+            return DiskOutlook(disk.name, free, rate, None, why, None, None)
+
+        if disk.problem is not None:
+            return cannot(f"not measured: {disk.problem}")
+        if forecast is None:
+            return cannot("no growth was measured")
+        if isinstance(forecast, NoForecast):
+            return cannot(forecast.reason)
+        if free is None:
+            return cannot("its disk is not known; give --disk CLUSTER=SIZE:FREE")
+        return DiskOutlook(
+            disk.name, free, rate, _days(forecast, free, factor), None, forecast.first_day, forecast.horizon_days
+        )
+
+    def lost_host(self) -> Scenario:
+        """Return what becomes of the others when the host goes whose loss is worst."""
+        name = "a lost host"
+        alone = [disk for disk in self.disks if disk.copies == 1 and disk.problem is None]
+        others = {disk.name: [each for each in self.disks if each is not disk and each.free_bytes] for disk in alone}
+        if not alone:
+            text = "A host is lost: its cluster's other copies hold every cell, and no disk gets more than it has."
+            return Scenario(name, text, None, self.scenario(name, text, None).disks)
+        candidates = [self._without(disk, others[disk.name]) for disk in alone if others[disk.name]]
+        if not candidates:
+            text = "A host is lost: there is no other disk known that could take its shards."
+            outlooks = [
+                DiskOutlook(disk.name, None, None, None, "no other disk takes its shards", None, None) for disk in alone
+            ]
+            return Scenario(name, text, None, tuple(outlooks))
+        return min(candidates, key=lambda each: each.first.days[2] if each.first and each.first.days else math.inf)
+
+    def _without(self, lost: Disk, others: Sequence[Disk]) -> Scenario:
+        text = (
+            f"The host of {lost.name} is lost, and its shards, from a backup or a dump, go to the others by what is "
+            "free there; of all hosts without a replica, the one whose loss is worst."
+        )
+        free = sum(disk.free_bytes or 0 for disk in others)
+        moving_per_day = sum(self._bytes_per_day(lost, name) for name in self.measurement.column_names)
+        outlooks = []
+        for disk in others:
+            share = (disk.free_bytes or 0) / free
+            own = sum(self._bytes_per_day(disk, name) for name in self.measurement.column_names)
+            left = (disk.free_bytes or 0) - share * (lost.file_bytes or 0)
+            if own:
+                factor = Estimate.of(1 + share * moving_per_day / own)
+                outlooks.append(self.outlook(disk, Estimate.of(left), factor))
+            else:
+                outlooks.append(
+                    DiskOutlook(disk.name, Estimate.of(left), None, None, "it has no growth of its own", None, None)
+                )
+        return Scenario("a lost host", text, None, tuple(outlooks))
+
+    def _share(self, weights: Mapping[str, float], shares: Mapping[str, Estimate]) -> Estimate:
+        """Return the columns' shares, weighted; a column that was not tried stays as it is."""
+        total = sum(weights.values())
+        if not total:
+            return Estimate.of(1.0)
+        parts = [shares.get(name, Estimate.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
+        return Estimate(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
+
+    def _bytes_per_day(self, disk: Disk, column: str) -> float:
+        return sum(
+            each.bytes_per_day * self.weights.get((each.cluster, column), 0.0)
+            for each in self.series
+            if each.column_name == column and each.cluster in disk.clusters
+        )
+
+
+def _days(forecast: Forecast, free: Estimate, factor: Estimate) -> Band:
+    """Return days until so much is full, when each day takes ``factor`` of what is forecast."""
+    low, mid, high = free.low / factor.high, free.mid / factor.mid, free.high / factor.low
+    best = forecast.days_until(mid)
+    low_80, high_80 = mid - (mid - low) * _80_OF_95, mid + (high - mid) * _80_OF_95
+    return Band(
+        forecast.days_until(low).low_95,
+        forecast.days_until(low_80).low_80,
+        best.mid,
+        forecast.days_until(high_80).high_80,
+        forecast.days_until(high).high_95,
+    )
+
+
+def _one_disk(one: ClusterSpace, other: ClusterSpace) -> bool:
+    if one.disk_from != "server" or other.disk_from != "server" or one.disk_bytes != other.disk_bytes:
+        return False
+    free = (one.free_bytes or 0, other.free_bytes or 0)
+    return abs(free[0] - free[1]) <= _SAME_DISK_SHARE * (one.disk_bytes or 0)
+
+
+def _disk(spaces: Sequence[ClusterSpace]) -> Disk:
+    files = [space.file_bytes for space in spaces]
+    known = None if None in files else sum(size or 0 for size in files)
+    size, free = (
+        spaces[0].disk_bytes,
+        min((each.free_bytes for each in spaces if each.free_bytes is not None), default=None),
+    )
+    assumed = size is not None and free is None and known is not None
+    if size is not None and free is None and known is not None:
+        free = max(0, size - known)
+    return Disk(
+        clusters=tuple(space.cluster for space in spaces),
+        disk_bytes=size,
+        free_bytes=free,
+        free_assumed=assumed,
+        file_bytes=known,
+        copies=min(space.copies for space in spaces),
+        problem="; ".join(space.problem for space in spaces if space.problem) or None,
+    )
+
+
+def _allocated(measurement: Measurement, cluster: str | None, column: str) -> float:
+    return sum(
+        group.allocated_bytes.mid
+        for group in measurement.groups
+        if group.column_name == column and cluster in (None, group.cluster)
+    )
+
+
+def _by_codec(trials: Sequence[CodecTrial]) -> dict[str, list[CodecTrial]]:
+    found: dict[str, list[CodecTrial]] = {}
+    for each in trials:
+        found.setdefault(each.codec, []).append(each)
+    return found
+
+
+def _like(share: Estimate, mid: float) -> Estimate:
+    """Return a figure that is known as well as ``share``, in proportion."""
+    return share.times(mid / share.mid) if share.mid else Estimate.of(mid)
+
+
+def _times(one: Estimate, other: Estimate) -> Estimate:
+    """Return a product of two that were estimated apart from each other: relative errors add up in squares."""
+    mid = one.mid * other.mid
+    if not mid:
+        return Estimate.of(0.0)
+    below = math.hypot(1 - one.low / one.mid, 1 - other.low / other.mid)
+    above = math.hypot(one.high / one.mid - 1, other.high / other.mid - 1)
+    return Estimate(mid * max(0.0, 1 - below), mid, mid * (1 + above))

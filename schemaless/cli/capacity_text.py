@@ -1,0 +1,368 @@
+"""A capacity report in words and tables, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from schemaless.capacity.forecast import Band, Forecast, NoForecast
+from schemaless.cli.output import bytes_text, estimate_text
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import ColumnForecast, DiskForecast, Report
+    from schemaless.capacity.whatif import DiskOutlook, Scenario
+
+_MARKS_DAYS = (7, 30, 90, 180, 365, 730, 1_460)
+_MOST_SHARD_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the report: the first ``text_columns`` are words, the others figures."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    text_columns: int = 1
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a scenario comes to: a few words, and a sentence with the interval and the date."""
+
+    days: str
+    detail: str
+
+
+def answer(scenario: Scenario) -> Answer:
+    """Return the answer of a scenario, which is that of the disk that is full first."""
+    first = scenario.first
+    if first is None:
+        reasons = sorted({each.why or "" for each in scenario.unknown}) or ["there is no cluster with cells"]
+        return Answer("not known", "; ".join(reasons))
+    words = interval_text(first)
+    where = f" {first.disk} is full first." if len(scenario.disks) > 1 and not _all_beyond(first) else ""
+    unknown = [each.disk for each in scenario.unknown]
+    apart = f" Nothing is known of {', '.join(unknown)}." if unknown else ""
+    return Answer(days_text(first), f"{words}{where}{apart}")
+
+
+def days_text(outlook: DiskOutlook) -> str:
+    """Return an outlook's days in a word or two."""
+    if outlook.days is None:
+        return "not known"
+    return _days(outlook.days.mid, outlook.horizon_days or 0)
+
+
+def interval_text(outlook: DiskOutlook) -> str:
+    """Return the date, and both intervals, as sentences."""
+    days, first = outlook.days, outlook.first_day
+    if days is None or first is None:
+        return f"{outlook.why}."
+    horizon = outlook.horizon_days or 0
+    if _all_beyond(outlook):
+        return f"No simulated future has it full within {horizon:,} days, which is as far as the history lets one look."
+    parts = []
+    if math.isfinite(days.mid):
+        parts.append(f"On {date_text(first, days.mid)}.")
+    for percent, low, high in ((80, days.low_80, days.high_80), (95, days.low_95, days.high_95)):
+        if math.isinf(low):
+            parts.append(f"{percent} %: more than {horizon:,} days.")
+        elif math.isinf(high):
+            parts.append(f"{percent} %: {_whole(low)} days or more.")
+        else:
+            parts.append(f"{percent} %: {_whole(low)} to {_whole(high)} days.")
+    return " ".join(parts)
+
+
+def date_text(first_day: datetime.date, days: float) -> str:
+    """Return the date in which so many days end."""
+    return (first_day + datetime.timedelta(math.floor(days))).isoformat()
+
+
+def tables(report: Report) -> list[Table]:
+    """Return every table that has rows, in the order of the page."""
+    found = [
+        _scenarios(report),
+        _forecasts(report),
+        _coming(report),
+        _stored(report),
+        _codecs(report),
+        _clusters(report),
+        _cluster_skew(report),
+        _moves(report),
+    ]
+    return [each for each in found if each.rows]
+
+
+def shard_table(report: Report) -> Table:
+    """Return the shards' sizes."""
+    rows = [[str(each.shard), each.cluster, bytes_text(each.size_bytes)] for each in report.skew.shards]
+    return Table("Shards", ["shard", "cluster", "allocated"], rows, 2)
+
+
+def history_table(report: Report) -> Table:
+    """Return what came in by week, and what is forecast for as many weeks."""
+    total = report.total
+    rows: list[list[str]] = []
+    if total is None:
+        return Table("By week", [], [])
+    for begin in range(0, len(total.history), 7):
+        days = total.history[begin : begin + 7]
+        rows.append([days[0][0].isoformat(), str(len(days)), "measured", bytes_text(sum(each[1] for each in days)), ""])
+    if isinstance(total.forecast, Forecast):
+        sums = total.forecast.cumulative
+        for begin in range(0, min(len(sums), len(total.history)) // 7 * 7, 7):
+            band = [after - before for after, before in zip(sums[begin + 6], _before(sums, begin), strict=True)]
+            day = total.forecast.first_day + datetime.timedelta(begin)
+            rows.append([day.isoformat(), "7", "forecast", bytes_text(band[2]), ""])
+    return Table("By week", ["week from", "days", "", "bytes of disk"], [row[:4] for row in rows], 3)
+
+
+def _before(sums: Sequence[Band], begin: int) -> Sequence[float]:
+    return sums[begin - 1] if begin else (0.0,) * 5
+
+
+def _scenarios(report: Report) -> Table:
+    rows = []
+    for each in report.scenarios:
+        first = each.first
+        if first is None or first.days is None or first.first_day is None:
+            rows.append([each.name, each.text, "", "not known", "", "", ""])
+            continue
+        horizon = first.horizon_days or 0
+        days = first.days
+        rows.append(
+            [
+                each.name,
+                each.text,
+                first.disk if not _all_beyond(first) else "",
+                _days(days.mid, horizon),
+                _range(days.low_80, days.high_80, horizon),
+                _range(days.low_95, days.high_95, horizon),
+                date_text(first.first_day, days.mid) if math.isfinite(days.mid) else "",
+            ]
+        )
+    columns = ["what if", "", "full first", "days until full", "80 %", "95 %", "full on"]
+    return Table("What if", columns, rows, 3)
+
+
+def _forecasts(report: Report) -> Table:
+    rows = [_forecast_row(each.disk.name, "bytes of disk", each) for each in report.disks]
+    rows += [_forecast_row(f"{each.cluster} {each.column_name}", "body bytes", each) for each in report.columns]
+    columns = [
+        "of",
+        "unit",
+        "days measured",
+        "a day now",
+        "growth in a year (80 %)",
+        "weekly shape",
+        "back-test: days",
+        "days off by",
+        "sum off by",
+        "in 80 %",
+        "in 95 %",
+    ]
+    note = 'The back-test was made without the last days; "in 80 %" says how many of them were within their 80 % band.'
+    return Table("Forecasts and their back-tests", columns, rows, 2, note)
+
+
+def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> list[str]:
+    found = each.forecast
+    recent = [value for _, value in each.history[-28:]]
+    now = bytes_text(sum(recent) / len(recent)) if recent else "?"
+    if isinstance(found, NoForecast):
+        return [name, unit, str(found.days), now, found.reason, *[""] * 6]
+    grows = found.growth_share_per_year
+    test = found.back_test
+    held = ["too short", "", "", "", ""]
+    if test is not None:
+        held = [
+            f"{test.held_days}",
+            f"{test.daily_error_share:.0%}",
+            f"{test.total_error_share:+.0%}",
+            f"{test.inside_80_share:.0%}",
+            f"{test.inside_95_share:.0%}",
+        ]
+    week = "none seen" if found.weekdays is None else _week_text(found.weekdays)
+    year = f"{share_text(grows.mid)} ({share_text(grows.low_80)} to {share_text(grows.high_80)})"
+    return [name, unit, str(found.history_days), now, year, week, *held]
+
+
+def _coming(report: Report) -> Table:
+    total = report.total
+    if total is None or not isinstance(total.forecast, Forecast):
+        return Table("What will come", [], [])
+    sums = total.forecast.cumulative
+    rows = []
+    for days in (*(each for each in _MARKS_DAYS if each < len(sums)), len(sums)):
+        band = sums[days - 1]
+        rows.append(
+            [
+                f"{days:,}",
+                (total.forecast.first_day + datetime.timedelta(days - 1)).isoformat(),
+                bytes_text(band.mid),
+                f"{bytes_text(band.low_80)} to {bytes_text(band.high_80)}",
+                f"{bytes_text(band.low_95)} to {bytes_text(band.high_95)}",
+            ]
+        )
+    return Table(
+        "What will come, as stored now", ["days", "until the end of", "bytes of disk", "80 %", "95 %"], rows, 2
+    )
+
+
+def _stored(report: Report) -> Table:
+    from schemaless.capacity.report import stored
+
+    rows = [
+        [
+            each.column_name,
+            each.codec,
+            estimate_text(each.cells),
+            estimate_text(each.body_bytes, bytes_text),
+            estimate_text(each.allocated_bytes, bytes_text),
+            estimate_text(each.json_bytes, bytes_text),
+        ]
+        for each in stored(report.measurement)
+    ]
+    return Table("Stored now", ["column", "codec", "cells", "body bytes", "allocated", "as JSON text"], rows, 2)
+
+
+def _codecs(report: Report) -> Table:
+    rows = [
+        [
+            each.column_name,
+            each.codec,
+            str(each.sampled) + (f", {each.left} left" if each.left else ""),
+            _share_text(each.body_share.low, each.body_share.mid, each.body_share.high),
+            _share_text(each.allocated_share.low, each.allocated_share.mid, each.allocated_share.high),
+            f"{each.encode_s * 1e6:,.0f}",
+            f"{each.decode_s * 1e6:,.0f}",
+            seconds_text(each.encode_s_per_day),
+            seconds_text(each.decode_s_per_day),
+        ]
+        for each in sorted(report.trials, key=lambda each: (each.column_name, each.allocated_share.mid))
+    ]
+    columns = [
+        "column",
+        "codec",
+        "cells tried",
+        "body bytes, of now",
+        "allocated, of now",
+        "encode, us",
+        "decode, us",
+        "encode a day",
+        "decode a day",
+    ]
+    return Table("Codecs, tried on sampled cells", columns, rows, 2, "CPU of a day: today's cells a day, once each.")
+
+
+def _clusters(report: Report) -> Table:
+    rows = []
+    for space in report.measurement.clusters:
+        known = space.problem is None
+        rows.append(
+            [
+                space.cluster,
+                f"{space.read_from} {space.node}" if known else f"not measured: {space.problem}",
+                str(space.copies),
+                str(space.shards),
+                _size(space.file_bytes),
+                "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
+                _size(space.disk_bytes),
+                _size(space.free_bytes),
+                {"server": "server", "flag": "given"}.get(space.disk_from or "", "?"),
+            ]
+        )
+    columns = ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "disk", "free", "disk known from"]
+    return Table("Clusters", columns, rows, 2)
+
+
+def _cluster_skew(report: Report) -> Table:
+    rows = [
+        [
+            each.cluster,
+            bytes_text(each.now_bytes),
+            bytes_text(each.even_bytes),
+            f"{each.now_bytes / each.even_bytes:.2f}" if each.even_bytes else "",
+            bytes_text(each.after_bytes),
+        ]
+        for each in report.skew.clusters
+    ]
+    note = (
+        "By its disk's share of all disks." if report.skew.by_disk else "The same for each, as not all disks are known."
+    )
+    if report.skew.shard_ratio is not None:
+        note += f" The largest shard has {report.skew.shard_ratio:.2f} times the average one."
+    return Table("Skew", ["cluster", "allocated", "its share", "of its share", "after the moves"], rows, 1, note)
+
+
+def _moves(report: Report) -> Table:
+    rows = [
+        [str(each.shard), each.from_cluster, each.to_cluster, bytes_text(each.size_bytes)]
+        for each in report.skew.moves[:_MOST_SHARD_ROWS]
+    ]
+    more = len(report.skew.moves) - len(rows)
+    note = f"A plan: nothing is moved. {bytes_text(report.skew.moved_bytes)} in all." + (
+        f" {more} more in --json." if more > 0 else ""
+    )
+    return Table("Moves that would even it out", ["shard", "from", "to", "allocated"], rows, 3, note)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return CPU time for people."""
+    if seconds >= 7200:
+        return f"{seconds / 3600:,.1f} h"
+    if seconds >= 120:
+        return f"{seconds / 60:,.1f} min"
+    return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{seconds * 1000:,.2f} ms"
+
+
+def share_text(share: float) -> str:
+    """Return a share of growth as percent; beyond all measure it is said to be so."""
+    return f"{share:+.0%}" if share < 100 else "over +10,000%"
+
+
+def joined(words: Iterable[str]) -> str:
+    """Return a list in words."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _share_text(low: float, mid: float, high: float) -> str:
+    return f"{mid:.1%}" if low == high else f"{mid:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _week_text(weekdays: Sequence[float]) -> str:
+    names = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+    most, least = max(range(7), key=lambda day: weekdays[day]), min(range(7), key=lambda day: weekdays[day])
+    return f"{names[most]} {weekdays[most]:.0%}, {names[least]} {weekdays[least]:.0%}"
+
+
+def _all_beyond(outlook: DiskOutlook) -> bool:
+    return outlook.days is not None and math.isinf(outlook.days.low_95)
+
+
+def _range(low: float, high: float, horizon: int) -> str:
+    if math.isinf(low):
+        return f"over {horizon:,}"
+    return f"{_whole(low)} or more" if math.isinf(high) else f"{_whole(low)} to {_whole(high)}"
+
+
+def _whole(days: float) -> str:
+    return f"{math.floor(days):,}"
+
+
+def _days(days: float, horizon: int) -> str:
+    if math.isinf(days):
+        return f"over {horizon:,} days"
+    whole = math.floor(days)
+    return "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else bytes_text(count)
