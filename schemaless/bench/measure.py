@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 import zlib
 from collections import Counter
@@ -44,6 +45,8 @@ from schemaless.codec.serializers import NotHeld
 from schemaless.errors import InvalidBody
 
 _CHUNK_BYTES: Final = 1 << 20
+_REASONS_KEPT: Final = 20
+_VALUE: Final = re.compile(r"`[^`]*`|'[^']*'|-?[0-9][0-9.e+]{5,}")
 _ns = time.thread_time_ns
 
 
@@ -58,6 +61,8 @@ class _Tally:
     reasons: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def note(self, reason: str, place: int) -> None:
+        if reason not in self.reasons and len(self.reasons) == _REASONS_KEPT:
+            reason = "for other reasons"
         count, first = self.reasons.get(reason, (0, place + 1))
         self.reasons[reason] = (count + 1, first)
 
@@ -415,8 +420,8 @@ def _same(decoded: object, document: JSONDocument, expected: bytes | None) -> bo
 
 def _worded(refusal: Exception) -> str:
     """Return a refusal in a line that documents share: without values, which differ."""
-    text = " ".join(str(refusal).split()) or type(refusal).__name__
-    return f"{type(refusal).__name__}: {text[:100]}{'...' if len(text) > 100 else ''}"
+    text = _VALUE.sub("...", " ".join(str(refusal).split()))
+    return f"{type(refusal).__name__}: {text[:100]}" if text else type(refusal).__name__
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:

@@ -233,9 +233,10 @@ def _write(result: Result, folder: Path) -> None:
 
 def _show(result: Result) -> None:
     corpus = result.corpus
+    rounds = f"{result.rounds} round{'s' if result.rounds > 1 else ''}"
     out().print(
         f"\n{corpus.name}: {corpus.documents:,} documents, {bytes_text(corpus.json_bytes)} of JSON, "
-        f"{result.rounds} rounds, sizes and times relative to {' + '.join(BASELINE)}\n",
+        f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n",
         markup=False,
     )
     rows = [["*" if each.on_front else "", *bench_page.row_of(each)] for each in result.combinations]

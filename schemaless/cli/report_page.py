@@ -9,24 +9,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
+from schemaless.cli import page as frame
 from schemaless.cli.output import bytes_text, estimate_text
 from schemaless.jobs.space import Part, SpaceReport, Stages
 
 _STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d5dae0; --card: #f5f7f9;
-  --before: #8d97a5; --after: #2f6fb7; --rebuilt: #0f7f6d; --free: 0.32; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ebef; --soft: #a2abb8; --paper: #14171b; --line: #363d47;
-  --card: #1d2127; --before: #8a94a2; --after: #63a4ee; --rebuilt: #36b59f; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.35rem; line-height: 1.3; margin: 0 0 .2rem; }
-h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; }
-p { margin: .4rem 0; }
-.soft { color: var(--soft); font-size: .875rem; }
-.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .75rem; margin: 1.2rem 0; }
-.answer { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem .9rem; }
-.answer b { display: block; font-size: 1.3rem; line-height: 1.3; font-variant-numeric: tabular-nums; }
+:root { --before: #8d97a5; --after: #2f6fb7; --rebuilt: #0f7f6d; --free: 0.32; }
+@media (prefers-color-scheme: dark) { :root { --before: #8a94a2; --after: #63a4ee; --rebuilt: #36b59f; } }
 .answer b span { white-space: nowrap; }
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }
 .bars h3 { grid-column: 1 / -1; font-size: .9rem; margin: .7rem 0 0; font-weight: 600; overflow-wrap: anywhere; }
@@ -47,14 +36,7 @@ p { margin: .4rem 0; }
 svg { display: block; width: 100%; height: 9rem; border-bottom: 1px solid var(--line); }
 svg .before { fill: var(--before); } svg .after { fill: var(--after); } svg .rebuilt { fill: var(--rebuilt); }
 .scale { display: flex; justify-content: space-between; font-size: .8rem; color: var(--soft); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; white-space: normal; min-width: 5rem; }
-thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
-dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } section { break-inside: avoid; }
-  section.long { break-inside: auto; } .wide { overflow: visible; } details > * { display: block; } }
+th:first-child, td:first-child { white-space: normal; }
 """
 
 _STAGES: Final = (("before", "before"), ("after", "after the run"), ("rebuilt", "after a rebuild"))
@@ -65,23 +47,15 @@ def page(found: SpaceReport) -> str:
     title = f"Migration {found.job.job_id} of {found.datastore} to {found.job.spec['to']}"
     sections = [
         _answers(found),
-        _section("Files and what is in them", _files(found)),
-        _section("Every shard", _every_shard(found.shards)) if found.total.file.before is not None else "",
-        _section("Bodies by column", _columns(found)),
-        _section("Predicted and actual", _predictions(found)) if found.predictions else "",
-        _section("By cluster", _part_table("cluster", [*found.clusters, found.total], found)),
-        _section("By shard", _shard_table(found), long=True),
-        _section("How the figures were obtained", _how(found)),
+        frame.section("Files and what is in them", _files(found)),
+        frame.section("Every shard", _every_shard(found.shards)) if found.total.file.before is not None else "",
+        frame.section("Bodies by column", _columns(found)),
+        frame.section("Predicted and actual", _predictions(found)) if found.predictions else "",
+        frame.section("By cluster", _part_table("cluster", [*found.clusters, found.total], found)),
+        frame.section("By shard", _shard_table(found), long=True),
+        frame.section("How the figures were obtained", _how(found)),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{escape(title)}</h1>\n"
-        f'<p class="soft">{escape(_begun(found))}</p>\n'
-        + "\n".join(filter(None, sections))
-        + "\n</main>\n</body>\n</html>\n"
-    )
+    return frame.page(title, _begun(found), sections, style=_STYLE)
 
 
 def _begun(found: SpaceReport) -> str:
@@ -221,7 +195,7 @@ def _columns(found: SpaceReport) -> str:
     if found.stored_before:
         rows = [[column, codec, f"{cells:,}", bytes_text(size)] for column, codec, cells, size in found.stored_before]
         pictures += '<p class="soft">Stored when the migration began, estimated from a sample:</p>'
-        pictures += _table(["column", "codec", "cells", "body bytes"], rows)
+        pictures += frame.table(["column", "codec", "cells", "body bytes"], rows)
     return pictures or '<p class="soft">No cell was re-encoded.</p>'
 
 
@@ -231,7 +205,7 @@ def _predictions(found: SpaceReport) -> str:
         text = "{:,.0f}".format if each.what.startswith("cells") else bytes_text
         off = "-" if each.off is None else f"{each.off:+.1%}"
         rows.append([each.what, estimate_text(each.predicted, text), text(each.actual), off])
-    return _table(["", "predicted (95 % interval)", "actual", "off by"], rows)
+    return frame.table(["", "predicted (95 % interval)", "actual", "off by"], rows)
 
 
 def _part_table(noun: str, parts: Sequence[Part], found: SpaceReport) -> str:
@@ -244,7 +218,7 @@ def _part_table(noun: str, parts: Sequence[Part], found: SpaceReport) -> str:
         ]
         for part in parts
     ]
-    return _table([noun, "shards", *_FIGURES, "binary log"], rows)
+    return frame.table([noun, "shards", *_FIGURES, "binary log"], rows)
 
 
 _FIGURES: Final = (
@@ -279,18 +253,8 @@ def _figures(part: Part) -> list[str]:
 
 def _shard_table(found: SpaceReport) -> str:
     rows = [[part.name.removeprefix("shard "), part.cluster, *_figures(part)] for part in found.shards]
-    table = _table(["shard", "cluster", *_FIGURES], rows)
+    table = frame.table(["shard", "cluster", *_FIGURES], rows)
     return f"<details{' open' if len(rows) <= 32 else ''}><summary>{len(rows)} shards</summary>{table}</details>"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(value)}</td>' for value in row)}</tr>" for row in rows)
-    return f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _section(title: str, content: str, *, long: bool = False) -> str:
-    return f"<section{' class=long' if long else ''}><h2>{escape(title)}</h2>{content}</section>"
 
 
 def _how(found: SpaceReport) -> str:
@@ -310,7 +274,7 @@ def _how(found: SpaceReport) -> str:
         ),
         ("Units", "1 KiB is 1,024 bytes, 1 MiB 1,024 KiB, and so on."),
     ]
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in terms) + "</dl>"
+    return frame.terms(terms)
 
 
 def _known(size: int | None) -> str:

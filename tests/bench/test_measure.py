@@ -1,0 +1,301 @@
+"""The method: sizes, marks, factors, the front; never how long anything took."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from schemaless.bench import contenders, corpora, measure
+from schemaless.bench.article import ARTICLE
+from schemaless.bench.contenders import Serializer
+from schemaless.bench.corpora import Corpus, built_in, from_file
+from schemaless.bench.measure import Benchmark, difference
+from schemaless.bench.results import STAGES, front_of, spread_of
+from schemaless.errors import InvalidInput
+
+
+def corpus(*documents):
+    return Corpus("made", "for tests", list(documents), [str(n) for n in range(len(documents))], False, "0" * 64)
+
+
+def run(*documents, **options):
+    return Benchmark(corpus(*documents), rounds=options.pop("rounds", 1), **options).run()
+
+
+def named(result):
+    return {each.name: each for each in result.combinations}
+
+
+DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number in range(20)]
+
+
+def test_every_contender_is_measured_on_every_document():
+    """Twelve serializers with six compressors, and the store's codecs, all exact on plain documents."""
+    result = run(*DOCUMENTS)
+
+    names = {f"{one} {other}" for one in contenders.SERIALIZER_NAMES for other in contenders.COMPRESSOR_NAMES}
+    ours = {f"store {one}+{other}" for one in ("json", "msgpack") for other in ("none", "zlib", "zstd")}
+    assert set(named(result)) == names | ours
+    assert {each.fidelity.exact for each in result.combinations} == {len(DOCUMENTS)}
+    assert {each.fidelity.mark for each in result.combinations} == {""}
+    assert (result.absentees, result.failed) == ([], {})
+
+
+def test_sizes_are_those_of_the_bytes_and_factors_are_relative_to_json_and_zlib():
+    """Total bytes of all documents, each compressed alone."""
+    found = named(run(*DOCUMENTS, only_serializers=["msgpack"], only_compressors=["none"]))
+
+    texts = [json.dumps(document, separators=(",", ":")).encode() for document in DOCUMENTS]
+    assert found["json none"].size_bytes == sum(map(len, texts))
+    assert found["json zlib"].size_bytes == sum(len(zlib.compress(text, 6)) for text in texts)
+    assert found["json zlib"].size_factor == 1
+    assert found["json zlib"].time_factor == spread_of([1.0])
+    assert found["json none"].size_factor == found["json none"].size_bytes / found["json zlib"].size_bytes
+
+
+def test_the_articles_figures_stand_beside_what_it_measured():
+    """Twelve rows of its tables, and no others."""
+    found = {(each.serializer, each.compressor): each.article for each in run(*DOCUMENTS).combinations}
+
+    assert {pair: figures for pair, figures in found.items() if figures} == ARTICLE
+
+
+def test_the_articles_figures_are_those_of_the_seed():
+    """The numbers that were carried over agree with the table that they come from, where that is at hand."""
+    source = Path(__file__).parents[3] / "shared" / "seeds" / "figures.csv"
+    if not source.is_file():
+        pytest.skip(f"{source} is not here")
+    names = {"messagepack": "msgpack"}
+    with source.open(encoding="utf-8", newline="") as file:
+        rows = {
+            (names.get(row["encoder"].lower(), row["encoder"].lower()), row["compressor"]): row
+            for row in csv.DictReader(file)
+        }
+
+    assert rows.keys() == ARTICLE.keys()
+    for pair, row in rows.items():
+        figures = ARTICLE[pair]
+        assert (figures.encode_ms, figures.decode_ms, figures.size_bytes) == (
+            int(row["encode_ms"]),
+            int(row["decode_ms"]),
+            int(row["size_bytes"]),
+        )
+        assert round(figures.size_factor * 100) == int(row["size_factor_pct"])
+        assert round(figures.speed_factor * 100) == int(row["speed_factor_pct"])
+
+
+def test_a_document_that_is_refused_is_counted_with_its_reason_and_takes_no_part():
+    """Bytes and factors are of the others, and such a combination is not on the front."""
+    found = named(run(*DOCUMENTS, {"id": 2**70, "name": "x", "fare": 0.5}))
+
+    refused = found["msgpack zlib"]
+    assert (refused.fidelity.exact, refused.fidelity.refused, refused.fidelity.mark) == (20, 1, "!")
+    assert [(count, first) for count, first in refused.fidelity.reasons.values()] == [(1, 21)]
+    assert refused.size_bytes == named(run(*DOCUMENTS))["msgpack zlib"].size_bytes
+    assert (refused.time_factor, refused.on_front) == (None, False)
+    assert found["json zlib"].fidelity.exact == found["store msgpack+zlib"].fidelity.exact == 21
+
+
+def test_a_lost_order_of_keys_has_a_mark_of_its_own():
+    """The same members in another order are no changed document, and not the same one either."""
+    found = named(run({"a": 1, "b": 2}, {"b": 1, "a": 2}, {"a": 5, "b": 7}))
+
+    assert (found["protobuf none"].fidelity.exact, found["protobuf none"].fidelity.order) == (2, 1)
+    assert found["protobuf none"].fidelity.mark == "~"
+    assert found["protobuf none"].fidelity.reasons == {measure.KEY_ORDER: (1, 2)}
+    assert found["msgpack none"].fidelity.mark == ""
+    assert not found["protobuf none"].on_front
+
+
+@pytest.mark.parametrize(
+    ("document", "decoded", "words"),
+    [
+        ({"a": 1}, {"a": 1.0}, "int comes back as float"),
+        ({"a": True}, {"a": 1}, "bool comes back as int"),
+        ({"a": 0.0}, {"a": -0.0}, "float comes back with another value"),
+        ({"a": [1]}, {"a": [1, 2]}, "a list comes back longer or shorter"),
+        ({"a": 1}, {}, "a key is missing"),
+        ({"a": None}, {"a": b""}, "NoneType comes back as bytes"),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, measure.KEY_ORDER),
+        ({"a": 1, "b": 2}, {"b": 1, "a": 1}, "int comes back with another value"),
+    ],
+)
+def test_a_difference_is_said_in_words_that_documents_share(document, decoded, words):
+    """What was lost is named by its kind."""
+    assert difference(document, decoded) == words
+
+
+def test_a_decoder_that_returns_a_subclass_is_seen(monkeypatch):
+    """An int that is not quite one is not the document, though both are equal."""
+
+    class Odd(int):
+        pass
+
+    one = Serializer("odd", None, lambda document: json.dumps(document).encode(), lambda _: {"a": Odd(1)})
+    monkeypatch.setattr(measure, "serializers", lambda root: iter([*contenders.serializers(root), one]))
+
+    found = named(run({"a": 1}, only_serializers=["odd"], only_compressors=["none"]))
+    assert found["odd none"].fidelity.reasons == {"int comes back as Odd": (1, 1)}
+
+
+def test_a_decoder_that_changes_its_mind_is_seen(monkeypatch):
+    """Each decode of each round is compared, not the first one only."""
+    calls: Counter[str] = Counter()
+
+    def decode(payload):
+        calls["decode"] += 1
+        return {"a": 1 if calls["decode"] < 3 else 2}
+
+    one = Serializer("moody", None, lambda document: json.dumps(document).encode(), decode)
+    monkeypatch.setattr(measure, "serializers", lambda root: iter([*contenders.serializers(root), one]))
+
+    found = named(run({"a": 1}, rounds=3, only_serializers=["moody"], only_compressors=["none"]))
+    assert (found["moody none"].fidelity.exact, found["moody none"].fidelity.changed) == (0, 1)
+    assert found["moody none"].fidelity.mark == "!"
+
+
+def test_a_compressor_that_loses_bytes_is_not_measured_and_named(monkeypatch):
+    """What does not inflate to the payload has no figures."""
+    bad = contenders.Compressor("bad", None, None, lambda payload: payload[:-1], lambda stored: stored)
+    monkeypatch.setattr(measure, "compressors", lambda: iter([*contenders.compressors(), bad]))
+
+    result = run({"a": 1}, only_serializers=["cbor"], only_compressors=["bad"])
+    assert result.failed == dict.fromkeys(("json bad", "cbor bad"), "document 1: inflates to something else")
+    assert "cbor bad" not in named(result)
+
+
+def test_the_front_holds_what_nothing_exact_beats_in_both():
+    """Smaller or faster than each other one; what is marked has no place on it."""
+    result = run(*DOCUMENTS, {"id": 1, "fare": 0.5, "name": "key order"})
+    points = {
+        each.name: (each.size_bytes, each.time_factor.mid)
+        for each in result.combinations
+        if not each.fidelity.mark and each.time_factor
+    }
+
+    front = front_of(result.combinations)
+    assert front == {each.name for each in result.combinations if each.on_front}
+    assert front < points.keys() < named(result).keys()
+    for name, (size, time) in points.items():
+        beaten = any(other[0] <= size and other[1] <= time for key, other in points.items() if key != name)
+        assert beaten == (name not in front)
+
+
+def test_an_interrupt_keeps_the_rounds_that_are_whole():
+    """Ctrl-C after a round returns what there is, and how many rounds it comes from; before that, there is nothing."""
+    benchmark = Benchmark(corpus(*DOCUMENTS), rounds=5, only_serializers=["cbor"], only_compressors=["none"])
+    steps = iter(range(benchmark.steps // 2))
+
+    def stop(more):
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+
+    result = benchmark.run(stop)
+    assert (result.rounds, result.rounds_wanted) == (2, 5)
+    assert named(result)["cbor none"].size_bytes
+
+    with pytest.raises(KeyboardInterrupt):
+        Benchmark(corpus(*DOCUMENTS), only_serializers=["cbor"]).run(lambda more: stop(more))
+
+
+def test_progress_reports_as_many_steps_as_it_announced():
+    """The bar reaches its end."""
+    benchmark = Benchmark(corpus(*DOCUMENTS), rounds=2, only_serializers=["cbor"], only_compressors=["none"])
+    steps: list[int] = []
+    benchmark.run(steps.append)
+
+    assert sum(steps) == benchmark.steps
+
+
+def test_a_result_says_where_it_comes_from():
+    """Machine, versions, the documents and their digest, the schemas that were used."""
+    result = run(*DOCUMENTS)
+
+    data = json.loads(json.dumps(result.as_json()))
+    assert data["machine"]["libraries"].keys() >= {"cbor2", "fastavro", "protobuf", "thriftpy2", "zstandard"}
+    assert data["corpus"]["sha256"] == "0" * 64
+    assert data["schemas"] == sorted(f"documents.{end}" for end in ("avsc", "fbs", "proto", "thrift"))
+    assert all(data["combinations"][0]["stages"][stage].keys() == {"mid", "low", "high"} for stage in STAGES)
+
+
+def test_half_of_the_rows_are_apart():
+    """Documents of one row are on one side of what a dictionary is trained on, and judged on the other."""
+    made = replace(corpus(*DOCUMENTS), rows=["a", "b", "c", "d"] * 5)
+    benchmark = Benchmark(made, only_serializers=["cbor"])
+
+    sides = {}
+    for chunk in benchmark._chunks:
+        for place in chunk:
+            assert sides.setdefault(made.rows[place], benchmark._folds[chunk[0]]) == benchmark._folds[place]
+    assert sorted(place for chunk in benchmark._chunks for place in chunk) == list(range(len(DOCUMENTS)))
+
+
+# ---- corpora
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_each"), [("small", 1_400), ("medium", 16_000), ("large", 230_000), ("huge", 3_000_000)]
+)
+def test_payloads_have_the_sizes_of_the_articles(name, bytes_each):
+    """1.4 and 16 KB messages, 230 KB and 3 MB payloads."""
+    made = built_in(name, limit=20)
+    sizes = [len(json.dumps(document, separators=(",", ":"))) for document in made.documents]
+
+    assert sum(sizes) / len(sizes) == pytest.approx(bytes_each, rel=0.03)
+
+
+def test_what_is_made_up_is_the_same_everywhere():
+    """Digests of seeded documents never change: another one is another corpus."""
+    digests = {name: built_in(name, limit=3).sha256[:12] for name in ("small", "doubles-10", "list-objects")}
+
+    assert digests == DIGESTS
+
+
+DIGESTS = {"small": "a89572555944", "doubles-10": "03a602095bb2", "list-objects": "9a8647145375"}
+
+
+@pytest.mark.parametrize("name", corpora.EXTREMES)
+def test_extremes_are_made_of_one_thing(name):
+    """Not one realistic mix: each has values of one kind."""
+    kinds = {type(leaf) for document in built_in(name, limit=5).documents for leaf in leaves(document)}
+
+    assert len(kinds) == 1
+
+
+def leaves(value):
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from leaves(one)
+    else:
+        yield value
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_is_read_gzipped_or_not_and_its_digest_is_that_of_its_lines(tmp_path, packed):
+    """Blank lines count for nothing."""
+    text = b'{"a": 1}\n\n[2]\r\n'
+    path = tmp_path / "trips.ndjson"
+    path.write_bytes(gzip.compress(text) if packed else text)
+
+    found = from_file(path)
+    assert (found.name, found.documents) == ("trips", [{"a": 1}, [2]])
+    assert found.sha256 == from_file(path, limit=2).sha256 != from_file(path, limit=1).sha256
+
+
+def test_a_bad_line_is_named(tmp_path):
+    """Which file, which line, and why."""
+    path = tmp_path / "trips.ndjson"
+    path.write_text('{"a": 1}\n{"a": \n', encoding="utf-8")
+
+    with pytest.raises(InvalidInput, match=r"trips.ndjson, line 2: "):
+        from_file(path)
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(InvalidInput, match="holds no documents"):
+        from_file(path)

@@ -1,0 +1,196 @@
+"""``schemaless bench codecs``: its table, its files, its page, and what a stop leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from schemaless.bench import measure
+from schemaless.bench.corpora import Corpus
+from schemaless.cli import bench_charts
+from schemaless.cli.main import run
+
+DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number in range(12)]
+FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "none", "--rounds", "2"]
+
+
+@pytest.fixture
+def trips(tmp_path):
+    path = tmp_path / "trips.ndjson"
+    path.write_text("".join(json.dumps(document) + "\n" for document in DOCUMENTS), encoding="utf-8")
+    return path
+
+
+class Balanced(HTMLParser):
+    """Raises where a tag is not closed, and collects what a page would load."""
+
+    VOID = frozenset({"meta", "br", "img", "link"})
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.loads = []
+        self.titles = []
+
+    def handle_starttag(self, tag, attrs):
+        self.loads += [value for name, value in attrs if name in ("src", "href", "srcset") and value[:1] != "#"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_table_names_each_combination_and_what_it_is_relative_to(trips, capsys):
+    """Sizes, times, the marks and the findings stand on standard output."""
+    assert run(["bench", "codecs", str(trips), *FEW]) == 0
+
+    text = capsys.readouterr().out
+    assert "trips: 12 documents" in text
+    for name in ("json none", "json zlib", "msgpack none", "msgpack zlib", "protobuf none", "protobuf zlib"):
+        assert re.search(rf"^\*? +{name} +[0-9,]+ +[0-9.]+ +[0-9.]+", text, re.MULTILINE)
+    assert "Smallest: " in text
+    assert "bz2" not in text
+
+
+def test_json_has_everything(trips, capsys):
+    """One object for one file; the first lines of standard error are no part of it."""
+    assert run(["bench", "codecs", str(trips), *FEW, "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["corpus"]["documents"] == 12
+    assert {each["name"] for each in found["combinations"]} >= {"json zlib", "protobuf none"}
+
+
+def test_several_files_and_sets_are_a_list(trips, capsys, tmp_path):
+    """One command for many: a folder each, and all figures in one CSV file."""
+    out = tmp_path / "out"
+    sets = ["--corpus", "small", "--limit", "5", "--out", str(out)]
+    assert run(["bench", "codecs", str(trips), *sets, *FEW, "--json"]) == 0
+
+    assert [each["corpus"]["name"] for each in json.loads(capsys.readouterr().out)] == ["trips", "small"]
+    with (out / "all.csv").open(encoding="utf-8", newline="") as file:
+        assert {(row["corpus"], row["documents"]) for row in csv.DictReader(file)} == {("trips", "5"), ("small", "5")}
+    assert (out / "small" / "index.html").is_file()
+
+
+def test_a_folder_holds_the_page_pictures_figures_and_schemas(trips, tmp_path):
+    """Everything about a result stands beside it."""
+    out = tmp_path / "out"
+    assert run(["bench", "codecs", str(trips), *FEW, "--out", str(out)]) == 0
+
+    assert {path.name for path in out.iterdir()} == {
+        *("index.html", "result.json", "result.csv", "documents.proto"),
+        *("size.png", "time.png", "front.png"),
+    }
+    assert all((out / f"{name}.png").read_bytes()[:4] == b"\x89PNG" for name in ("size", "time", "front"))
+    with (out / "result.csv").open(encoding="utf-8", newline="") as file:
+        rows = {f"{row['serializer']} {row['compressor']}": row for row in csv.DictReader(file)}
+    assert rows["protobuf zlib"]["article_size_bytes"] == "10885018"
+    assert rows["json zlib"]["size_factor"] == "1.00000"
+
+
+def test_the_page_is_whole_and_loads_nothing(tmp_path, capsys):
+    """One file: well formed, no script, nothing from elsewhere, names escaped, losses and what is missing named."""
+    path = tmp_path / "<b>&.ndjson"
+    path.write_text('{"a": 1, "b": 2}\n{"b": 1, "a": 2}\n{"a": 99999999999999999999}\n', encoding="utf-8")
+    out = tmp_path / "out"
+    assert run(["bench", "codecs", str(path), *FEW, "--out", str(out)]) == 0
+
+    page = (out / "index.html").read_text(encoding="utf-8")
+    parser = Balanced()
+    parser.feed(page)
+    assert (parser.open, parser.loads) == ([], [])
+    assert "<script" not in page
+    assert "http" not in page
+    assert "&lt;b&gt;&amp;" in page
+    assert "<b>&" not in page
+    assert "the order of keys" in page
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_missing_library_is_named_and_the_others_go_on(trips, capsys, monkeypatch):
+    """A contender without its library is a line with the command that brings it."""
+    monkeypatch.setitem(sys.modules, "cbor2", None)
+    assert run(["bench", "codecs", str(trips), "--serializer", "cbor", "--compressor", "none", "--rounds", "1"]) == 0
+
+    text = capsys.readouterr().out
+    assert re.search(r"^missing: cbor \(.*\); pip install cbor2$", text, re.MULTILINE)
+    assert "json none" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a file with one JSON document a line, or --corpus logbooks"),
+        (["nowhere.ndjson"], "there is no file nowhere.ndjson"),
+        (["--corpus", "small", "--serializer", "xml"], "--serializer: nobody is called 'xml'; take one of json, "),
+        (["--corpus", "small", "--compressor", "rar"], "--compressor: nobody is called 'rar'; take one of none, "),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_a_line(arguments, words, capsys):
+    """Usage errors say what to give."""
+    assert run(["bench", "codecs", *arguments]) == 2
+
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(trips, tmp_path, capsys, monkeypatch):
+    """Nobody waits for an hour to be told what to install."""
+    monkeypatch.setattr("schemaless.cli.bench.find_spec", lambda name: None)
+    monkeypatch.setattr(measure.Benchmark, "run", lambda *_: pytest.fail("it was measured"))
+
+    assert run(["bench", "codecs", str(trips), "--out", str(tmp_path / "out")]) == 2
+    assert "extra [bench]" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypatch):
+    """Ctrl-C: the rounds that are whole are shown and written, status 3."""
+    real = measure.Benchmark._round
+
+    def stops(self, number, on_step):
+        if number == 1:
+            raise KeyboardInterrupt
+        real(self, number, on_step)
+
+    monkeypatch.setattr(measure.Benchmark, "_round", stops)
+    out = tmp_path / "out"
+    assert run(["bench", "codecs", str(trips), *FEW, "--rounds", "5", "--out", str(out)]) == 3
+
+    shown = capsys.readouterr()
+    assert ", 1 round, " in shown.out
+    assert f"whole rounds, 1 of 5 of the last set; it is in {out}" in " ".join(shown.err.split())
+    assert json.loads((out / "result.json").read_text(encoding="utf-8"))["rounds"] == 1
+
+
+def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path, capsys, monkeypatch):
+    """Nothing to show is said as such."""
+
+    def stops(self, number, on_step):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure.Benchmark, "_round", stops)
+    out = tmp_path / "out"
+    assert run(["bench", "codecs", str(trips), *FEW, "--out", str(out)]) == 3
+
+    assert "nothing was kept" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_pictures_are_drawn_for_one_combination_as_well():
+    """A single bar, a front of one point."""
+    corpus = Corpus("one", "for tests", [{"a": 1}], ["1"], False, "0" * 64)
+    result = measure.Benchmark(corpus, rounds=1, only_serializers=["json"], only_compressors=["zlib"]).run()
+
+    for chart in bench_charts.charts_of(result).values():
+        assert chart.png()[:4] == b"\x89PNG"
+        assert "json zlib" in chart.svg() + chart.description
