@@ -262,21 +262,17 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
     for each, share, count in zip(candidates, shares, rng.multinomial(_PATHS, shares), strict=True):
         if not count:
             continue
-        fitted = each.model.filter([1.0, each.wandering])
-        middle = numpy.asarray(fitted.forecast(horizon_days))
-        drawn = numpy.asarray(fitted.simulate(horizon_days, anchor="end", repetitions=int(count), rng=rng))
+        fitted = each.model.filter([1.0, each.wandering], return_ssm=True)
         # The noise's variance is not known either: with it, Student's t takes the place of the normal distribution.
         scale = numpy.sqrt(each.variance * each.days / rng.chisquare(each.days, count))[:, None]
-        path = middle + scale * (drawn.reshape(horizon_days, count).T - middle)
+        path, slope = _simulated(fitted, each.wandering, scale, horizon_days, rng)
         paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if each.log else numpy.maximum(path, 0.0))
-        deviation = math.sqrt(max(float(fitted.predicted_state_cov[1, 1, -1]), 0.0))
-        slope = fitted.predicted_state[1, -1] + scale[:, 0] * deviation * rng.standard_normal(count)
         level = max(float(fitted.predicted_state[0, -1]), 1e-6)
         growths.append(
             numpy.expm1(numpy.minimum(365 * slope, _MOST_LOG)) if each.log else numpy.maximum(365 * slope / level, -1.0)
         )
         if each.weekly:
-            week = _week(fitted)
+            week = _week(fitted.predicted_state[2:8, -1])
             effects += share * (numpy.exp(week) if each.log else numpy.maximum(1 + week / level, 0.0))
             weekly_weight += share
     return _Futures(
@@ -329,13 +325,37 @@ def _first_scored(known: Any) -> int:
     return len(known)
 
 
-def _week(fitted: Any) -> Floats:
-    """Return the weekly component of the seven days after the history."""
+def _simulated(
+    fitted: Any, wandering: float, scale: Floats, horizon_days: int, rng: numpy.random.Generator
+) -> tuple[Floats, Floats]:
+    """Return futures of a model, one for each ``scale`` of the noise, and their slopes.
+
+    All at once, where statsmodels would simulate one after the other: from the state that it has for the first day,
+    drawn with its covariance, the level takes its slope and a random step each day, and the week comes again.
+    """
     import numpy
 
-    # States: level, slope, then the effects of the next day and of the five before it; seven add up to 0.
-    latest = numpy.asarray(fitted.predicted_state[2:8, -1])
-    return numpy.array([latest[0], -latest.sum(), *latest[:0:-1]])
+    count = len(scale)
+    state, covariance = fitted.predicted_state[:, -1], fitted.predicted_state_cov[:, :, -1]
+    drawn = rng.multivariate_normal(numpy.zeros(len(state)), covariance, count, check_valid="ignore", method="eigh")
+    states = state + scale * drawn
+    steps = math.sqrt(wandering) * rng.standard_normal((count, horizon_days))
+    steps[:, 0] = 0.0  # the first day's level is in the state
+    noise = scale * (steps.cumsum(axis=1) + rng.standard_normal((count, horizon_days)))
+    path = states[:, :1] + states[:, 1:2] * numpy.arange(horizon_days) + noise
+    if states.shape[1] > 2:
+        path += _week(states[:, 2:8].T)[numpy.arange(horizon_days) % 7].T
+    return path, states[:, 1]
+
+
+def _week(states: Floats) -> Floats:
+    """Return the weekly component of the seven days after the history, from the states that it has for the first one.
+
+    These are the effects of that day and of the five before it, the latest first; seven add up to 0.
+    """
+    import numpy
+
+    return numpy.stack([states[0], -states.sum(axis=0), *states[:0:-1]])
 
 
 def _weekdays(effects: Floats, first_day: datetime.date) -> tuple[float, ...]:
@@ -347,7 +367,7 @@ def _weekdays(effects: Floats, first_day: datetime.date) -> tuple[float, ...]:
 def _bands(paths: Floats) -> tuple[Band, ...]:
     import numpy
 
-    columns = numpy.percentile(paths, _LEVELS, axis=0).T
+    columns = numpy.percentile(numpy.ascontiguousarray(paths.T), _LEVELS, axis=1, overwrite_input=True).T
     return tuple(Band(*(float(value) for value in column)) for column in columns)
 
 

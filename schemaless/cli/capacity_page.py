@@ -9,6 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from schemaless.cli import page as shared
 from schemaless.cli.capacity_charts import charts
 from schemaless.cli.capacity_text import Table, answer, history_table, shard_table, tables
 from schemaless.cli.charts import STYLE as CHART_STYLE
@@ -18,40 +19,25 @@ if TYPE_CHECKING:
     from schemaless.capacity.report import Report
 
 _STYLE: Final = """
-:root { color-scheme: light dark; --ink: var(--chart-ink); --soft: var(--chart-soft); --paper: var(--chart-paper);
-  --line: var(--chart-line); --card: var(--chart-card); }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.35rem; line-height: 1.3; margin: 0 0 .2rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.05rem; margin: 2.2rem 0 .4rem; }
-p { margin: .4rem 0; }
-.soft { color: var(--soft); font-size: .875rem; }
-.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(17rem, 100%), 1fr)); gap: .75rem;
-  margin: 1.2rem 0; }
-.answer { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem .9rem; }
+h1 { overflow-wrap: anywhere; }
+.answers { grid-template-columns: repeat(auto-fit, minmax(min(17rem, 100%), 1fr)); }
 .answer h2 { margin: 0; font-size: .875rem; font-weight: 600; color: var(--soft); }
-.answer b { display: block; font-size: 1.7rem; line-height: 1.25; font-variant-numeric: tabular-nums; }
+.answer b { font-size: 1.7rem; line-height: 1.25; }
 .answer.first b { color: var(--chart-1); } .answer.after b { color: var(--chart-2); }
 .notes { border-left: 4px solid var(--chart-3); padding: .1rem .9rem; margin: 1rem 0; background: var(--card); }
-.notes ul { margin: .4rem 0; padding-left: 1.1rem; }
-.wide { overflow-x: auto; }
+.notes ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
 .wide:focus-visible { outline: 2px solid var(--chart-1); }
-table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { padding: .3rem .6rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
-th:first-child, td:first-child { padding-left: 0; }
 td.long { min-width: 15rem; }
-thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-space: normal; }
-summary { cursor: pointer; color: var(--soft); font-size: .875rem; }
-dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; }
+summary { color: var(--soft); font-size: .875rem; }
 @media print {
   :root { color-scheme: light; }
-  body { max-width: none; padding: 0; font-size: 10pt; }
+  body { font-size: 10pt; }
   h2 { break-after: avoid; }
-  .wide { overflow: visible; }
+  table { font-size: 8pt; }
   th, td { white-space: normal; padding: .2rem .35rem; }
-  table { font-size: 8pt; } td.long { min-width: 0; } th.text, td.text { min-width: 0; }
+  td.long, th.text, td.text { min-width: 0; }
   tr, .answer, .notes { break-inside: avoid; }
   figure.chart svg { max-height: 9cm; }
   details::details-content { content-visibility: visible; display: block; }
@@ -61,24 +47,17 @@ dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; }
 
 def page(report: Report) -> str:
     """Return the page."""
-    title = f"How long the disks of {report.measurement.datastore} last"
-    pictures = charts(report)
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{escape(_when(report))}</p>',
-        _answers(report),
-        _notes(report),
-        *(_picture(chart.title, chart.html(), _behind(chart.name, report)) for chart in pictures),
-        *(_section(each.title, _table(each)) for each in tables(report)),
-        _section("How the figures were obtained, and what is assumed", _how(report)),
-    ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{CHART_STYLE}{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(filter(None, parts))
-        + "\n</main>\n</body>\n</html>\n"
+    return shared.page(
+        f"How long the disks of {report.measurement.datastore} last",
+        _when(report),
+        [
+            _answers(report),
+            _notes(report),
+            *(shared.section(chart.title, chart.html() + _behind(chart.name, report)) for chart in charts(report)),
+            *(shared.section(each.title, _table(each), long=True) for each in tables(report)),
+            shared.section("How the figures were obtained, and what is assumed", shared.terms(report.how), long=True),
+        ],
+        style=CHART_STYLE + _STYLE,
     )
 
 
@@ -133,14 +112,6 @@ def _behind(name: str, report: Report) -> str:
     return f"<details><summary>{escape(made.title)}: {len(made.rows)} lines</summary>{_table(made)}</details>"
 
 
-def _picture(title: str, drawn: str, behind: str) -> str:
-    return _section(title, drawn + behind)
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>"
-
-
 def _table(table: Table) -> str:
     def cell(tag: str, place: int, text: str, scope: str = "") -> str:
         kinds = " ".join(filter(None, ["text" if place < table.text_columns else "", "long" if len(text) > 60 else ""]))
@@ -157,7 +128,3 @@ def _table(table: Table) -> str:
         f'<div class="wide" tabindex="0" role="region" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{note}"
     )
-
-
-def _how(report: Report) -> str:
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in report.how) + "</dl>"

@@ -1,0 +1,167 @@
+"""Measurements and trials made up for tests of the report: no server has such a datastore."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC
+
+from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
+from schemaless.capacity.report import NOTHING_TRIED, Report, Tried, put_together
+from schemaless.codec.registry import codec_named, codec_names
+from schemaless.store.sampling import Estimate
+from schemaless.store.trial import ColumnTrial, Space
+
+TODAY = datetime.date(2026, 6, 1)
+TAKEN_AT = datetime.datetime(2026, 6, 1, 3, 0, tzinfo=UTC)
+MIB = 1 << 20
+GIB = 1 << 30
+WEEK = (1.2, 1.1, 1.0, 1.0, 1.3, 0.8, 0.6)
+SHARES = {
+    "msgpack+zlib": 0.15,
+    "msgpack+none": 0.8,
+    "msgpack+zstd": 0.14,
+    "json+none": 1.0,
+    "json+zlib": 0.16,
+    "json+zstd": 0.16,
+    "legacy": 1.0,
+}
+
+
+def within(value: float, share: float = 0.03) -> Estimate:
+    return Estimate(value * (1 - share), value, value * (1 + share))
+
+
+def growth(cluster: str, column: str, days: int, bytes_a_day: float, last: datetime.date) -> list[DailyGrowth]:
+    """Growth with a weekly shape and noise, up to and with the day ``last``, which is not over."""
+    draw = random.Random(f"{cluster} {column}")
+    found = []
+    for number in range(days + 1):
+        day = last - datetime.timedelta(days - number)
+        size = bytes_a_day * (1 + number / 365) * WEEK[day.weekday()] * math.exp(draw.gauss(0, 0.06))
+        complete = day != last
+        found.append(DailyGrowth(day, cluster, column, within(size / 2000), within(size), "search", complete))
+    return found
+
+
+def space(cluster: str, *, stored: float = GIB, disk: int | None = 4 * GIB, **changes: object) -> ClusterSpace:
+    values: dict[str, object] = {
+        "node": f"{cluster}.example:3306",
+        "read_from": "replica",
+        "copies": 2,
+        "shards": 4,
+        "file_bytes": round(1.1 * stored),
+        "file_allocated_bytes": round(1.1 * stored),
+        "file_bytes_measured": True,
+        "rebuilt_bytes": within(stored),
+        "overhead_bytes": within(0.2 * stored),
+        "disk_bytes": disk,
+        "free_bytes": None if disk is None else round(disk - 1.1 * stored),
+        "disk_from": None if disk is None else "server",
+    }
+    return ClusterSpace(cluster, **{**values, **changes})  # type: ignore[arg-type]
+
+
+def down(cluster: str) -> ClusterSpace:
+    return ClusterSpace(cluster, f"{cluster}.example:3306", "primary", 2, 4, "no connection: refused")
+
+
+def groups(cluster: str, first_shard: int, stored: float = GIB) -> list[Group]:
+    found = []
+    for shard in range(first_shard, first_shard + 4):
+        for column, share in (("BASE", 0.9), ("STATUS", 0.1)):
+            size = stored / 4 * share * (1 + 0.1 * (shard % 3))
+            body = within(size / 1.3)
+            found.append(Group(cluster, shard, column, "legacy", within(size / 2000), body, within(size), body))
+    return found
+
+
+def measurement(
+    *,
+    days: int = 60,
+    bytes_a_day: float = 8 * MIB,
+    clusters: Sequence[ClusterSpace] | None = None,
+    growth_to: datetime.date = TODAY,
+    notes: Sequence[str] = (),
+    stored: bool = True,
+) -> Measurement:
+    """Two clusters of four shards and two columns, all legacy, with so many whole days of history."""
+    spaces = (
+        [space("cluster-1", disk=4 * GIB), space("cluster-2", disk=5 * GIB)] if clusters is None else list(clusters)
+    )
+    known = [each for each in spaces if each.problem is None and stored]
+    return Measurement(
+        taken_at=TAKEN_AT,
+        datastore="trips",
+        shard_count=4 * len(spaces),
+        groups=tuple(group for number, each in enumerate(known) for group in groups(each.cluster, 4 * number)),
+        growth=tuple(
+            day
+            for each in known
+            for column, share in (("BASE", 0.9), ("STATUS", 0.1))
+            for day in (growth(each.cluster, column, days, share * bytes_a_day, growth_to) if days else [])
+        ),
+        clusters=tuple(spaces),
+        notes=tuple(notes),
+        rows_read=8_000,
+        pages_read=9_000,
+        seconds=1.5,
+        seed=7,
+    )
+
+
+def tried(columns: Sequence[str] = ("BASE", "STATUS"), **changes: object) -> Tried:
+    """Every codec, with shares as JSON documents have them."""
+    found = []
+    for name in codec_names():
+        for column in columns:
+            share = SHARES[name]
+            now, new = Space(within(GIB), within(GIB)), Space(within(share * GIB), within(share * GIB))
+            values: dict[str, object] = {
+                "column_name": column,
+                "codec": codec_named(name),
+                "cells": within(1e6),
+                "sampled": 200,
+                "now": now,
+                "new": new,
+                "migrated": new,
+                "share": within(share),
+                "migrated_share": within(share),
+                "encode_s": 50e-6,
+                "decode_s": 20e-6,
+                "left": Counter(),
+                "migrated_bytes": [],
+            }
+            found.append(ColumnTrial(**{**values, **changes}))  # type: ignore[arg-type]
+    return Tried(tuple(found), {name: within(share) for name, share in SHARES.items()}, dict.fromkeys(columns, 1.3))
+
+
+def report(*measurements: Measurement, trials: Tried | None = None, **options: object) -> Report:
+    """A report of measurements, the common one unless given."""
+    made_at = TAKEN_AT + datetime.timedelta(hours=2)
+    return put_together(
+        measurements or (measurement(),),
+        tried() if trials is None else trials,
+        made_at,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def odd_reports() -> dict[str, Report]:
+    """What may happen, by name: none of it is a traceback, and none has a figure that nobody knows."""
+    one = measurement(days=0)
+    return {
+        "empty": report(measurement(days=0, stored=False), trials=NOTHING_TRIED),
+        "one cell": report(one),
+        "one day": report(measurement(days=1)),
+        "a cluster that is down": report(measurement(days=30, clusters=[space("cluster-1"), down("cluster-2")])),
+        "all down": report(measurement(clusters=[down("cluster-1"), down("cluster-2")]), trials=NOTHING_TRIED),
+        "dates of the future": report(measurement(days=430, growth_to=TODAY + datetime.timedelta(400))),
+        "dates long gone": report(measurement(growth_to=TODAY - datetime.timedelta(2000))),
+        "no disk known": report(measurement(days=30, clusters=[space("cluster-1", disk=None)])),
+        "a full disk": report(measurement(days=30, clusters=[space("cluster-1", free_bytes=0)])),
+        "a clock that went back": report(measurement(days=40), measurement(days=30)),
+    }

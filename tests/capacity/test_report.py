@@ -1,0 +1,253 @@
+"""The report's value, put together from what was measured, forecast and tried."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from schemaless.capacity.forecast import Forecast, NoForecast
+from schemaless.capacity.measure import GivenDisk
+from schemaless.capacity.report import Report, put_together
+from schemaless.capacity.series import daily
+from tests.capacity.reports import (
+    GIB,
+    MIB,
+    TAKEN_AT,
+    TODAY,
+    down,
+    measurement,
+    odd_reports,
+    report,
+    space,
+    tried,
+    within,
+)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Report:
+    """Two clusters with 60 days of growth."""
+    return report()
+
+
+@pytest.fixture(scope="module")
+def odd() -> dict[str, Report]:
+    """Reports of what is not as it should be."""
+    return odd_reports()
+
+
+def days(found: Report, name: str) -> float:
+    (scenario,) = (each for each in found.scenarios if each.name == name)
+    assert scenario.first is not None
+    assert scenario.first.days is not None
+    return scenario.first.days.mid
+
+
+def test_the_answer_is_the_disk_that_is_full_first(seen):
+    """The smaller disk decides, and its days are about what is free over what comes."""
+    first = seen.now.first
+
+    assert first is not None
+    assert first.disk == "cluster-1"
+    assert first.free_bytes is not None
+    assert first.bytes_per_day == pytest.approx(8 * MIB * 1.15 * 1.3, rel=0.1)
+    assert (
+        0.6 * first.free_bytes.mid / first.bytes_per_day
+        < days(seen, "now")
+        < first.free_bytes.mid / first.bytes_per_day
+    )
+    assert first.days is not None
+    assert first.days.low_95 < first.days.low_80 < first.days.mid < first.days.high_80
+
+
+def test_scenarios_stand_in_their_order(seen):
+    """What gives room gives days: more growth less, a rebuild more, a codec most; nothing that is rebuilt is worse."""
+    assert days(seen, "growth x10") < days(seen, "growth x2") < days(seen, "now") < days(seen, "rebuilt")
+    assert days(seen, "rebuilt") < days(seen, "msgpack+none") <= days(seen, "msgpack+zlib")
+    assert days(seen, "growth x10, msgpack+zstd") > 3 * days(seen, "growth x10")
+    assert days(seen, "growth x2") == pytest.approx(days(seen, "now") / 2, rel=0.15)
+    assert days(seen, "a lost host") == days(seen, "now")  # there are replicas
+
+
+def test_files_after_a_codec_are_rebuilt_ones_times_its_share(seen):
+    """What a migration gives is on top of what a rebuild alone gives."""
+    (scenario,) = (each for each in seen.scenarios if each.name == "msgpack+zlib")
+
+    assert scenario.file_bytes is not None
+    assert scenario.file_bytes.mid == pytest.approx(2 * GIB * 0.15)
+    assert scenario.file_bytes.low < scenario.file_bytes.mid < scenario.file_bytes.high
+
+
+def test_the_codec_is_the_smallest_or_the_one_asked_for(seen):
+    """What takes least is what re-encoding would be to; a choice goes before it."""
+    assert seen.codec == "msgpack+zstd"
+    assert report(codec="json+zlib").codec == "json+zlib"
+
+
+def test_the_default_codec_wins_where_it_is_as_good():
+    """Two percent are no reason to leave the default."""
+    trials = tried()
+    near = [
+        replace(each, new=replace(each.new, allocated_bytes=within(0.141 * GIB)))
+        if each.codec.name == "msgpack+zlib"
+        else each
+        for each in trials.columns
+    ]
+
+    assert report(trials=replace(trials, columns=tuple(near))).codec == "msgpack+zlib"
+
+
+def test_a_lost_host_without_a_replica_goes_to_the_others():
+    """Its bytes and its growth are added to the other disks, which are full sooner."""
+    alone = [space(name, copies=1, disk=8 * GIB) for name in ("cluster-1", "cluster-2", "cluster-3")]
+    alone = [replace(each, disk_from="flag") for each in alone]
+    found = report(measurement(clusters=alone))
+
+    (lost,) = (each for each in found.scenarios if each.name == "a lost host")
+    assert len(lost.disks) == 2
+    assert days(found, "a lost host") < 0.75 * days(found, "now")
+
+    only = report(measurement(clusters=[space("cluster-1", copies=1)]))
+    (lost,) = (each for each in only.scenarios if each.name == "a lost host")
+    assert lost.first is None
+    assert "no other disk" in lost.text
+
+
+def test_servers_of_one_machine_share_their_disk():
+    """Two clusters that show the same disk fill it together, and a note says so."""
+    shared = [space(name, disk=8 * GIB) for name in ("cluster-1", "cluster-2")]
+    found = report(measurement(clusters=shared))
+
+    assert [each.disk.name for each in found.disks] == ["cluster-1 and cluster-2"]
+    assert found.disks[0].disk.file_bytes == 2 * round(1.1 * GIB)
+    assert any("show the same disk" in note for note in found.notes)
+
+
+def test_a_given_disk_goes_before_the_measured_one():
+    """--disk says it better than a server; what is free is then the size less the files, which is said."""
+    found = report(disks={"cluster-1": GivenDisk(40 * GIB)})
+
+    assert found.disks[0].disk.free_bytes == 40 * GIB - round(1.1 * GIB)
+    assert found.disks[0].disk.free_assumed
+    assert any("taken to be all but this datastore's files" in note for note in found.notes)
+    assert found.now.first is not None
+    assert found.now.first.disk == "cluster-2"
+
+
+def test_older_measurements_add_days_that_the_newest_does_not_have():
+    """A trend needs no reading again; where both know a day, the newest counts."""
+    newest = measurement(days=20)
+    older = replace(
+        measurement(days=60, growth_to=TODAY - datetime.timedelta(10)), taken_at=TAKEN_AT - datetime.timedelta(10)
+    )
+    series = daily([older, newest])
+
+    assert [len(each.days) for each in series] == [70] * 4
+    assert series[0].days[-1].day == TODAY - datetime.timedelta(1)
+    mid = {each.day: each.body_bytes.mid for each in newest.growth if each.cluster == "cluster-1"}
+    assert all(each.body_bytes > 0 for each in series[0].days)
+    assert mid
+
+
+def test_days_without_cells_after_the_last_one_count():
+    """Nothing coming for a week is something that was measured."""
+    series = daily([measurement(days=30, growth_to=TODAY - datetime.timedelta(7))])
+
+    assert [each.body_bytes for each in series[0].days[-7:]] == [0.0] * 7
+
+
+def test_every_report_is_json(odd, seen):
+    """All of them are plain values, without infinity or NaN, which JSON does not have."""
+    for found in (seen, *odd.values()):
+        text = json.dumps(found.as_json(), allow_nan=False)
+
+        assert json.loads(text)["answer"]["now"].keys() >= {"days_until_full", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("empty", "no growth was measured|nothing|no day was measured"),
+        ("one cell", "no day was measured"),
+        ("one day", "1 day was measured, and a forecast needs 14 at least"),
+        ("all down", "not measured: no connection: refused"),
+        ("dates long gone", "nothing came in on the 730 days that were measured"),
+        ("no disk known", "its disk is not known; give --disk"),
+    ],
+)
+def test_what_cannot_be_said_is_not_said(odd, name, why):
+    """There is no figure, and the reason stands in its place."""
+    found = odd[name]
+
+    assert found.now.first is None
+    for each in found.now.disks:
+        assert each.days is None
+        assert each.why is not None
+        assert any(part in each.why for part in why.split("|")), each.why
+
+
+def test_a_cluster_that_is_down_is_named_and_the_others_are_answered(odd):
+    """Nothing pretends to know it, and what is known is still said."""
+    found = odd["a cluster that is down"]
+
+    assert found.now.first is not None
+    assert [each.disk for each in found.now.unknown] == ["cluster-2"]
+    assert any("cluster-2 is in no figure: no connection: refused" in note for note in found.notes)
+    assert [each.cluster for each in found.skew.clusters] == ["cluster-1"]
+    assert all(each.file_bytes is None for each in found.scenarios if each.codec)
+
+
+def test_dates_of_the_future_are_left_out_and_counted(odd):
+    """Cells that have not come yet do not make a trend, and a note says how many there are."""
+    found = odd["dates of the future"]
+
+    assert all(day < TODAY for each in found.disks for day, _ in each.history)
+    assert any("have dates after 2026-06-01" in note for note in found.notes)
+
+
+def test_a_full_disk_is_full_today(odd):
+    """No free byte is no day."""
+    assert odd["a full disk"].now.first is not None
+    assert odd["a full disk"].now.first.days == (0, 0, 0, 0, 0)
+
+
+def test_a_stale_measurement_and_a_clock_that_is_behind_are_said():
+    """A report of last week's sizes says that it is, and so does one from before its measurement."""
+    late = put_together([measurement(days=5)], tried(), TAKEN_AT + datetime.timedelta(9))
+    early = put_together([measurement(days=5)], tried(), TAKEN_AT - datetime.timedelta(1))
+
+    assert any("9 days old" in note for note in late.notes)
+    assert any("one of the two clocks is wrong" in note for note in early.notes)
+
+
+def test_forecasts_are_by_disk_and_by_cluster_and_column(seen):
+    """Each has its own, with its back-test."""
+    assert [(each.cluster, each.column_name) for each in seen.columns] == [
+        (cluster, column) for cluster in ("cluster-1", "cluster-2") for column in ("BASE", "STATUS")
+    ]
+    for each in (*seen.disks, *seen.columns):
+        assert isinstance(each.forecast, Forecast)
+        assert each.forecast.back_test is not None
+    assert seen.total is not None
+    assert math.fsum(value for _, value in seen.total.history) == pytest.approx(
+        math.fsum(value for each in seen.disks for _, value in each.history)
+    )
+
+
+def test_too_short_a_history_has_a_reason_everywhere(odd):
+    """No series of a report with one day has a forecast."""
+    found = odd["one day"]
+
+    assert all(isinstance(each.forecast, NoForecast) for each in (*found.disks, *found.columns))
+    assert any("no forecast, as 1 day was measured" in note for note in found.notes)
+
+
+def test_a_cluster_down_alone_is_no_disk_of_another():
+    """Two that are down are not taken for one disk."""
+    found = report(measurement(clusters=[down("cluster-1"), down("cluster-2"), space("cluster-3")]))
+
+    assert len(found.disks) == 3
