@@ -41,16 +41,19 @@ _NEIGHBOURS: Final = 5
 _MOST_SHARDS: Final = 16
 """Of a cluster, in which days are searched for; of more, so many at random."""
 
-_ROUNDS: Final = 7
+_ROUNDS: Final = 12
+_GUESSES: Final = 4
+"""Of the rounds: by interpolation."""
+
 _PLACES: Final = 64
 """In one statement."""
 
-_DAY_SHARE: Final = 0.01
+_DAY_SHARE: Final = 0.02
 """Of an average day: how well its end is to be known, over all shards together."""
 
 _ALL: Final = 1 << 30
 _DAY_WINDOWS: Final = 8
-_DAY_WINDOW_ROWS: Final = 48
+_DAY_WINDOW_ROWS: Final = 32
 _SCATTER_DAYS: Final = 10
 """Before and behind a day, which together tell how much its windows differ."""
 
@@ -127,7 +130,9 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
         search = _Search(store, taken, random.Random(~seed), now)  # noqa: S311 - nothing secret
         search.neighbours = _NEIGHBOURS if share else 1
         ends = search.ends()
-        share = max(share, _inverted_share(search.probes.values()))
+        # The first ones, which lie evenly: the others look closely at where something is wrong.
+        even = [probes[: len(search.days)] for probes in search.probes.values()]
+        share = _inverted_share([*points.values(), *even])
         if share <= _FEW_INVERTED:
             if share:
                 notes.append(
@@ -211,8 +216,9 @@ def search(ask: Ask, span: Span, midnights: Sequence[float], tolerated_ids: floa
             width = end.high - end.low
             if width <= tolerated_ids:
                 continue
-            reach = max(1.0, width * (0.08 if turn < 3 else 0.25))
-            for place in (math.floor(end.mid - reach), math.ceil(end.mid + reach)):
+            # Where cells come in bursts, thirds come to an end, too.
+            guess, reach = (end.mid, width * 0.08) if turn < _GUESSES else ((end.low + end.high) / 2, width / 6)
+            for place in (math.floor(guess - max(1.0, reach)), math.ceil(guess + max(1.0, reach))):
                 places.add(min(max(place, end.low + 1), end.high))
         places -= {probe.place for probe in probes}
         if not places:
@@ -446,27 +452,30 @@ class _Sizes:
                 if cells and values.get(("timed",)):
                     size = sum(values.get(("bytes", column, codec), 0.0) for codec in codecs)
                     at = values["at",] / values["timed",]
-                    found.append((at, window.weight * cells, window.weight * size))
+                    squares = values.get(("squares", column), 0.0)
+                    found.append((at, *(window.weight * value for value in (cells, size, squares))))
         self._windows = sorted(found)
-        self._times = [at for at, _, _ in self._windows]
+        self._times = [at for at, *_ in self._windows]
 
     def bytes_of(self, cells: Estimate, noon: float) -> Estimate:
         """Return what so many cells of the day with this noon take."""
         if not self._windows or not cells.high:
             return Estimate.of(0.0)
         near = self._nearest(noon)
-        count = sum(cells_of for _, cells_of, _ in near)
-        mean = sum(size for _, _, size in near) / count
+        count, total, squares = (sum(part) for part in list(zip(*near, strict=True))[1:])
+        mean, mid = total / count, cells.mid * total / count
         if len(near) < 4:
-            return Estimate(0.0, cells.mid * mean, 2 * cells.high * mean)
-        errors = sum((size - mean * cells_of) ** 2 for _, cells_of, size in near)
-        half_mean = student_t((1 + LEVEL) / 2, len(near) - 1) * math.sqrt(errors * len(near) / (len(near) - 1)) / count
-        mid = cells.mid * mean
-        below = math.hypot((cells.mid - cells.low) * mean, cells.mid * half_mean)
-        above = math.hypot((cells.high - cells.mid) * mean, cells.mid * half_mean)
+            return Estimate(0.0, mid, 2 * cells.high * mean)
+        errors = sum((size - mean * cells_of) ** 2 for _, cells_of, size, _ in near)
+        half = cells.mid * math.sqrt(errors * len(near) / (len(near) - 1)) / count
+        # The cells of the day are others than those of the windows: their mean has a spread of its own.
+        half = math.hypot(half, math.sqrt(cells.mid * max(0.0, squares / count - mean**2)))
+        half *= student_t((1 + LEVEL) / 2, len(near) - 1)
+        below = math.hypot((cells.mid - cells.low) * mean, half)
+        above = math.hypot((cells.high - cells.mid) * mean, half)
         return Estimate(max(0.0, mid - below), mid, mid + above)
 
-    def _nearest(self, noon: float) -> list[tuple[float, float, float]]:
+    def _nearest(self, noon: float) -> list[tuple[float, ...]]:
         low, high = (bisect_left(self._times, noon + side * _DAY_S / 2) for side in (-1, 1))
         while high - low < min(_NEAREST, len(self._times)):
             if low and (high == len(self._times) or noon - self._times[low - 1] <= self._times[high] - noon):

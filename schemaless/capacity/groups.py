@@ -75,8 +75,9 @@ class Taken:
 
     Attributes:
         sample: values by window: ``("cells", column_name, codec)``, ``bytes``, ``pages`` and ``json`` likewise,
-            ``("day", column_name, day)`` cells and ``("day bytes", ...)``, ``("future",)`` and ``("damaged",)`` cells,
-            ``("timed",)`` those that are of no future, and ``("at",)`` the sum of their times.
+            ``("squares", column_name)`` of body bytes, ``("day", column_name, day)`` cells and ``("day bytes", ...)``,
+            ``("future",)`` and ``("damaged",)`` cells, ``("timed",)`` those that are of no future, and ``("at",)`` the
+            sum of their times.
         moments: of every row that was read.
         rows_read: rows that the server was asked for.
         pages_read: what those take of its table.
@@ -166,6 +167,7 @@ class _Reader:
             members[name].append((added_id, length))
             values["cells", *name] += 1
             values["bytes", *name] += length
+            values["squares", column] += length**2
             values["pages", *name] += (overflow_pages * PAGE_BYTES + entry_bytes(column)) / PAGE_BYTES
             at = datetime.fromisoformat(created_at).timestamp()
             self.moments.append(Moment(window.shard, added_id, at))

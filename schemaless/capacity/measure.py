@@ -37,7 +37,7 @@ class MeasureBounds:
         parts: as many shards are each measured on their own; of more, those of a cluster together.
     """
 
-    windows: int = 1_024
+    windows: int = 768
     window_rows: int = 24
     pages: int = 16_384
     whole_rows: int = 8_192
@@ -207,6 +207,23 @@ class _Work:
 
 def _notes(found: Sequence[_ClusterTaken]) -> list[str]:
     notes = [note for each in found for note in each.notes]
-    if not any(each.taken and each.taken[0].sample.windows for each in found):
+    for cluster in found:
+        name = cluster.space.cluster
+        damaged = sum(each.sample.count(("damaged",)).mid for each in cluster.taken)
+        if damaged:
+            notes.append(f"{name}: bodies that do not decode are among those that were tried; run 'schemaless check'")
+        undecoded = sorted({each for part in cluster.taken for each in part.undecoded})
+        notes += [
+            f"{name}: no body of {column} in {codec} could be decoded, so its JSON text is taken to be as long"
+            for column, codec in undecoded
+        ]
+    if not all(each.space.file_bytes_measured for each in found if each.space.problem is None):
+        notes.append(
+            "the account may not see files (PROCESS), so their sizes are of InnoDB's statistics, read anew, which "
+            "leave some MB of each out"
+        )
+    if not any(each.sample.windows for cluster in found for each in cluster.taken):
         notes.append("there are no cells")
+    elif not any(day.complete for cluster in found for day in cluster.growth):
+        notes.append("no day is whole yet, so growth cannot be told")
     return notes

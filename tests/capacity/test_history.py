@@ -1,0 +1,82 @@
+"""Measurements in the catalog: kept as they were, and fewer as they get old."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+import schemaless
+from schemaless import AccessDenied, InvalidInput
+from schemaless.capacity import history
+from schemaless.capacity.history import Kept, thinned
+from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
+from schemaless.store.sampling import Estimate
+
+NOW = datetime(2026, 5, 20, 3, 0, 0, 123456, tzinfo=UTC)
+MEASUREMENT = Measurement(
+    taken_at=NOW,
+    datastore="trips",
+    shard_count=2,
+    groups=(Group("a", 0, "BASE", "legacy", *(Estimate(1.0, 2.0, 3.0) for _ in range(4))),),
+    growth=(DailyGrowth(date(2026, 5, 19), "a", "BASE", Estimate.of(2.0), Estimate(1.0, 2.0, 4.0), "search"),),
+    clusters=(
+        ClusterSpace("a", "db-1:3306", "replica", 2, 1, None, 10, 20, True, Estimate.of(9.0), None, 100, None, "flag"),
+        ClusterSpace("b", "db-2:3306", "primary", 1, 1, "db-2:3306 is down"),
+    ),
+    notes=("it's \\ a note",),
+    rows_read=7,
+    pages_read=3,
+    seconds=0.25,
+    seed=11,
+)
+
+
+def test_a_measurement_survives_its_json():
+    """Whole, with what is not known."""
+    assert Measurement.from_json(MEASUREMENT.to_json()) == MEASUREMENT
+
+
+def test_a_measurement_of_a_later_format_is_refused():
+    """Not read as something that it is not."""
+    with pytest.raises(InvalidInput, match="format 2"):
+        Measurement.from_json({**MEASUREMENT.to_json(), "format": 2})
+
+
+def test_thinning_keeps_days_then_weeks_then_months():
+    """Taken every six hours for four years: few are left, the first and the last among them, and it is stable."""
+    found = [Kept(number, NOW - timedelta(hours=6 * (5_844 - number))) for number in range(5_844)]
+    gone = {each.sample_id for each in thinned(found, NOW)}
+    left = [each for each in found if each.sample_id not in gone]
+    ages = [(NOW - each.taken_at).days for each in left]
+
+    assert sum(age < 14 for age in ages) == 55
+    assert sum(14 <= age < 100 for age in ages) in (86, 87)
+    assert 88 <= sum(100 <= age < 731 for age in ages) <= 92
+    assert 23 <= sum(age >= 731 for age in ages) <= 26
+    assert left[0] is found[0]
+    assert left[-1] is found[-1]
+    assert thinned(left, NOW) == []
+
+
+@pytest.mark.mysql
+def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store):
+    """Under the role measure, and under no lesser one; the same one twice is one."""
+    accounts.allow("measure", fresh_store.name, 4)
+    with schemaless.connect(accounts.url("measure", fresh_store.opening.url.for_database(fresh_store.name))) as store:
+        assert history.latest(store) is None
+        old = [dataclasses.replace(MEASUREMENT, taken_at=NOW - timedelta(days=200, hours=hour)) for hour in range(4)]
+        numbers = [history.keep(store, each) for each in (*old, MEASUREMENT)]
+        again = history.keep(store, MEASUREMENT)
+        kept = history.kept(store)
+
+        assert again == numbers[-1]
+        assert [each.sample_id for each in kept] == [numbers[3], numbers[0], numbers[-1]]
+        assert kept[-1].taken_at == NOW
+        assert history.latest(store) == MEASUREMENT
+        assert history.read(store, [again, numbers[3]]) == [old[3], MEASUREMENT]
+        with pytest.raises(InvalidInput, match=f"no measurement {numbers[1]}"):
+            history.read(store, numbers)
+    with pytest.raises(AccessDenied):
+        history.keep(fresh_store, dataclasses.replace(MEASUREMENT, taken_at=NOW + timedelta(days=1)))

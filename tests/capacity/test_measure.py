@@ -1,0 +1,292 @@
+"""Measurements of real datastores, held against full counts: what is there, what came in, what is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+import schemaless
+from schemaless import InvalidInput, NewCell, NewStoredCell
+from schemaless.bench.history import Column, History, cells, write
+from schemaless.capacity import days
+from schemaless.capacity.measure import GivenDisk, MeasureBounds, measure
+from schemaless.capacity.measurement import Measurement, added
+from schemaless.cluster.topology import Node
+from schemaless.codec.envelope import describe_body
+from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.urls import parse_url
+from schemaless.store.datastore import Datastore
+from schemaless.store.nodes import add_replica
+from schemaless.store.sampling import Estimate
+from schemaless.store.shards import Shards
+from tests.accounts import accounts_on
+
+pytestmark = pytest.mark.mysql
+
+SMALL = MeasureBounds(windows=160, window_rows=8, whole_rows=400)
+"""Samples what the history below has."""
+
+DAYS = 15
+COLUMNS = (
+    Column("BASE", 200, 600, 0.5, weekend_share=0.4, legacy_days=7),
+    Column("NOTES", 80, 300, 0.9),
+)
+
+
+def until() -> date:
+    """Return the day before today; a test that runs over midnight sees one more day without cells."""
+    return datetime.now(UTC).date() - timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    """Two weeks of writes that ended two days ago."""
+    return History(7, DAYS, until(), COLUMNS, gap_bytes=50)
+
+
+@pytest.fixture(scope="module")
+def written(accounts, prefix, history) -> Iterator[Datastore]:
+    """A datastore of four shards over two servers with that history, as ``measure`` opens it."""
+    name = f"{prefix}history"
+    with schemaless.connect(accounts.create(name, 4)) as store:
+        write(store, history)
+    accounts.allow("measure", name, 4)
+    with schemaless.connect(accounts.url("measure", accounts.servers[0], name)) as store:
+        yield store
+
+
+def near(estimate: Estimate, counted: float) -> bool:
+    """Whether a figure is within three times its interval of what was counted."""
+    reach = 3 * max(estimate.mid - estimate.low, estimate.high - estimate.mid, 0.5)
+    return abs(estimate.mid - counted) <= reach
+
+
+def totals(found: Measurement, what: str, *names: str) -> dict[tuple[object, ...], Estimate]:
+    """Return sums over groups that have the same values of ``names``."""
+    parts = defaultdict(list)
+    for group in found.groups:
+        parts[tuple(getattr(group, name) for name in names)].append(getattr(group, what))
+    return {key: added(estimates) for key, estimates in parts.items()}
+
+
+def test_an_empty_datastore_is_said_to_be_empty(fresh_store):
+    """No groups, no growth, and files that have their pages all the same."""
+    found = measure(fresh_store)
+
+    assert (found.groups, found.growth, found.rows_read) == ((), (), 0)
+    assert found.notes[-1] == "there are no cells"
+    assert [space.shards for space in found.clusters] == [2, 2]
+    assert all(space.file_bytes > 0 and space.rebuilt_bytes.mid > 0 for space in found.clusters)
+    assert Measurement.from_json(found.to_json()).clusters == found.clusters
+
+
+def test_one_cell_is_counted_and_is_no_history(fresh_store, row):
+    """Exact, and of a day that is not over."""
+    fresh_store.put_cell(row, "BASE", 1, {"fare": 12.5})
+    found = measure(fresh_store)
+
+    assert len(found.groups) == 1
+    assert found.groups[0].shard == fresh_store.shard_of(row)
+    assert found.groups[0].cells == Estimate.of(1.0)
+    assert found.groups[0].json_bytes == Estimate.of(float(len(b'{"fare":12.5}')))
+    assert [(each.cells.mid, each.method, each.complete) for each in found.growth] == [(1.0, "count", False)]
+    assert "no day is whole yet, so growth cannot be told" in found.notes
+
+
+def test_a_small_datastore_is_counted(fresh_store, new_row):
+    """By column and codec, body bytes and cells as stored; JSON text with what was not decoded; bad bodies apart."""
+    stored = [
+        NewStoredCell(new_row(), column, 1, body)
+        for number in range(60)
+        for column, body in (
+            ("BASE", json.dumps({"number": number, "text": "x" * number}).encode()),
+            (
+                "NOTES",
+                schemaless.encode_body([number] * number) if hasattr(schemaless, "encode_body") else b"[%d]" % number,
+            ),
+        )
+    ]
+    fresh_store.put_stored_cells(stored)
+    fresh_store.put_cells([NewCell(new_row(), "BASE", 2, {"long": "word " * 50}) for _ in range(30)])
+    fresh_store.put_stored_cells([NewStoredCell(new_row(), "BASE", 3, b"\xc1\xee no such format")], trusted=True)
+    rows = [cell for shard in range(4) for cell in fresh_store.scan_shard(shard)]
+    counted: Counter[tuple[str, str]] = Counter()
+    sizes: Counter[tuple[str, str]] = Counter()
+    for cell in rows:
+        try:
+            name = cell.column_name, describe_body(cell.body).name
+        except schemaless.CorruptBody:
+            name = cell.column_name, "unreadable"
+        counted[name] += 1
+        sizes[name] += len(cell.body)
+    found = measure(fresh_store)
+
+    assert totals(found, "cells", "column_name", "codec") == {name: Estimate.of(n) for name, n in counted.items()}
+    assert totals(found, "body_bytes", "column_name", "codec") == {name: Estimate.of(n) for name, n in sizes.items()}
+    assert ("BASE", "unreadable") in counted
+    text = totals(found, "json_bytes", "column_name", "codec")
+    assert text["BASE", "legacy"] == Estimate.of(sizes["BASE", "legacy"])
+    assert near(text["BASE", "msgpack+zlib"], 30 * len(b'{"long":"%b"}' % (b"word " * 50)))
+    space = added(each.rebuilt_bytes for each in found.clusters)
+    assert sum(each.allocated_bytes.mid for each in found.groups) == pytest.approx(space.mid)
+
+
+def test_a_sample_agrees_with_a_full_count(written, history):
+    """Cells, body bytes and JSON text, by column, codec and shard; within bounds, the same again by its seed."""
+    counted: Counter[tuple[object, ...]] = Counter()
+    for made in cells(history, 4):
+        codec = describe_body(made.body).name
+        for what, amount in (("cells", 1), ("body_bytes", len(made.body)), ("json_bytes", made.text_bytes)):
+            counted[what, made.column_name, codec] += amount
+            counted[what, made.shard] += amount
+    found = measure(written, seed=3, bounds=SMALL)
+
+    assert not any(group.cells.exact for group in found.groups)
+    for what in ("cells", "body_bytes", "json_bytes"):
+        for key, estimate in (totals(found, what, "column_name", "codec") | totals(found, what, "shard")).items():
+            assert near(estimate, counted[(what, *key)]), (what, key, estimate)
+    assert all(space.file_bytes_measured for space in found.clusters)
+    again = measure(written, seed=3, bounds=SMALL)
+    assert (again.groups, again.growth) == (found.groups, found.growth)
+
+
+def test_days_are_searched_for_and_agree_with_a_full_count(written, history):
+    """Each day and column, weekends too; today is not over, and the first day may have begun late."""
+    counted = Counter((made.created_at.date(), made.column_name) for made in cells(history, 4))
+    found = measure(written, seed=5, bounds=SMALL)
+    by_day = defaultdict(list)
+    for each in found.growth:
+        by_day[each.day, each.column_name].append(each)
+
+    assert {each.method for each in found.growth} == {"search"}
+    assert len(by_day) == 2 * (DAYS + 2)
+    for key, parts in by_day.items():
+        assert near(added(each.cells for each in parts), counted[key]), (key, parts)
+        assert {each.complete for each in parts} == {key[0] not in (min(by_day)[0], max(by_day)[0])}
+    assert added(each.cells for each in found.growth).mid == pytest.approx(sum(counted.values()), rel=0.05)
+
+
+def test_imported_history_is_found_out_and_estimated_from_the_sample(fresh_store, new_row):
+    """Days lie anywhere along added_id: the sample tells, the method says so, and so does a note."""
+    drawn = random.Random(2)
+    start = datetime.now(UTC) - timedelta(days=10)
+    fresh_store.put_cells(
+        [NewCell(new_row(), "BASE", 1, {}, start + timedelta(days=8 * drawn.random())) for _ in range(1_500)]
+    )
+    found = measure(fresh_store, seed=1, bounds=SMALL)
+
+    assert {each.method for each in found.growth} == {"sample"}
+    assert any("does not follow added_id" in each for each in found.notes)
+    assert added(each.cells for each in found.growth).mid == pytest.approx(1_500, rel=0.2)
+
+
+def test_cells_of_the_future_are_in_no_day(fresh_store, new_row):
+    """A clock that was wrong: they are counted, and a note says how many are in no day."""
+    later = datetime.now(UTC) + timedelta(days=400)
+    fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}, later) for _ in range(5)])
+    fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(5)])
+    found = measure(fresh_store)
+
+    assert added(group.cells for group in found.groups).mid == 10
+    assert sum(each.cells.mid for each in found.growth) == 5
+    assert {each.day for each in found.growth} == {found.taken_at.date()}
+    assert any("have a created_at after now" in each for each in found.notes)
+
+
+def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_hand, monkeypatch):
+    """A clock that jumped for moments does not spoil two weeks; a note says it."""
+    monkeypatch.setattr(days, "_FEW_INVERTED", 0.03)
+    short = History(8, 14, until(), COLUMNS[:1], gap_bytes=0)
+    write(fresh_store, short)
+    root = by_hand(fresh_store)
+    for shard in range(4):
+        table = b"`%b`.cell" % root.database(shard).encode()
+        root.execute(shard, b"UPDATE %b SET created_at='2001-01-01' WHERE added_id%%90=7" % table)
+    counted = Counter(made.created_at.date() for made in cells(short, 4))
+    found = measure(fresh_store, seed=6, bounds=SMALL)
+
+    assert {each.method for each in found.growth} == {"search"}
+    assert any("out of order" in each for each in found.notes)
+    for day in list(counted)[1:-1]:
+        mine = [each.cells for each in found.growth if each.day == day]
+        assert near(added(mine), counted[day]), (day, mine, counted[day])
+
+
+def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fresh_store, fresh_url, new_row, tmp_path):
+    """The other one is measured; a disk that was given is still told."""
+    fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(40)])
+    nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
+    up, down = fresh_store.topology.clusters
+    topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
+    with Datastore(Shards(topology, parse_url(fresh_url).credentials, PoolOptions()), fresh_store.opening) as half:
+        found = measure(half, disks={down.name: GivenDisk(1_000, 400)})
+
+    assert {group.shard for group in found.groups} <= {0, 1}
+    assert {each.cluster for each in found.growth} == {up.name}
+    assert [space.cluster for space in found.problems] == [down.name]
+    problem = found.problems[0]
+    assert "nobody.sock" in problem.problem
+    assert (problem.file_bytes, problem.rebuilt_bytes, problem.disk_bytes, problem.disk_from) == (
+        None,
+        None,
+        1_000,
+        "flag",
+    )
+    assert any(down.name in each for each in found.notes)
+
+
+def test_bodies_in_overflow_pages_are_read_within_bounds(fresh_store, new_row):
+    """A body that is touched is read whole: fewer are touched where they are long."""
+    fresh_store.put_stored_cells(
+        [NewStoredCell(new_row(), "BASE", 1, b'"%b"' % (b"x" * 20_000)) for _ in range(900)], trusted=True
+    )
+    found = measure(fresh_store, seed=1, bounds=dataclasses.replace(SMALL, pages=600, whole_rows=0))
+
+    assert found.pages_read < 1_000
+    assert near(added(group.body_bytes for group in found.groups), 900 * 20_002)
+
+
+def test_more_shards_than_parts_are_measured_by_cluster(written, history):
+    """So that thousands of shards cost no more: groups are of a cluster, days are searched in some of the shards."""
+    counted = Counter(made.shard for made in cells(history, 4))
+    found = measure(written, seed=4, bounds=dataclasses.replace(SMALL, parts=1))
+
+    assert {group.shard for group in found.groups} == {None}
+    for cluster, shards in (("cluster-1", (0, 1)), ("cluster-2", (2, 3))):
+        mine = added(group.cells for group in found.groups if group.cluster == cluster)
+        assert near(mine, sum(counted[shard] for shard in shards)), cluster
+
+
+def test_disks_are_given_by_flag_for_clusters_that_are_there(fresh_store):
+    """And not for others; a server that shows its disk goes first."""
+    with pytest.raises(InvalidInput, match="no cluster 'nowhere'; there are cluster-1, cluster-2"):
+        measure(fresh_store, disks={"nowhere": GivenDisk(1)})
+
+
+def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_answer(replicated, tmp_path):
+    """The measurement says which; a replica that is down is no problem, but a note."""
+    with accounts_on([replicated.url]) as own:
+        url = own.create("measured", 1)
+        own.allow("measure", "measured", 1)
+        add_replica(own.url("admin", url), "cluster-1", own.url("admin", replicated.replicas[0].url))
+        with schemaless.connect(own.url("measure", url)) as store:
+            found = measure(store)
+            cluster = store.topology.clusters[0]
+            gone = dataclasses.replace(cluster.replicas[0], socket=str(tmp_path / "gone.sock"))
+            topology = dataclasses.replace(
+                store.topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
+            )
+            with Datastore(Shards(topology, parse_url(url).credentials, PoolOptions()), store.opening) as other:
+                without = measure(other)
+
+    assert [(space.read_from, space.node, space.copies) for space in found.clusters] == [
+        ("replica", str(cluster.replicas[0]), 2)
+    ]
+    assert [(space.read_from, space.problem) for space in without.clusters] == [("primary", None)]
+    assert any("its replica could not be read" in each for each in without.notes)
