@@ -26,6 +26,7 @@ from schemaless.cli.output import EXIT_STOPPED, bytes_text, json_option, note, o
 from schemaless.errors import InvalidInput
 
 _SETS = {"extremes": list(corpora.EXTREMES)}
+_SETS_ABREAST = 6
 
 
 @click.group()
@@ -139,7 +140,13 @@ def codecs(
             note("stopped before the first round was whole: there is nothing to show, and nothing was kept")
             raise
         stopped = True
+    if many and not as_json:
+        for first in range(0, len(results), _SETS_ABREAST):
+            for title, header, rows in bench_page.matrices(results[first : first + _SETS_ABREAST]):
+                out().print(f"\n{title}", markup=False)
+                print_table(None, header, rows)
     if many and folder is not None:
+        (folder / "index.html").write_text(bench_page.summary_of(results), encoding="utf-8")
         (folder / "all.csv").write_text(csv_text(results), encoding="utf-8", newline="")
     if as_json:
         print_json([result.as_json() for result in results] if many else results[0].as_json())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from html import escape
 from typing import Final
+from urllib.parse import quote
 
-from schemaless.bench.results import STAGES, Combination, Result
+from schemaless.bench.results import BASELINE, STAGES, Combination, Result
 from schemaless.cli import charts
 from schemaless.cli.bench_charts import charts_of
 from schemaless.cli.output import bytes_text
@@ -24,6 +26,7 @@ HEADER: Final = (
     "time",
 )
 _QUIET_SHARE: Final = 0.95
+_QUIET_LOAD: Final = 0.5
 
 
 def page_of(result: Result) -> str:
@@ -114,6 +117,70 @@ def row_of(each: Combination) -> list[str]:
     ]
 
 
+def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return (title, header, rows) of tables with a column for each of several corpora.
+
+    Of what is not compressed: bytes, encoding and decoding relative to JSON; of what is: bytes relative to JSON + zlib.
+    """
+    found = [{each.name: each for each in result.combinations} for result in results]
+    header = [result.corpus.name for result in results]
+    plain = [name for name in _in_any(found) if name.endswith(("none", "+none"))]
+    packed = [name for name in _in_any(found) if name.endswith(("zlib", "zstd")) or "dictionary" in name]
+
+    def rows(names: Sequence[str], base: str, of: Callable[[Combination], float]) -> list[list[str]]:
+        return [[name, *(_relative(each.get(name), each.get(base), of) for each in found)] for name in names]
+
+    json = " ".join((BASELINE[0], "none"))
+    tables = [
+        ("Bytes, as a multiple of JSON text", "", rows(plain, json, _size)),
+        ("Encoding, as a multiple of JSON", "", rows(plain, json, lambda each: each.stages["encode"].mid)),
+        ("Decoding, as a multiple of JSON", "", rows(plain, json, lambda each: each.stages["decode"].mid)),
+        ("Bytes, as a multiple of JSON + zlib", "", rows(packed, " ".join(BASELINE), _size)),
+        (
+            "CPU time, as a multiple of JSON + zlib",
+            "",
+            rows(packed, " ".join(BASELINE), lambda each: each.total_ms.mid),
+        ),
+    ]
+    return [(title, [first, *header], lines) for title, first, lines in tables if lines]
+
+
+def summary_of(results: Sequence[Result]) -> str:
+    """Return a page that leads to those of several corpora, with the tables of ``matrices``."""
+    corpora = [
+        [result.corpus.name, f"{result.corpus.documents:,}", bytes_text(result.corpus.json_bytes), result.corpus.about]
+        for result in results
+    ]
+    links = "".join(
+        f'<li><a href="{quote(result.corpus.name)}/index.html">{escape(result.corpus.name)}</a></li>'
+        for result in results
+    )
+    sections = [section("Documents", table(["", "documents", "as JSON", "what"], corpora) + f"<ul>{links}</ul>")]
+    sections += [section(title, table(header, rows), long=True) for title, header, rows in matrices(results)]
+    sections.append(section("How it was measured", terms(method(results[0])[1:]), long=True))
+    return page("Codecs on several sets of documents", _lead_text(results), sections)
+
+
+def _lead_text(results: Sequence[Result]) -> str:
+    return (
+        f"{len(results)} sets, {sum(result.corpus.documents for result in results):,} documents. {' '.join(MARKS[1:2])}"
+    )
+
+
+def _in_any(found: Sequence[dict[str, Combination]]) -> list[str]:
+    return list(dict.fromkeys(name for each in found for name in each))
+
+
+def _relative(one: Combination | None, base: Combination | None, of: Callable[[Combination], float]) -> str:
+    if one is None or base is None or one.fidelity.refused or not of(base):
+        return "-"
+    return f"{of(one) / of(base):.2f}{one.fidelity.mark}"
+
+
+def _size(each: Combination) -> float:
+    return each.size_bytes
+
+
 def figures_table(combinations: Sequence[Combination]) -> str:
     """Return the table of all figures as HTML."""
     front = [number for number, each in enumerate(combinations) if each.on_front]
@@ -176,7 +243,7 @@ _ARTICLE: Final = (
 def busy(result: Result) -> str:
     """Return how much of the machine there was."""
     load = f"load {result.load[0]:.1f} at the beginning, {result.load[1]:.1f} at the end"
-    if result.cpu_share >= _QUIET_SHARE:
+    if result.cpu_share >= _QUIET_SHARE and result.load[0] <= _QUIET_LOAD * result.machine.cores:
         return f"The machine was quiet: this process had its processor {result.cpu_share:.0%} of the time ({load})."
     return (
         f"The machine was busy: this process had its processor {result.cpu_share:.0%} of the time ({load}). "

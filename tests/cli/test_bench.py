@@ -19,6 +19,12 @@ DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number
 FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "none", "--rounds", "2"]
 
 
+@pytest.fixture(autouse=True)
+def one_pass(monkeypatch):
+    """Few documents are measured once a round: no time is asserted here."""
+    monkeypatch.setattr(measure, "_PASSES_MAX", 1)
+
+
 @pytest.fixture
 def trips(tmp_path):
     path = tmp_path / "trips.ndjson"
@@ -79,7 +85,20 @@ def test_several_files_and_sets_are_a_list(trips, capsys, tmp_path):
     assert [each["corpus"]["name"] for each in json.loads(capsys.readouterr().out)] == ["trips", "small"]
     with (out / "all.csv").open(encoding="utf-8", newline="") as file:
         assert {(row["corpus"], row["documents"]) for row in csv.DictReader(file)} == {("trips", "5"), ("small", "5")}
-    assert (out / "small" / "index.html").is_file()
+    summary = Balanced()
+    summary.feed((out / "index.html").read_text(encoding="utf-8"))
+    assert summary.loads == ["trips/index.html", "small/index.html"]
+    assert all((out / link).is_file() for link in summary.loads)
+
+
+def test_several_sets_are_set_side_by_side(trips, capsys):
+    """A column for each set: bytes, encoding and decoding relative to JSON, and to JSON + zlib where compressed."""
+    assert run(["bench", "codecs", str(trips), "--corpus", "integers-10", "--limit", "5", *FEW]) == 0
+
+    shown = capsys.readouterr().out.partition("Bytes, as a multiple of JSON text")[2]
+    assert shown.split("\n")[1].split() == ["trips", "integers-10"]
+    assert re.search(r"^json none +1.00 +1.00$", shown, re.MULTILINE)
+    assert re.search(r"^json zlib +1.00 +1.00$", shown.partition("multiple of JSON + zlib")[2], re.MULTILINE)
 
 
 def test_a_folder_holds_the_page_pictures_figures_and_schemas(trips, tmp_path):
