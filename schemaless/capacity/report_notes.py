@@ -75,7 +75,7 @@ def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str
     methods = {each.method for each in measurement.growth}
     if methods == {"search"}:
         days = "found by searching along added_id"
-    elif methods <= {"sample"}:
+    elif methods <= {"sample", "count"}:
         days = "by the created_at of the cells that were read"
     else:
         days = "found by searching along added_id; where created_at does not follow it, by that of the cells read"

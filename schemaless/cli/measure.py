@@ -112,8 +112,9 @@ def history(url: str, last: int, as_json: bool) -> None:
 
 
 def measurement_json(found: Measurement) -> dict[str, Any]:
-    """Return a measurement for ``print_json``."""
+    """Return a measurement for ``print_json``, as the catalog keeps it: in whole numbers."""
     plain = found.to_json()
+    found = type(found).from_json(plain)
     kinds: dict[str, Sequence[Group | DailyGrowth | ClusterSpace]] = {
         "groups": found.groups,
         "growth": found.growth,
