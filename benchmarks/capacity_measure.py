@@ -1,15 +1,19 @@
 """How near a measurement comes to a full count, and what it reads.
 
     python benchmarks/capacity_measure.py accuracy [--histories 4] [--runs 25] [--flavour mysql]
-    python benchmarks/capacity_measure.py cost [--cells 20000] [--times 100] [--flavour mysql mariadb]
+    python benchmarks/capacity_measure.py cost [--cells 30000] [--times 100] [--flavour mysql mariadb]
+    python benchmarks/capacity_measure.py pages [--flavour mysql mariadb]
 
 accuracy: datastores of 16 shards with 180 days of made-up history (bench/history.py: growth, weekdays, noise, two
 columns, gaps among added_ids that go with size), each counted in full by SQL and then measured again and again, each
 time with another seed. For each figure: in how many runs its 95 % interval holds what was counted, half its width, and
-how far its middle was off (median and worst). Figures of single shards and days are taken together.
+how far its middle was off (median and worst). Figures of single shards and days are taken together. In the end all
+tables are rebuilt: what was said of their files' sizes then is held against them.
 
 cost: the same measurement of a datastore and of one with so many times the cells: rows and pages that the server read
 meanwhile (Handler_read_*, Innodb_buffer_pool_read_requests and _reads of the whole server; nothing else ran on it).
+
+pages: what the server reads of 2,000 cells of 16 KB to answer what: a body is read whole for its length alone.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+import uuid
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +29,9 @@ from datetime import UTC, datetime
 from schemaless.bench.history import Column, History, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement, added
+from schemaless.cell import NewStoredCell
+from schemaless.mysql import statements
+from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.store.create import create
 from schemaless.store.datastore import Datastore, connect
 from schemaless.store.sampling import Estimate
@@ -40,10 +48,10 @@ Key = tuple[object, ...]
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["accuracy", "cost"])
+    parser.add_argument("what", choices=["accuracy", "cost", "pages"])
     parser.add_argument("--histories", type=int, default=4)
     parser.add_argument("--runs", type=int, default=25, help="for each history")
-    parser.add_argument("--cells", type=int, default=20_000)
+    parser.add_argument("--cells", type=int, default=30_000)
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--flavour", nargs="*", default=["mysql"])
     arguments = parser.parse_args()
@@ -52,8 +60,10 @@ def main() -> None:
             print(f"{flavour} {server.version}")
             if arguments.what == "accuracy":
                 accuracy(server.url, arguments.histories, arguments.runs)
-            else:
+            elif arguments.what == "cost":
                 cost(server.url, arguments.cells, arguments.times)
+            else:
+                pages(server.url)
 
 
 # ---- accuracy
@@ -87,9 +97,14 @@ def accuracy(server: str, histories: int, runs: int) -> None:
         with connect(create(f"h{number}", SHARDS, [server])) as store:
             count = write(store, history)
             truth = counted(store, history)
+            said = []
             for run in range(runs):
                 found = measure(store, seed=1_000 * number + run)
                 compare(found, truth, figures)
+                said.append(added(space.rebuilt_bytes for space in found.clusters if space.rebuilt_bytes is not None))
+            files = rebuilt(store)
+            for each in said:
+                figures["files, rebuilt"].add(each, files)
         print(
             f"history {number + 1}: {count:,} cells, {truth['body_bytes',] / 1e6:,.0f} MB of bodies; measured {runs} "
             f"times, the last one {found.rows_read:,} rows, {found.pages_read:,} pages, {found.seconds:.1f} s"
@@ -124,6 +139,15 @@ def counted(store: Datastore, history: History) -> dict[Key, float]:
         truth["json_bytes",] += made.text_bytes
         truth["json_bytes", made.column_name] += made.text_bytes
     return truth
+
+
+def rebuilt(store: Datastore) -> int:
+    """Rebuild every shard's table; return what their files take then."""
+    names = [store.shards.database(shard) for shard in range(store.shard_count)]
+    for shard, name in enumerate(names):
+        store.shards.execute(shard, statements.rebuild_table(name))
+    pool = store.shards.pool_for(store.shards.node_of(0))
+    return sum(size.file_bytes for size in cell_table_sizes(pool, names).values())
 
 
 def compare(found: Measurement, truth: dict[Key, float], figures: defaultdict[str, Seen]) -> None:
@@ -166,6 +190,24 @@ def cost(server: str, count: int, times: int) -> None:
             f"{written:12,}{rows:11,}{asked:9,}{read:11,}{found.rows_read:12,}{found.pages_read:8,}{found.seconds:9.2f}",
             flush=True,
         )
+
+
+# ---- pages
+
+
+def pages(server: str) -> None:
+    """Ask for columns of the same rows, one after the other."""
+    with connect(create("pages", 1, [server])) as store:
+        body = b'"%b"' % (b"x" * 15_998)
+        for _ in range(10):
+            batch = [NewStoredCell(uuid.uuid4(), "BASE", 1, body) for _ in range(200)]
+            store.put_stored_cells(batch, trusted=True)
+        print(f"{'of 2,000 cells of 16,000 bytes':34}{'pages':>8}")
+        for asked in ("created_at", "column_name", "LENGTH(body)", "SUBSTRING(body,1,2)", "body"):
+            sql = f"SELECT {asked} FROM pages_0000.cell FORCE INDEX (PRIMARY)".encode()
+            before = status(store)[1]
+            store.shards.rows(0, sql)
+            print(f"{asked:34}{status(store)[1] - before:8,}")
 
 
 def status(store: Datastore) -> tuple[int, int, int]:

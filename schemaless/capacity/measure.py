@@ -40,7 +40,7 @@ class MeasureBounds:
     windows: int = 768
     window_rows: int = 24
     pages: int = 16_384
-    whole_rows: int = 8_192
+    whole_rows: int = 20_000
     parts: int = 64
 
     def of_part(self, parts: int) -> Bounds:

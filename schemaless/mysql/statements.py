@@ -321,11 +321,20 @@ def select_moments(database: str, places: Iterable[int], rows: int) -> bytes:
     Returns:
         A statement whose rows are the place, the added_id and created_at; none for a place behind all rows.
     """
-    parts = [
-        b"(SELECT %d AS place, added_id, %b FROM %b WHERE added_id>=%d ORDER BY added_id LIMIT %d)"
-        % (place, _CREATED_AT, _by_id(database), place, rows)
-        for place in places
-    ]
+    table = _by_id(database)
+    if rows == 1:
+        # By MIN no range is estimated, which would read 40 pages of a large table for one row.
+        parts = [
+            b"(SELECT %d AS place, added_id, %b FROM %b WHERE added_id="
+            b"(SELECT MIN(added_id) FROM %b WHERE added_id>=%d))" % (place, _CREATED_AT, table, table, place)
+            for place in places
+        ]
+    else:
+        parts = [
+            b"(SELECT %d AS place, added_id, %b FROM %b WHERE added_id>=%d ORDER BY added_id LIMIT %d)"
+            % (place, _CREATED_AT, table, place, rows)
+            for place in places
+        ]
     return b" UNION ALL ".join(parts)
 
 
