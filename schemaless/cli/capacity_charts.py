@@ -93,7 +93,7 @@ def _fill(report: Report) -> Chart | None:
         axes.grid(axis="y")
         _bytes_axis(axes.yaxis)
         _date_axis(axes.xaxis, narrow)
-        axes.legend(loc="lower right" if lines[0][2] > size / 2 else "upper left")
+        figure.legend(loc="outside lower center", ncols=1 if narrow else 3)
 
     texts = "; ".join(
         f"{name} it is full in {days_text(each)}"

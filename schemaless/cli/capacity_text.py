@@ -45,7 +45,8 @@ def answer(scenario: Scenario) -> Answer:
         reasons = sorted({each.why or "" for each in scenario.unknown}) or ["there is no cluster with cells"]
         return Answer("not known", "; ".join(reasons))
     words = interval_text(first)
-    where = f" {first.disk} is full first." if len(scenario.disks) > 1 and not _all_beyond(first) else ""
+    ends = first.days is not None and math.isfinite(first.days.mid)
+    where = f" {first.disk} is full first." if len(scenario.disks) > 1 and ends else ""
     unknown = [each.disk for each in scenario.unknown]
     apart = f" Nothing is known of {', '.join(unknown)}." if unknown else ""
     return Answer(days_text(first), f"{words}{where}{apart}")
@@ -140,7 +141,7 @@ def _scenarios(report: Report) -> Table:
             [
                 each.name,
                 each.text,
-                first.disk if not _all_beyond(first) else "",
+                first.disk if math.isfinite(days.mid) else "",
                 _days(days.mid, horizon),
                 _range(days.low_80, days.high_80, horizon),
                 _range(days.low_95, days.high_95, horizon),
@@ -164,10 +165,9 @@ def _forecasts(report: Report) -> Table:
         "back-test: days",
         "days off by",
         "sum off by",
-        "in 80 %",
-        "in 95 %",
+        "in 80 %, 95 %",
     ]
-    note = 'The back-test was made without the last days; "in 80 %" says how many of them were within their 80 % band.'
+    note = 'The back-test was made without the last days; "in 80 %" says how many of them were within that band.'
     return Table("Forecasts and their back-tests", columns, rows, 2, note)
 
 
@@ -176,17 +176,16 @@ def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> 
     recent = [value for _, value in each.history[-28:]]
     now = bytes_text(sum(recent) / len(recent)) if recent else "?"
     if isinstance(found, NoForecast):
-        return [name, unit, str(found.days), now, found.reason, *[""] * 6]
+        return [name, unit, str(found.days), now, found.reason, *[""] * 5]
     grows = found.growth_share_per_year
     test = found.back_test
-    held = ["too short", "", "", "", ""]
+    held = ["too short", "", "", ""]
     if test is not None:
         held = [
             f"{test.held_days}",
             f"{test.daily_error_share:.0%}",
             f"{test.total_error_share:+.0%}",
-            f"{test.inside_80_share:.0%}",
-            f"{test.inside_95_share:.0%}",
+            f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}",
         ]
     week = "none seen" if found.weekdays is None else _week_text(found.weekdays)
     year = f"{share_text(grows.mid)} ({share_text(grows.low_80)} to {share_text(grows.high_80)})"
@@ -240,10 +239,8 @@ def _codecs(report: Report) -> Table:
             str(each.sampled) + (f", {each.left} left" if each.left else ""),
             _share_text(each.body_share.low, each.body_share.mid, each.body_share.high),
             _share_text(each.allocated_share.low, each.allocated_share.mid, each.allocated_share.high),
-            f"{each.encode_s * 1e6:,.0f}",
-            f"{each.decode_s * 1e6:,.0f}",
-            seconds_text(each.encode_s_per_day),
-            seconds_text(each.decode_s_per_day),
+            f"{each.encode_s * 1e6:,.0f}, {each.decode_s * 1e6:,.0f}",
+            f"{seconds_text(each.encode_s_per_day)}, {seconds_text(each.decode_s_per_day)}",
         ]
         for each in sorted(report.trials, key=lambda each: (each.column_name, each.allocated_share.mid))
     ]
@@ -253,12 +250,16 @@ def _codecs(report: Report) -> Table:
         "cells tried",
         "body bytes, of now",
         "allocated, of now",
-        "encode, us",
-        "decode, us",
-        "encode a day",
-        "decode a day",
+        "encode, decode: us a cell",
+        "CPU a day",
     ]
-    return Table("Codecs, tried on sampled cells", columns, rows, 2, "CPU of a day: today's cells a day, once each.")
+    return Table(
+        "Codecs, tried on sampled cells",
+        columns,
+        rows,
+        2,
+        "CPU a day: to write today's cells a day, and to read them once.",
+    )
 
 
 def _clusters(report: Report) -> Table:
