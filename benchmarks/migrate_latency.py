@@ -1,7 +1,7 @@
 """What applications feel of a migration: latencies of four clients while it is idle, and while one runs.
 
     python benchmarks/migrate_latency.py [--flavour mysql|mariadb] [--pause-ms MS] [--phase S] [--rounds N]
-                                         [--documents N] [--relaxed] [--run ARGUMENTS]
+                                         [--documents N] [--buffer-pool SIZE] [--relaxed] [--run ARGUMENTS]
 
 Two private servers have a datastore of 16 shards full of legacy logbooks, about 19 KB of JSON each. Four processes put
 a new logbook and get the latest cell of a stored one, in turns, each after a pause of ``--pause-ms`` on average (0: one
@@ -62,16 +62,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--pause-ms", type=float, default=10.0, help="on average, before each call of a client")
-    parser.add_argument("--phase", type=float, default=12.0, help="seconds that are measured of each phase")
+    parser.add_argument("--phase", type=float, default=8.0, help="seconds that are measured of each phase")
     parser.add_argument("--rounds", type=int, default=2, help="times idle and then migrating")
-    parser.add_argument("--documents", type=int, default=32_000, help="legacy logbooks, each several times")
+    parser.add_argument("--documents", type=int, default=80_000, help="legacy logbooks, each several times")
+    parser.add_argument("--buffer-pool", default="2G", help="of each server; all of it fits unless told otherwise")
     parser.add_argument("--relaxed", action="store_true", help="servers that do not wait for the disk")
     parser.add_argument("--run", default="", metavar="ARGUMENTS", help="further ones of 'migrate run'")
     options = parser.parse_args()
     logbooks = [logbook.body for logbook in logbook_documents(limit=min(options.documents, ALL_DOCUMENTS))]
-    server_options = {} if options.relaxed else DURABLE
+    server_options = {"innodb-buffer-pool-size": options.buffer_pool, **({} if options.relaxed else DURABLE)}
     with private_servers(options.flavour, 2, server_options) as servers:
-        print(f"{servers[0].flavour} {servers[0].version}, {server_options or RELAXED}", flush=True)
+        print(f"{servers[0].flavour} {servers[0].version}, {RELAXED | server_options}", flush=True)
         url = schemaless.create("latency", 16, [server.url for server in servers])
         rows = load(url, logbooks, options.documents)
         phases, notes = measure(url, rows, logbooks, [server.pid for server in servers], options)

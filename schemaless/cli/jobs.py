@@ -82,12 +82,15 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
         max_history_length: Any,
         max_mb_per_s: Any,
         flag_file: str | None,
+        yield_above: Any,
         **options: Any,
     ) -> Any:
-        lag_s, threads, history, mb_per_s = (
-            None if each == "off" else each for each in (max_lag, max_threads_running, max_history_length, max_mb_per_s)
+        lag_s, threads, history, mb_per_s, calls_per_s = (
+            None if each == "off" else each
+            for each in (max_lag, max_threads_running, max_history_length, max_mb_per_s, yield_above)
         )
-        return command(*arguments, thresholds=Thresholds(lag_s, threads, history, mb_per_s, flag_file), **options)
+        thresholds = Thresholds(lag_s, threads, history, mb_per_s, flag_file, calls_per_s)
+        return command(*arguments, thresholds=thresholds, **options)
 
     def limit(flag: str, number: type[int | float], default: float | None, help_text: str) -> Any:
         return click.option(
@@ -105,6 +108,12 @@ def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
             limit("--max-threads-running", int, usual.max_threads_running, "Wait while a primary executes more."),
             limit("--max-history-length", int, usual.max_history_length, "Wait while a primary has more to purge."),
             limit("--max-mb-per-s", float, usual.max_mb_per_s, "Old bodies, in MB a second, for the whole job."),
+            limit(
+                "--yield-above",
+                float,
+                usual.yield_above_per_s,
+                "Take small steps, with pauses, where applications make more calls a second.",
+            ),
             click.option("--flag-file", metavar="FILE", help="Wait while this file is there; an absolute path."),
         )
     ):

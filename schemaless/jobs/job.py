@@ -165,6 +165,7 @@ class Signal:
         reason: why work on its cluster waits, or None.
         looked_ago_s: how old that is; None where nobody has looked yet.
         watches: whether it is this runner that looks.
+        yields: whether to take small steps, since applications use the cluster's primary.
         spec: what the job is to do, as JSON text: thresholds may have been changed.
     """
 
@@ -173,4 +174,5 @@ class Signal:
     reason: str | None
     looked_ago_s: float | None
     watches: bool
+    yields: bool
     spec: str

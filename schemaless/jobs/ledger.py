@@ -308,7 +308,8 @@ class Ledger:
         runner = text(state.runner or "")
         rows = self._rows(
             b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
-            b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec "
+            b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec, "
+            b"JSON_EXTRACT(c.figures, '$.yields') "
             b"FROM %b.job AS j JOIN %b.job_shard AS s ON s.job_id=j.job_id AND s.shard=%d "
             b"JOIN %b.job_cluster AS c ON c.job_id=j.job_id AND c.cluster=%b "
             b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
@@ -329,7 +330,7 @@ class Ledger:
         )
         if not rows:
             raise self._lost(job_id, state)
-        job_state, stop, reason, ago, watches, unwatched, left, spec = rows[0]
+        job_state, stop, reason, ago, watches, unwatched, left, spec, yields = rows[0]
         # Every commit may wait for the catalog's disk, so leases are renewed when it is time, not each time.
         if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
             self._guarded(job_id, state, b"lease_until=%b" % _LEASE)
@@ -340,7 +341,8 @@ class Ledger:
                 b"AND (lease_until IS NULL OR lease_until<%b)"
                 % (self._db, runner, _WATCH_LEASE, job_id, text(cluster), _NOW)
             )
-        return Signal(job_state, bool(stop), reason, None if ago is None else float(ago), bool(watches), str(spec))
+        ago_s = None if ago is None else float(ago)
+        return Signal(job_state, bool(stop), reason, ago_s, bool(watches), str(yields) == "true", str(spec))
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Write down how far a shard is.

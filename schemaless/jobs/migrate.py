@@ -40,6 +40,9 @@ LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 """What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
 
 _FIRST_ROWS: Final = 64
+_STEP_MS: Final = 4
+"""How long a statement should take where applications use the server: what they wait for is over soon."""
+
 _MOST_ROWS: Final = 2_000
 _MOST_BYTES: Final = 8 << 20
 """Of a block's bodies, as far as the sizes of the last one tell; what is longer than the rest is fetched by itself."""
@@ -369,12 +372,13 @@ class _ShardWork:
                 self._database, self._state.checkpoint, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted
             )
             rows = self._store.shards.rows(self._shard, sql)
-            self._statement_s = time.monotonic() - began_s
+            worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
                 break
             cells = [row[:6] for row in rows if row[6] and row[4] is not None]
             size = sum(len(cell[4]) for cell in cells)
             self._run.spend(size)
+            began_s = time.monotonic()
             self._replace([self._store.stored_cell(cell, self._shard) for cell in cells])
             for added_id in [row[0] for row in rows if row[6] and row[4] is None]:
                 # Longer than its share of a block's memory: by itself.
@@ -388,10 +392,12 @@ class _ShardWork:
             self._resize(len(rows), size)
             if self._run.due():
                 self._save()
+            self._run.rest(worked_s + time.monotonic() - began_s)
 
     def _resize(self, rows: int, size: int) -> None:
         """Choose the next block's rows so that its slower statement takes what it should."""
-        factor = min(2.0, max(0.5, self._spec.chunk_ms / 1000 / max(self._statement_s, 1e-6)))
+        wanted_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
+        factor = min(2.0, max(0.5, wanted_s / max(self._statement_s, 1e-6)))
         most = min(_MOST_ROWS, max(1, _MOST_BYTES * rows // max(size, 1)))
         self._rows = max(1, min(most, int(rows * factor)))
 

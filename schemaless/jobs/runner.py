@@ -32,6 +32,9 @@ _STALE_S: Final = 10.0
 _NOTE_S: Final = 2.0
 """How often a look is written down where nothing has changed."""
 
+_REST: Final = 1.5
+"""Of the time of a step, how much is rested after it."""
+
 _MARGIN_S: Final = 10.0
 """How long before the end of its lease a runner that cannot renew it stands still."""
 
@@ -146,6 +149,17 @@ class ShardRun:
             self.gate()
             time.sleep(min(left_s, _BEAT_S))
 
+    @property
+    def yields(self) -> bool:
+        """Whether to take small steps, since applications use the cluster's primary."""
+        signal = self._signal
+        return signal is not None and signal.yields
+
+    def rest(self, worked_s: float) -> None:
+        """Leave the servers to applications for a while after a step that took so long; not at all where none calls."""
+        if self.yields:
+            time.sleep(min(_BEAT_S, _REST * worked_s))
+
     def pause(self, seconds: float) -> None:
         """Wait, but hear a stop; raises what ``gate`` raises."""
         until_s = time.monotonic() + seconds
@@ -241,12 +255,13 @@ class ShardRun:
             kind, since_s = self._waiting_for
             self._waits[kind] = round(self._waits.get(kind, 0.0) + now_s - since_s, 3)
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
-        if look.reason != signal.reason or signal.looked_ago_s is None or signal.looked_ago_s >= _NOTE_S:
+        changed = (look.reason, look.yields) != (signal.reason, signal.yields)
+        if changed or signal.looked_ago_s is None or signal.looked_ago_s >= _NOTE_S:
             self.ledger.note_look(
                 self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
             )
         with self._changed:
-            self._signal = replace(signal, reason=look.reason, looked_ago_s=0.0)
+            self._signal = replace(signal, reason=look.reason, looked_ago_s=0.0, yields=look.yields)
             self._changed.notify_all()
 
     def _take_thresholds(self, spec: str) -> None:

@@ -54,6 +54,7 @@ _NO_LONG_LOCKS: Final = b"SET SESSION lock_wait_timeout=1, innodb_lock_wait_time
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 30.0
 _KEPT_TOKENS: Final = 256
+_KEPT_CALLS: Final = 8
 _TOKEN: Final = struct.Struct(">8sQ")
 
 
@@ -67,6 +68,8 @@ class Thresholds:
         max_history_length: transactions whose old rows a primary has not purged yet. While a reader holds purge up,
             each body that is replaced stays in the files too.
         max_mb_per_s: legacy bytes for the whole job, in 1,000,000 a second. Whoever runs the job sees to it.
+        yield_above_per_s: reads and writes of applications a second on a primary; above that, a job takes small steps
+            there with pauses in between. It does not wait for them.
         flag_file: an absolute path; while it is there, the job waits. Looked for by the runner that watches a cluster,
             on its own machine.
     """
@@ -76,9 +79,10 @@ class Thresholds:
     max_history_length: int | None = 1_000_000
     max_mb_per_s: float | None = None
     flag_file: str | None = None
+    yield_above_per_s: float | None = 100.0
 
     def __post_init__(self) -> None:
-        for name in ("max_lag_s", "max_mb_per_s"):
+        for name in ("max_lag_s", "max_mb_per_s", "yield_above_per_s"):
             value = getattr(self, name)
             if value is not None and (type(value) not in (int, float) or not math.isfinite(value) or value <= 0):
                 raise InvalidInput(f"{name} must be a number over 0, or None for no limit, got {value!r}")
@@ -115,14 +119,17 @@ class Look:
     Attributes:
         reason: why the job has to wait, in a line for people; None where it may go on.
         kind: the reason in a word for programs; None without one.
+        yields: whether to take small steps, since applications use the primary.
         figures: for JSON. ``lag_s``: seconds by replica, None for one that does not tell; ``threads_running`` and
-            ``history_length`` of the primary, None where it does not tell; ``proven``: the replicas that were proven.
+            ``history_length`` of the primary, None where it does not tell; ``calls_per_s``: reads and writes of
+            applications there, None at first; ``yields``: as here; ``proven``: the replicas that were proven.
         notes: what cannot be watched, and the GRANT that mends it; each is said by the first look that meets it.
     """
 
     reason: str | None
     kind: Kind | None
     figures: dict[str, Any]
+    yields: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -159,6 +166,8 @@ class ClusterWatch:
         self._proof_s = proof_s
         self._watch_id = secrets.token_bytes(8)
         self._written_us: deque[int] = deque(maxlen=_KEPT_TOKENS)
+        self._calls: deque[tuple[float, int]] = deque(maxlen=_KEPT_CALLS)
+        self._own_calls = 0
         self._asks_history = True
         self._began = False
         self._notes: list[str] = []
@@ -194,17 +203,22 @@ class ClusterWatch:
             waits += filter(None, (self._wait_of(replica) for replica in self._replicas))
             lags = {str(replica.node): replica.lag_s for replica in self._replicas}
             waits += self._waits_of(load)
+        calls_per_s = None if load is None else self._calls_per_s(load)
+        limit_per_s = self.thresholds.yield_above_per_s
+        yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
         notes, self._notes = tuple(self._notes), []
         figures = {
             "lag_s": {node: None if lag_s is None else round(lag_s, 3) for node, lag_s in lags.items()},
             "threads_running": None if load is None else load.threads_running,
             "history_length": None if load is None else load.history_length,
+            "calls_per_s": calls_per_s,
+            "yields": yields,
             "proven": [str(replica.node) for replica in self._replicas if replica.proven],
         }
         if not waits:
-            return Look(None, None, figures, notes)
+            return Look(None, None, figures, yields, notes)
         kind, reason = min(waits, key=lambda wait: get_args(Kind).index(wait[0]))
-        return Look(reason, kind, figures, notes)
+        return Look(reason, kind, figures, yields, notes)
 
     def close(self) -> None:
         """Take this watch's token away where that can be done, and close the connections."""
@@ -225,6 +239,7 @@ class ClusterWatch:
                 "place, name it with 'schemaless topology set-primary', then run the job again"
             )
         load = self._load(connection)
+        self._own_calls += 1 if load.history_length is None or connection.is_mariadb else 2
         if self._replicas:
             try:
                 if not self._began:
@@ -240,6 +255,7 @@ class ClusterWatch:
                     code=refusal.code,
                 ) from refusal
             self._written_us.append(now_us)
+            self._own_calls += 1
         return load
 
     def _load(self, connection: Connection) -> ServerLoad:
@@ -253,6 +269,13 @@ class ClusterWatch:
                     f"{history_length_grant(connection)}"
                 )
             return server_load(connection, history=False)
+
+    def _calls_per_s(self, load: ServerLoad) -> float | None:
+        """Return how often applications have called the primary in the last looks; None at first."""
+        self._calls.append((time.monotonic(), load.calls - self._own_calls))
+        (first_s, first), (last_s, last) = self._calls[0], self._calls[-1]
+        # Less than none after a restart, or where somebody else sends UPDATEs.
+        return max(0.0, round((last - first) / (last_s - first_s), 1)) if last_s > first_s else None
 
     def _begin(self, connection: Connection) -> None:
         try:

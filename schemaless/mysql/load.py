@@ -7,7 +7,10 @@ from typing import Final
 
 from schemaless.mysql.pool import Connection
 
-_STATUS: Final = b"SHOW GLOBAL STATUS WHERE Variable_name IN ('Threads_running', 'Innodb_history_list_length')"
+_STATUS: Final = (
+    b"SHOW GLOBAL STATUS WHERE Variable_name IN "
+    b"('Threads_running', 'Innodb_history_list_length', 'Com_select', 'Com_insert', 'Com_update_multi')"
+)
 _METRIC: Final = (
     b"SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME='trx_rseg_history_len' AND STATUS='enabled'"
 )
@@ -19,10 +22,13 @@ class ServerLoad:
 
     Attributes:
         threads_running: statements that are being executed, the one that asks included.
+        calls: reads and writes of applications since the server was started, about: SELECTs and INSERTs, less a SELECT
+            for each UPDATE of a join, since a migration reads a block and replaces it by such a one.
         history_length: transactions whose old rows wait to be purged; None where it was not asked for, or not said.
     """
 
     threads_running: int
+    calls: int
     history_length: int | None
 
 
@@ -41,7 +47,8 @@ def server_load(connection: Connection, *, history: bool = True) -> ServerLoad:
     if history and length is None:
         rows = connection.rows(_METRIC)
         length = int(rows[0][0]) if rows else None
-    return ServerLoad(status["threads_running"], length if history else None)
+    calls = status["com_select"] + status["com_insert"] - status["com_update_multi"]
+    return ServerLoad(status["threads_running"], calls, length if history else None)
 
 
 def history_length_grant(connection: Connection) -> str:

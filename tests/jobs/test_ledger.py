@@ -108,7 +108,7 @@ def test_one_runner_watches_a_cluster_for_all(ledger, job, end_lease):
     first, second = ledger.claim(1, 0, "a"), ledger.claim(1, 1, "b")
     watching = ledger.renew(1, first, "cluster-1")
     other = ledger.renew(1, second, "cluster-1")
-    ledger.note_look(1, "cluster-1", "a", "replica lags", {"lag_s": 9}, {"lag": 1.5})
+    ledger.note_look(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
     ledger.note_look(1, "cluster-1", "b", None, {}, {})
     heard = ledger.renew(1, second, "cluster-1")
     end_lease(0)
@@ -116,9 +116,13 @@ def test_one_runner_watches_a_cluster_for_all(ledger, job, end_lease):
 
     assert (watching.watches, other.watches) == (True, False)
     assert (watching.looked_ago_s, heard.reason, heard.watches) == (None, "replica lags", False)
+    assert (watching.yields, heard.yields) == (False, True)
     assert heard.looked_ago_s < 60
     assert after.watches
-    assert (ledger.clusters(1)[0].waits, ledger.clusters(1)[0].figures) == ({"lag": 1.5}, {"lag_s": 9})
+    assert (ledger.clusters(1)[0].waits, ledger.clusters(1)[0].figures) == (
+        {"lag": 1.5},
+        {"lag_s": 9, "yields": True},
+    )
 
 
 def test_states_change_only_from_where_they_may(ledger, job):

@@ -52,6 +52,7 @@ def test_thresholds_come_back_from_json():
     [
         ({"max_lag_s": 0}, "max_lag_s must be a number over 0"),
         ({"max_lag_s": "5"}, "got '5'"),
+        ({"yield_above_per_s": -1}, "yield_above_per_s must be a number over 0"),
         ({"max_mb_per_s": float("nan")}, "max_mb_per_s must be a number over 0"),
         ({"max_threads_running": 2.5}, "max_threads_running must be a whole number"),
         ({"max_threads_running": True}, "max_threads_running must be a whole number"),
@@ -274,6 +275,33 @@ def test_running_threads_are_counted(watching, until, replicated):
     assert busy.reason == (f"{replicated.socket} has {busy.figures['threads_running']} threads running (limit 5)")
     assert busy.figures["threads_running"] > 5 >= idle.figures["threads_running"] >= 1
     assert idle.figures["lag_s"] == {}, "without a limit, no replica is asked"
+
+
+@pytest.mark.mysql
+def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, eventually):
+    """They are counted without the watch's own, and are no reason to wait."""
+    watch = watching(yield_above_per_s=100)
+    never = watching(yield_above_per_s=None)
+    looks = [watch.look() for _ in range(12)]
+    busy: list[Look] = []
+    with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
+        row = next(row for row in iter(new_row, None) if store.shard_of(row) == 0)
+
+        def yields() -> bool:
+            for _ in range(100):
+                store.get_cell_latest(row, "BASE")
+            busy.append(watch.look())
+            never.look()
+            return busy[-1].yields
+
+        eventually(yields, "calls are seen")
+    refused = never.look()
+
+    assert looks[0].figures["calls_per_s"] is None
+    assert looks[-1].figures["calls_per_s"] < 100 < busy[-1].figures["calls_per_s"]
+    assert not looks[-1].yields
+    assert (busy[-1].reason, busy[-1].figures["yields"]) == (None, True)
+    assert (refused.yields, refused.figures["calls_per_s"] > 0) == (False, True)
 
 
 @pytest.mark.mysql
