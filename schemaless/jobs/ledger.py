@@ -94,9 +94,13 @@ class Ledger:
     Args:
         pool: the catalog's server.
         name: the datastore's.
+
+    Attributes:
+        reads: how many SELECTs it has sent, about.
     """
 
     def __init__(self, pool: NodePool, name: str) -> None:
+        self.reads = 0
         self._pool = pool
         self._db = b"`%b`" % name.encode()
         self._name = name
@@ -344,6 +348,14 @@ class Ledger:
         ago_s = None if ago is None else float(ago)
         return Signal(job_state, bool(stop), reason, ago_s, bool(watches), str(yields) == "true", str(spec))
 
+    def runners(self, job_id: int) -> int:
+        """Return how many runners have a shard of a job in their hands."""
+        rows = self._rows(
+            b"SELECT COUNT(DISTINCT runner) FROM %b.job_shard WHERE job_id=%d AND lease_until>%b"
+            % (self._db, job_id, _NOW)
+        )
+        return int(rows[0][0])
+
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Write down how far a shard is.
 
@@ -567,6 +579,7 @@ class Ledger:
         self._pool.run(operation)
 
     def _rows(self, sql: bytes) -> tuple[tuple[Any, ...], ...]:
+        self.reads += 1
         return self._pool.run(lambda connection: connection.rows(sql))
 
     def _execute(self, sql: bytes) -> int:

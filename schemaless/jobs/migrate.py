@@ -32,6 +32,7 @@ from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point, log_settings
+from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import Connection
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
@@ -280,7 +281,12 @@ def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds
     ledger = Ledger(store.catalog, store.name)
     seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
     return ClusterWatch(
-        store.shards, store.topology.cluster(cluster), thresholds, runner, proven=seen.get("proven", ())
+        store.shards,
+        store.topology.cluster(cluster),
+        thresholds,
+        runner,
+        proven=seen.get("proven", ()),
+        catalog=store.catalog,
     )
 
 
@@ -314,6 +320,7 @@ class _ShardWork:
             self._tally.interruptions += 1
         self._rows = _FIRST_ROWS
         self._statement_s = 0.0
+        self._updates = 0
         self._unverified: dict[int, bytes] = {}
         full_images = self._spec.full_row_images
         self._log_settings = store.shards.run(
@@ -378,13 +385,15 @@ class _ShardWork:
             cells = [row[:6] for row in rows if row[6] and row[4] is not None]
             size = sum(len(cell[4]) for cell in cells)
             self._run.spend(size)
-            began_s = time.monotonic()
+            began_s, updates = time.monotonic(), self._updates
             self._replace([self._store.stored_cell(cell, self._shard) for cell in cells])
             for added_id in [row[0] for row in rows if row[6] and row[4] is None]:
                 # Longer than its share of a block's memory: by itself.
                 alone = list(self._store.read_stored(self._shard, statements.select_by_id(self._database, [added_id])))
                 self._run.spend(sum(len(cell.body) for cell in alone))
                 self._replace(alone)
+            if self._updates == updates:
+                self._store.shards.run(self._shard, note_read)
             self._count_left()
             self._state.checkpoint = int(rows[-1][0])
             self._state.top_id = max(self._state.top_id, self._state.checkpoint)
@@ -470,6 +479,7 @@ class _ShardWork:
     def _update(self, sql: bytes) -> tuple[int, bool]:
         """Send an UPDATE; return how many rows it matched, and whether it had to be sent again after a lost reply."""
         attempts = 0
+        self._updates += 1
 
         def operation(connection: Connection) -> int:
             nonlocal attempts

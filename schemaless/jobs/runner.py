@@ -32,6 +32,9 @@ _STALE_S: Final = 10.0
 _NOTE_S: Final = 2.0
 """How often a look is written down where nothing has changed."""
 
+_RUNNERS_S: Final = 10.0
+"""How long a number of runners is taken for the present one."""
+
 _REST: Final = 1.5
 """Of the time of a step, how much is rested after it."""
 
@@ -46,8 +49,13 @@ class Stopped(Exception):
 class Watch(Protocol):
     """Looks at a cluster's servers; ``throttle.ClusterWatch``."""
 
-    def look(self) -> Look:
-        """Return whether work may go on."""
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Return whether work may go on.
+
+        Args:
+            reads: how many SELECTs this runner has sent to the catalog; only grows.
+            runners: how many there are of the job, which do about the same.
+        """
 
     def close(self) -> None:
         """Let its connections go."""
@@ -81,6 +89,7 @@ class ShardRun:
         self._watch: Watch | None = None
         self._thresholds = Thresholds.of(job.spec.get("thresholds", {}))
         self._spec: str | None = None
+        self._runners: tuple[int, float] | None = None
         self._waits: dict[str, float] = {}
         self._waiting_for: tuple[str, float] | None = None
         self._signal: Signal | None = None
@@ -246,7 +255,9 @@ class ShardRun:
             self._watch = self._make_watch(self._thresholds)
             found = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(found[0].waits) if found else {}
-        look = self._watch.look()
+        if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
+            self._runners = self.ledger.runners(self.job.job_id), time.monotonic()
+        look = self._watch.look(self.ledger.reads, self._runners[0])
         for note in look.notes:
             self.ledger.note_event(self.job.job_id, f"{self.cluster}: {note}")
             _log.warning("%s: %s", self.cluster, note)

@@ -145,6 +145,7 @@ class ClusterWatch:
         *,
         proof_s: float = PROOF_S,
         proven: Collection[str] = (),
+        catalog: NodePool | None = None,
     ) -> None:
         """Nothing is asked before the first look.
 
@@ -155,6 +156,7 @@ class ClusterWatch:
             writer: 1 to 255 characters that nobody else who looks at this cluster has, such as a runner's name.
             proof_s: how long a replica that answers may show no token before it is refused.
             proven: replicas that this job has proven before, as ``Look.figures`` names them: not refused any more.
+            catalog: the catalog's server, to tell whether it is this primary; None where runners ask it nothing.
         """
         if not 1 <= len(writer) <= 255:
             raise InvalidInput(f"writer must be 1 to 255 characters, got {writer!r}")
@@ -168,6 +170,9 @@ class ClusterWatch:
         self._written_us: deque[int] = deque(maxlen=_KEPT_TOKENS)
         self._calls: deque[tuple[float, int]] = deque(maxlen=_KEPT_CALLS)
         self._own_calls = 0
+        self._catalog = catalog
+        self._has_catalog: bool | None = None if catalog is not None else False
+        self._reads = 0
         self._asks_history = True
         self._began = False
         self._notes: list[str] = []
@@ -175,8 +180,13 @@ class ClusterWatch:
         watched = cluster.replicas if thresholds.max_lag_s is not None else ()
         self._replicas = [_Replica(shards, node, str(node) in proven) for node in watched]
 
-    def look(self) -> Look:
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
         """Ask the primary and each replica once, and say whether the job has to wait.
+
+        Args:
+            reads: how many SELECTs the runner that looks has sent to the catalog; only grows.
+            runners: how many runners the job has, which ask about as often; what they ask is not taken for calls of
+                applications where the catalog is on this primary.
 
         Takes two round trips to the primary and then one to each replica, all at once; about two seconds at most where
         servers do not answer. The first look takes longer: it makes the table of tokens where it is missing.
@@ -203,7 +213,7 @@ class ClusterWatch:
             waits += filter(None, (self._wait_of(replica) for replica in self._replicas))
             lags = {str(replica.node): replica.lag_s for replica in self._replicas}
             waits += self._waits_of(load)
-        calls_per_s = None if load is None else self._calls_per_s(load)
+        calls_per_s = None if load is None else self._calls_per_s(load, reads, runners)
         limit_per_s = self.thresholds.yield_above_per_s
         yields = limit_per_s is not None and calls_per_s is not None and calls_per_s > limit_per_s
         notes, self._notes = tuple(self._notes), []
@@ -270,8 +280,13 @@ class ClusterWatch:
                 )
             return server_load(connection, history=False)
 
-    def _calls_per_s(self, load: ServerLoad) -> float | None:
+    def _calls_per_s(self, load: ServerLoad, reads: int, runners: int) -> float | None:
         """Return how often applications have called the primary in the last looks; None at first."""
+        if self._has_catalog is None and self._catalog is not None:
+            self._has_catalog = is_same_server(self._catalog, self._primary.pool)
+        if self._has_catalog:
+            self._own_calls += max(0, reads - self._reads) * runners
+        self._reads = reads
         self._calls.append((time.monotonic(), load.calls - self._own_calls))
         (first_s, first), (last_s, last) = self._calls[0], self._calls[-1]
         # Less than none after a restart, or where somebody else sends UPDATEs.

@@ -78,6 +78,7 @@ class _Kept:
 
     store: Datastore | None = None
     opening: Opening | None = None
+    ledger: Ledger | None = None
     watches: dict[tuple[int, str], tuple[Thresholds, Watch]] = field(default_factory=dict)
 
 
@@ -90,9 +91,9 @@ def work_on(
     """Claim a shard and work on it; runs in a worker."""
     try:
         kept = _kept_for(opening)
-        store = kept.store
+        store, ledger = kept.store, kept.ledger
         assert store is not None
-        ledger = Ledger(store.catalog, store.name)
+        assert ledger is not None
         job = ledger.job(job_id)
         # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
@@ -135,7 +136,8 @@ def _kept_for(opening: Opening) -> _Kept:
     if kept is None or kept.opening != opening or kept.store is None:
         _let_go()
         _step_aside()
-        kept = _Kept(opening.open(), opening)
+        store = opening.open()
+        kept = _Kept(store, opening, Ledger(store.catalog, store.name))
         _kept.kept = kept
     return kept
 

@@ -25,6 +25,7 @@ from schemaless.jobs.migrate import MigrateSpec, run
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
+from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store import nodes
@@ -302,6 +303,26 @@ def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, e
     assert not looks[-1].yields
     assert (busy[-1].reason, busy[-1].figures["yields"]) == (None, True)
     assert (refused.yields, refused.figures["calls_per_s"] > 0) == (False, True)
+
+
+@pytest.mark.mysql
+def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicated):
+    """Blocks with nothing to replace, and the ledger on the same server, for this runner and for others like it."""
+    with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
+        others, watch = watching(), watching(options={"catalog": store.catalog})
+        mine, theirs = Ledger(store.catalog, NAME), Ledger(store.catalog, NAME)
+        looks = []
+        for _ in range(5):
+            for _ in range(100):
+                store.shards.rows(0, b"SELECT 1")
+                store.shards.run(0, note_read)
+                mine.jobs()
+                theirs.jobs()
+            looks.append((watch.look(mine.reads, runners=2), others.look(mine.reads, runners=2)))
+
+    # What is left are a few statements of the watches themselves for each look, which has 400 others.
+    aware, unaware = (look.figures["calls_per_s"] for look in looks[-1])
+    assert aware * 5 < unaware
 
 
 @pytest.mark.mysql
