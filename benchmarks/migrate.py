@@ -8,13 +8,14 @@ to the same text in between.
 
 - The plain loop: one connection; read a page of rows, ``json.loads``, ``msgpack.packb``, ``zlib.compress`` at level 6,
   decode again and compare, one UPDATE for each row with the old body's digest in its WHERE, commit every 200.
-- The migration: ``migrate run`` with its job, leases, checkpoints, all verification and the archive of originals, and
-  worker processes.
+- The migration: ``migrate run`` with its job, leases, checkpoints and all verification, and worker processes; with
+  ``--archive`` it keeps the originals too, which the plain loop does not.
 
 The server does not wait for the disk unless ``--durable`` says so: what is measured is what the cores are used for.
 
 The limit: what the cores could do if none ever waited, from the CPU time that each stage takes by itself, with this
-library's own functions: read, parse, encode, verify, write, and the server's own CPU time for the same statements.
+library's own functions: read, parse, encode, verify, write, and the server's own CPU time for the same statements. It
+is measured in each round, beside the two sides.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +65,13 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--documents", type=int, default=2_219)
     parser.add_argument("--copies", type=int, default=1, help="store each document so many times, under other row_keys")
+    parser.add_argument("--buffer-pool", default="512M", help="of the server")
     parser.add_argument("--durable", action="store_true", help="have the server wait for the disk at each commit")
-    parser.add_argument("--no-archive", action="store_true")
+    parser.add_argument("--archive", action="store_true", help="have the migration keep the originals in files")
     asked = parser.parse_args()
     print(f"{processor()}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, {' '.join(sys.argv)}")
     with tempfile.TemporaryDirectory(prefix="schemaless-bench-") as folder:
-        options = {"innodb-buffer-pool-size": "512M", **({} if asked.durable else RELAXED)}
+        options = {"innodb-buffer-pool-size": asked.buffer_pool, **({} if asked.durable else RELAXED)}
         try:
             (server,) = up(Path(folder), 1, asked.flavour, options=options)
             print(
@@ -106,42 +105,38 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         sides[name] = store
     print(f"{len(texts):,} documents, {size:,} bytes")
     rates: dict[str, list[float]] = {"plain": [], "ours": []}
-    used: list[float] = []
+    stages = Stages(server, sides["plain"], texts)
     for number in range(asked.rounds):
         for name in ("plain", "ours") if number % 2 else ("ours", "plain"):
             store = sides[name]
             put_back(store)
             settle(server)
-            cpu_s = cpu_of(server.pid)
             began = time.perf_counter()
             if name == "plain":
                 plain_loop(server, store)
             else:
-                archive = None if asked.no_archive else str(folder / f"archive-{number}")
+                archive = str(folder / f"archive-{number}") if asked.archive else None
                 spec = migrate.MigrateSpec(archive=archive)
                 report = migrate.run(store, spec, count=asked.workers)
                 assert report.total().cells == len(texts), report.total()
             taken = time.perf_counter() - began
             rates[name].append(size / taken / 1e6)
-            if name == "ours":
-                used.append(cpu_of(server.pid) - cpu_s)
+        stages.measure()
+        rates.setdefault("limit", []).append(stages.limit(size))
         print(
-            f"  round {number + 1}: plain {rates['plain'][-1]:.1f} MB/s, ours {rates['ours'][-1]:.1f} MB/s", flush=True
+            f"  round {number + 1}: " + ", ".join(f"{name} {each[-1]:.1f}" for name, each in rates.items()), flush=True
         )
     compare(sides["ours"], texts)
-    ratios = [ours / plain for ours, plain in zip(rates["ours"], rates["plain"], strict=True)]
-    stages = stage_times(server, sides["plain"], texts)
-    total_s = sum(stages.values())
-    limit = os.cpu_count() * size / total_s / 1e6
+    medians = {name: statistics.median(seconds) for name, seconds in stages.found.items()}
+    total_s = sum(medians.values())
     print(f"\nCPU time of each stage by itself, in ms a MB of legacy text ({os.cpu_count()} cores)")
-    for name, seconds in stages.items():
+    for name, seconds in medians.items():
         print(f"  {name:28} {seconds / size * 1e9:7.2f}   {seconds / total_s:5.1%}")
-    ours = statistics.median(rates["ours"])
-    print(f"  the limit that they set: {limit:.1f} MB/s")
-    print(f"\nplain loop {statistics.median(rates['plain']):.1f} MB/s, migration {ours:.1f} MB/s")
-    low, mid, high = statistics.quantiles(ratios, n=4)
-    print(f"migration / plain loop: {mid:.2f} (quartiles {low:.2f} to {high:.2f})")
-    print(f"migration / limit: {ours / limit:.2f}")
+    print("\nMB/s: " + ", ".join(f"{name} {statistics.median(each):.1f}" for name, each in rates.items()))
+    for side, noun in (("plain", "plain loop"), ("limit", "limit")):
+        ratios = [ours / other for ours, other in zip(rates["ours"], rates[side], strict=True)]
+        low, mid, high = statistics.quantiles(ratios, n=4)
+        print(f"migration / {noun}: {mid:.2f} (quartiles {low:.2f} to {high:.2f})")
 
 
 def database_url(url: str, name: str) -> str:
@@ -217,85 +212,85 @@ def plain_loop(server: LocalServer, store: schemaless.Datastore) -> None:
     connection.close()
 
 
-def stage_times(server: LocalServer, store: schemaless.Datastore, texts: list[Any]) -> dict[str, float]:
-    """Return the CPU seconds of each stage for all documents, the median of three."""
-    put_back(store)
-    bodies = [each[3] for each in texts]
-    codec = replace(DEFAULT)
-    parsed = [quick[0] for body in bodies if (quick := read_quickly(body, 512, ENGINE)) is not None]
-    assert len(parsed) == len(bodies)
-    packed = [ENGINE.msgpack.dumps_model(document) for document in parsed]
-    sealed = [seal(MSGPACK.id, each, codec, ENGINE) for each in packed]
+class Stages:
+    """What each stage takes by itself, measured in every round: these machines are not equally fast all the time.
 
-    def read() -> None:
-        for shard in range(store.shard_count):
+    Attributes:
+        found: the CPU seconds of each stage for all documents, round by round.
+    """
+
+    def __init__(self, server: LocalServer, store: schemaless.Datastore, texts: list[Any]) -> None:
+        self._server = server
+        self._store = store
+        self._bodies = [each[3] for each in texts]
+        self._parsed = [quick[0] for body in self._bodies if (quick := read_quickly(body, 512, ENGINE)) is not None]
+        assert len(self._parsed) == len(self._bodies)
+        packed = [ENGINE.msgpack.dumps_model(document) for document in self._parsed]
+        self._sealed = [seal(MSGPACK.id, each, DEFAULT, ENGINE) for each in packed]
+        self.found: dict[str, list[float]] = {}
+
+    def measure(self) -> None:
+        """Do every stage once."""
+        put_back(self._store)
+        settle(self._server)
+        server_s, own_s = cpu_of(self._server.pid), time.process_time()
+        self._read()
+        self._note("read, client", time.process_time() - own_s)
+        self._note("read, server", cpu_of(self._server.pid) - server_s)
+        for name, stage in (("parse", self._parse), ("encode", self._encode), ("verify", self._verify)):
+            own_s = time.process_time()
+            stage()
+            self._note(name, time.process_time() - own_s)
+        self._write()
+
+    def limit(self, size: int) -> float:
+        """Return what all cores could do by the last round, if none ever waited, in MB/s of so many bytes."""
+        return (os.cpu_count() or 1) * size / sum(each[-1] for each in self.found.values()) / 1e6
+
+    def _note(self, name: str, seconds: float) -> None:
+        self.found.setdefault(name, []).append(seconds)
+
+    def _read(self) -> None:
+        wanted = statements.wanted_bodies(DEFAULT.format_byte, (), ())
+        for shard in range(self._store.shard_count):
             after = 0
-            while rows := store.shards.rows(
-                shard,
-                statements.select_block(
-                    store.shards.database(shard), after, 128, 1 << 20, statements.wanted_bodies(0x11, (), ())
-                ),
+            while rows := self._store.shards.rows(
+                shard, statements.select_block(self._store.shards.database(shard), after, 128, 1 << 20, wanted)
             ):
+                for row in rows:
+                    self._store.stored_cell(row[:6], shard)
                 after = int(rows[-1][0])
 
-    def parse() -> None:
-        for body in bodies:
+    def _parse(self) -> None:
+        for body in self._bodies:
             read_quickly(body, 512, ENGINE)
 
-    def encode() -> None:
-        for document in parsed:
-            seal(MSGPACK.id, ENGINE.msgpack.dumps_model(document), codec, ENGINE)
+    def _encode(self) -> None:
+        for document in self._parsed:
+            seal(MSGPACK.id, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
 
-    def verify() -> None:
-        for new in sealed:
+    def _verify(self) -> None:
+        assert ENGINE.json.gate is not None
+        for new in self._sealed:
             _, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
-            assert ENGINE.json.gate is not None
             ENGINE.json.gate.text(ENGINE.msgpack.loads(payload))
 
-    def write() -> None:
-        for shard in range(store.shard_count):
-            cells = list(store.scan_shard(shard, legacy_only=True))
-            new = {cell.added_id: recode(cell.body).body for cell in cells}
-            part = [(cell.added_id, cell.body, new[cell.added_id]) for cell in cells]
-            with cpu() as spent:
-                for start in range(0, len(part), 100):
-                    sql = statements.update_bodies(store.shards.database(shard), part[start : start + 100])
-                    store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
-            wrote.append((spent[0], spent[1]))
-
-    found: dict[str, list[float]] = {}
-
-    def note(name: str, seconds: float) -> None:
-        found.setdefault(name, []).append(seconds)
-
-    @contextmanager
-    def cpu() -> Iterator[list[float]]:
-        server_s, own_s = cpu_of(server.pid), time.process_time()
-        spent: list[float] = []
-        yield spent
-        spent += [time.process_time() - own_s, cpu_of(server.pid) - server_s]
-
-    wrote: list[tuple[float, float]] = []
-    stages: list[tuple[str, Callable[[], None]]] = [("parse", parse), ("encode", encode), ("verify", verify)]
-    for _ in range(3):
-        put_back(store)
-        settle(server)
-        with cpu() as spent:
-            read()
-        note("read, client", spent[0])
-        note("read, server", spent[1])
-        for name, stage in stages:
-            began = time.process_time()
-            stage()
-            note(name, time.process_time() - began)
-        wrote.clear()
-        server_s = cpu_of(server.pid)
-        write()
+    def _write(self) -> None:
+        client_s = server_s = 0.0
+        for shard in range(self._store.shard_count):
+            cells = list(self._store.scan_shard(shard, legacy_only=True))
+            part = [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells]
+            own_s, before_s = time.process_time(), cpu_of(self._server.pid)
+            for start in range(0, len(part), 100):
+                sql = statements.update_bodies(self._store.shards.database(shard), part[start : start + 100])
+                self._store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
+            client_s += time.process_time() - own_s
+            server_s += cpu_of(self._server.pid) - before_s
         # What it purges of the old bodies afterwards is a part of replacing them.
-        settle(server)
-        note("write, client", sum(client for client, _ in wrote))
-        note("write, server", cpu_of(server.pid) - server_s - found["read, server"][-1])
-    return {name: statistics.median(seconds) for name, seconds in found.items()}
+        before_s = cpu_of(self._server.pid)
+        settle(self._server)
+        self._note("write, client", client_s)
+        self._note("write, server", server_s + cpu_of(self._server.pid) - before_s)
 
 
 def replace_bodies(connection: Connection, sql: bytes) -> None:
