@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _NOW, _AFTER = SERIES[0], SERIES[1]
 _MOST_SHARDS: Final = 256
+_LONGEST_NAME: Final = 32
+_NARROW_CHARACTERS: Final = 50
+_WIDE_CHARACTERS: Final = 120
 _FUTURE_TIMES: Final = 1.0
 """How far the growth chart looks ahead, in lengths of the history."""
 
@@ -93,7 +96,7 @@ def _fill(report: Report) -> Chart | None:
         axes.grid(axis="y")
         _bytes_axis(axes.yaxis)
         _date_axis(axes.xaxis, narrow)
-        figure.legend(loc="outside lower center", ncols=1 if narrow else 3)
+        _legend(figure, narrow)
 
     texts = "; ".join(
         f"{name} it is full in {days_text(each)}"
@@ -145,7 +148,7 @@ def _growth(report: Report) -> Chart | None:
         axes.margins(x=0.01)
         _bytes_axis(axes.yaxis)
         _date_axis(axes.xaxis, narrow)
-        axes.legend(loc="upper left", ncols=2 if narrow else 4)
+        _legend(figure, narrow)
 
     recent = [value for _, value in history[-28:]]
     description = (
@@ -183,7 +186,9 @@ def _bytes(report: Report) -> Chart | None:
         for place, name in enumerate([*shown, *(["others"] if others else [])]):
             part = others if name == "others" and others else [name]
             sizes = [sum(columns[each] for each in part) for _, columns in bars]
-            axes.barh([bar for bar, _ in bars], sizes, left=left, color=SERIES[place % 8], label=name, height=0.66)
+            axes.barh(
+                [bar for bar, _ in bars], sizes, left=left, color=SERIES[place % len(SERIES)], label=name, height=0.66
+            )
             left = [before + size for before, size in zip(left, sizes, strict=True)]
         for row, end in enumerate(left):
             axes.annotate(
@@ -200,7 +205,7 @@ def _bytes(report: Report) -> Chart | None:
         axes.grid(axis="x")
         _bytes_axis(axes.xaxis, 4 if narrow else 6)
         axes.tick_params(axis="y", labelcolor=INK)
-        figure.legend(loc="outside lower center", ncols=min(4, len(shown) + bool(others)))
+        _legend(figure, narrow)
 
     least = bars[1] if len(bars) > 1 else None
     description = f"Allocated bytes of {len(names)} columns: now {bytes_text(sum(now.values()))}" + (
@@ -266,7 +271,7 @@ def _skew(report: Report) -> Chart | None:
                 axes.bar(
                     [each.shard for each in mine],
                     [each.size_bytes for each in mine],
-                    color=SERIES[place % 8],
+                    color=SERIES[place % len(SERIES)],
                     label=name,
                 )
             total = sum(each.size_bytes for each in skew.shards)
@@ -275,13 +280,13 @@ def _skew(report: Report) -> Chart | None:
             axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(integer=True))
         else:
             for place, each in enumerate(skew.clusters):
-                axes.bar(each.cluster, each.now_bytes, color=SERIES[place % 8])
+                axes.bar(place, each.now_bytes, color=SERIES[place % len(SERIES)])
                 axes.plot([place - 0.4, place + 0.4], [each.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
+            axes.set_xlabel("cluster, in the order of their names")
         axes.grid(axis="y")
         _bytes_axis(axes.yaxis)
         if by_shard:
-            axes.set_ylim(0, max(each.size_bytes for each in skew.shards) * 1.25)
-            axes.legend(loc="upper center", ncols=min(3, len(names) + 1))
+            _legend(figure, narrow)
 
     what = "shard" if by_shard else "cluster"
     ratio = f"; the largest shard has {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
@@ -290,6 +295,15 @@ def _skew(report: Report) -> Chart | None:
         f"{len(skew.moves)} moves would even it out."
     )
     return Chart("skew", f"Allocated bytes of each {what}", description, draw, (960, 380), (380, 340))
+
+
+def _legend(figure: Any, narrow: bool) -> None:
+    """Put a legend below the drawing, in as many columns as its names have room for."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    short = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}" for name in names]
+    room = _NARROW_CHARACTERS if narrow else _WIDE_CHARACTERS
+    columns = max(1, min(len(short), room // (max(map(len, short), default=1) + 6)))
+    figure.legend(handles, short, loc="outside lower center", ncols=columns)
 
 
 def _beside(axes: Any, text: str, x: float, y: float) -> None:

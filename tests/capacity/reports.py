@@ -81,8 +81,8 @@ def groups(cluster: str, first_shard: int, stored: float = GIB) -> list[Group]:
 
 def measurement(
     *,
-    days: int = 60,
-    bytes_a_day: float = 8 * MIB,
+    days: int = 40,
+    bytes_a_day: float = 16 * MIB,
     clusters: Sequence[ClusterSpace] | None = None,
     growth_to: datetime.date = TODAY,
     notes: Sequence[str] = (),

@@ -30,7 +30,7 @@ from tests.capacity.reports import (
 
 @pytest.fixture(scope="module")
 def seen() -> Report:
-    """Two clusters with 60 days of growth."""
+    """Two clusters with 40 days of growth."""
     return report()
 
 
@@ -54,7 +54,7 @@ def test_the_answer_is_the_disk_that_is_full_first(seen):
     assert first is not None
     assert first.disk == "cluster-1"
     assert first.free_bytes is not None
-    assert first.bytes_per_day == pytest.approx(8 * MIB * 1.15 * 1.3, rel=0.1)
+    assert first.bytes_per_day == pytest.approx(16 * MIB * 1.07 * 1.3, rel=0.1)
     assert (
         0.6 * first.free_bytes.mid / first.bytes_per_day
         < days(seen, "now")
