@@ -11,6 +11,7 @@
     |   |-- ChecksumMismatch        the bytes are not the ones that were written
     |   |-- UnknownFormat           a serializer or compressor that this version does not know
     |   |-- UnknownDictionary       compressed with a dictionary that is not at hand
+    |   |-- DictionaryDamaged       compressed with a dictionary that is not as it was
     |   |-- TrailingBytes           more bytes than the payload needs
     |   |-- DecodedSizeExceeded     larger than the limit once inflated
     |   |-- NestingTooDeep          more levels of lists and objects than the limit
@@ -164,6 +165,10 @@ class UnknownFormat(CorruptBody):
 
 class UnknownDictionary(CorruptBody):
     """The payload was compressed with a dictionary that is not at hand."""
+
+
+class DictionaryDamaged(CorruptBody):
+    """The dictionary that the payload was compressed with is there, but is not as it was."""
 
 
 class TrailingBytes(CorruptBody):

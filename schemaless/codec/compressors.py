@@ -13,8 +13,15 @@ from typing import Final
 
 import zstandard
 
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.serializers import Payload, optional
-from schemaless.errors import DecodedSizeExceeded, MalformedPayload, TrailingBytes, TruncatedBody, UnknownDictionary
+from schemaless.errors import (
+    DecodedSizeExceeded,
+    DictionaryDamaged,
+    MalformedPayload,
+    TrailingBytes,
+    TruncatedBody,
+)
 
 _GUESSED_RATIO: Final = 16
 _DEFLATE_MIN_BYTES: Final = 512
@@ -33,11 +40,11 @@ _ZSTD_STEP_BYTES: Final = 256
 class Stored:
     """No compression."""
 
-    def compress(self, payload: Payload, level: int | None) -> Payload:
+    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
         """Return ``payload`` itself."""
         return payload
 
-    def decompress(self, compressed: Payload, max_bytes: int) -> Payload:
+    def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
         """Return ``compressed`` itself.
 
         Raises:
@@ -61,11 +68,11 @@ class Zlib:
             self._adler32: Callable[[Payload], int] = deflate.adler32
             self._refusal: type[Exception] = deflate.DeflateError
 
-    def compress(self, payload: Payload, level: int | None) -> Payload:
+    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
         """Return a zlib stream; ``level`` is 1 to 9, 6 unless told."""
         return self._compress(payload, 6 if level is None else level)
 
-    def decompress(self, compressed: Payload, max_bytes: int) -> Payload:
+    def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
         """Return what a stream inflates to.
 
         Raises:
@@ -94,14 +101,19 @@ class Zlib:
 
 
 class Zstd:
-    """zstd (RFC 8878): one frame that says its content's size; no checksum of its own, since the envelope has one."""
+    """zstd (RFC 8878): one frame that says its content's size, and which dictionary it needs.
+
+    Only with a dictionary it has a checksum of its own: the envelope's covers no dictionary.
+    """
 
     def __init__(self) -> None:
         self._local = threading.local()  # zstandard's objects may not be shared between threads
 
-    def compress(self, payload: Payload, level: int | None) -> bytes:
+    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> bytes:
         """Return a zstd frame; ``level`` is 1 to 22, 3 unless told."""
         level = 3 if level is None else level
+        if dictionary is not None:
+            return dictionary.compressor(level).compress(payload)
         compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
         compressor = compressors.get(level)
         if compressor is None:
@@ -110,36 +122,41 @@ class Zstd:
             )
         return compressor.compress(payload)
 
-    def decompress(self, compressed: Payload, max_bytes: int) -> bytes:
+    def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
         """Return what a frame holds.
 
         Raises:
             TruncatedBody: the frame does not end.
             TrailingBytes: bytes follow its end, be they another frame.
             DecodedSizeExceeded: it holds more than ``max_bytes``.
-            UnknownDictionary: it names a dictionary.
+            UnknownDictionary: it names a dictionary that ``dictionaries`` does not have.
+            DictionaryDamaged: it names one that is not as it was when the frame was made.
             MalformedPayload: zstd refuses it, or it is a skippable frame.
         """
-        size = frame_size(compressed)
+        size, dictionary_id = frame_header(compressed)
         if size is not None and size > max_bytes:
             raise _too_large(max_bytes)
-        decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
-        if decompressor is None:
-            decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
+        dictionary = dictionaries.get(dictionary_id) if dictionary_id else None
+        decompressor = self._decompressor() if dictionary is None else dictionary.decompressor()
         if size is not None and 0 < size <= len(compressed) * _ZSTD_PLAUSIBLE_RATIO + 65536:
             try:
                 return decompressor.decompress(compressed, allow_extra_data=False)
             except zstandard.ZstdError:
                 pass  # the slow way words the error
-        return _decompress_in_steps(compressed, max_bytes)
+        return _decompress_in_steps(compressed, max_bytes, dictionary)
+
+    def _decompressor(self) -> zstandard.ZstdDecompressor:
+        decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
+        if decompressor is None:
+            decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
+        return decompressor
 
 
-def frame_size(compressed: Payload) -> int | None:
-    """Return the content's size that a zstd frame's header states, or None where it states none.
+def frame_header(compressed: Payload) -> tuple[int | None, int]:
+    """Return what a zstd frame's header states: the content's size or None, and the dictionary's id or 0.
 
     Raises:
         TruncatedBody: the header is not complete.
-        UnknownDictionary: it names a dictionary.
         MalformedPayload: this is no zstd frame.
     """
     if compressed[:4] != _ZSTD_MAGIC:
@@ -152,9 +169,17 @@ def frame_size(compressed: Payload) -> int | None:
         if "not enough data" in str(refusal):
             raise TruncatedBody("the zstd frame ends in its header") from None
         raise MalformedPayload(f"zstd refuses the payload: {refusal}") from None
-    if header.dict_id:
-        raise UnknownDictionary(f"compressed with zstd dictionary {header.dict_id}, which is not at hand")
-    return None if header.content_size == _ZSTD_SIZE_UNKNOWN else header.content_size
+    return None if header.content_size == _ZSTD_SIZE_UNKNOWN else header.content_size, header.dict_id
+
+
+def with_dictionary_id(compressed: bytes, dictionary_id: int) -> bytes:
+    """Return a zstd frame that names a dictionary with another id for it; the id is spelled as short as it can be."""
+    descriptor = compressed[4]
+    start = 5 if descriptor & 0x20 else 6
+    end = start + (0, 1, 2, 4)[descriptor & 3]
+    flag, size = (2, 2) if dictionary_id < 1 << 16 else (3, 4)
+    head = bytes((descriptor & ~3 | flag,)) + compressed[5:start]
+    return b"".join((compressed[:4], head, dictionary_id.to_bytes(size, "little"), compressed[end:]))
 
 
 def _inflate(compressed: Payload, max_bytes: int) -> bytes:
@@ -172,8 +197,9 @@ def _inflate(compressed: Payload, max_bytes: int) -> bytes:
     return inflated
 
 
-def _decompress_in_steps(compressed: Payload, max_bytes: int) -> bytes:
-    stream = zstandard.ZstdDecompressor(max_window_size=max(max_bytes, 1 << 10)).decompressobj()
+def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictionary | None) -> bytes:
+    data = None if dictionary is None else dictionary.data
+    stream = zstandard.ZstdDecompressor(dict_data=data, max_window_size=max(max_bytes, 1 << 10)).decompressobj()
     pieces: list[bytes] = []
     size = 0
     for start in range(0, len(compressed), _ZSTD_STEP_BYTES):
@@ -184,6 +210,12 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int) -> bytes:
         except zstandard.ZstdError as refusal:
             if "too much memory" in str(refusal):
                 raise _too_large(max_bytes) from None
+            if dictionary is not None:
+                # The envelope's checksum holds, so the frame is as it was written.
+                raise DictionaryDamaged(
+                    f"zstd refuses the payload with dictionary {dictionary.id}, which is not the one that it was "
+                    f"compressed with: {refusal}"
+                ) from None
             raise MalformedPayload(f"zstd refuses the payload: {refusal}") from None
         size += len(piece)
         if size > max_bytes:

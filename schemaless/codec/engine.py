@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from schemaless.cell import JSONDocument
 from schemaless.codec.compressors import Stored, Zlib, Zstd
+from schemaless.codec.dictionaries import Dictionaries, Dictionary
 from schemaless.codec.registry import JSON, MSGPACK, NONE, ZLIB, ZSTD
 from schemaless.codec.serializers import JSONText, MessagePack, Payload
 
@@ -24,10 +25,10 @@ class PayloadSerializer(Protocol):
 class PayloadCompressor(Protocol):
     """What stands behind a ``Compressor``."""
 
-    def compress(self, payload: Payload, level: int | None) -> Payload:
+    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
         """Return a payload compressed."""
 
-    def decompress(self, compressed: Payload, max_bytes: int) -> Payload:
+    def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = ...) -> Payload:
         """Return what was compressed, at most ``max_bytes`` of it."""
 
 

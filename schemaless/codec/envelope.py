@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import MAX_BODY_BYTES, JSONDocument
-from schemaless.codec.compressors import frame_size
+from schemaless.codec.compressors import frame_header, with_dictionary_id
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
 from schemaless.codec.legacy import parse_legacy, read_legacy
@@ -95,8 +96,20 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
     return seal(JSON.id, text, codec, engine)
 
 
-def decode_body(body: bytes, limits: Limits = DEFAULT_LIMITS, *, engine: Engine = ENGINE) -> JSONDocument:
+def decode_body(
+    body: bytes,
+    limits: Limits = DEFAULT_LIMITS,
+    dictionaries: Dictionaries = NO_DICTIONARIES,
+    *,
+    engine: Engine = ENGINE,
+) -> JSONDocument:
     """Return the document of stored bytes, enveloped or legacy.
+
+    Args:
+        body: any stored body.
+        limits: how much it may become.
+        dictionaries: asked for the one that the body names, if it names one.
+        engine: with or without the ``[fast]`` extra; the result is the same.
 
     Raises:
         CorruptBody: one of its family, which says what is wrong. Nothing is inflated before the checksum holds.
@@ -106,7 +119,7 @@ def decode_body(body: bytes, limits: Limits = DEFAULT_LIMITS, *, engine: Engine 
         if len(body) > limits.decoded_bytes:
             raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
         return parse_legacy(body, limits.depth, engine=engine)
-    serializer_id, payload = unseal(body, limits, engine)
+    serializer_id, payload = unseal(body, limits, engine, dictionaries)
     return engine.serializers[serializer_id].loads(payload, limits.depth)
 
 
@@ -129,27 +142,56 @@ def describe_body(body: bytes) -> BodyFormat:
     return BodyFormat(_format_name(body[1]), body[1])
 
 
-def counts_as(body: bytes, codec: Codec, *, engine: Engine = ENGINE) -> bool:
+def dictionary_of(body: bytes) -> int | None:
+    """Return the id of the dictionary that a body names, or None; from its first bytes alone.
+
+    Raises:
+        CorruptBody: one of its family: it is compressed by zstd, and has no frame.
+    """
+    if not is_enveloped(body) or body[1:2] == b"" or body[1] & 15 != ZSTD.id:
+        return None
+    return frame_header(body[HEADER_BYTES:-CHECKSUM_BYTES])[1] or None
+
+
+def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
+    """Return a body that names a dictionary with another id for it, and is the same otherwise.
+
+    For a dictionary that has another number here than where the body comes from.
+    """
+    head = body[:HEADER_BYTES] + with_dictionary_id(body[HEADER_BYTES:-CHECKSUM_BYTES], dictionary_id)
+    return check_length(head + zlib.crc32(head).to_bytes(CHECKSUM_BYTES, "big"))
+
+
+def counts_as(
+    body: bytes, codec: Codec, dictionaries: Dictionaries = NO_DICTIONARIES, *, engine: Engine = ENGINE
+) -> bool:
     """Whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
 
     Its own format does, and so do the fallbacks: a payload stored uncompressed that is below ``compress_min_bytes`` or
     that compression does not shorten, and JSON text under a MessagePack codec that has a reason to be kept as text.
-    Bodies in their own format are told apart by two bytes; only fallbacks are looked into.
+    A zstd frame has to name the codec's dictionary, or none where that has none. Its level does not show in a body.
+    Bodies in their own format are told apart by their first bytes; only fallbacks are looked into.
 
     Raises:
         CorruptBody: one of its family, where the body has to be looked into.
     """
     if codec.serializer is None or not is_enveloped(body):
         return codec.serializer is None and not is_enveloped(body)
-    if body[1:2] == bytes((codec.format_byte or 0,)):
+    own = body[1:2] == bytes((codec.format_byte or 0,))
+    if own and codec.compressor != ZSTD:
         return True
     _format_name(describe_body(body).format_byte or 0)
     serializer_id, compressor_id = body[1] >> 4, body[1] & 15
     if compressor_id not in (codec.compressor.id, NONE.id):
         return False
+    if compressor_id == ZSTD.id:
+        if dictionary_of(body) != (None if codec.dictionary is None else codec.dictionary.id):
+            return False
+        if own:
+            return True
     if serializer_id != codec.serializer.id and not (serializer_id == JSON.id and codec.serializer == MSGPACK):
         return False
-    _, payload = unseal(body, DEFAULT_LIMITS, engine)
+    _, payload = unseal(body, DEFAULT_LIMITS, engine, dictionaries)
     if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
         return False
     if serializer_id == codec.serializer.id:
@@ -158,12 +200,13 @@ def counts_as(body: bytes, codec: Codec, *, engine: Engine = ENGINE) -> bool:
     return read_legacy(bytes(payload), engine=engine).keep_reason is not None
 
 
-def check_canonical(body: bytes) -> None:
+def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> None:
     """Raise unless a body is one that this store writes: stricter than reading, and zlib streams always by ``zlib``.
 
     Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
     key twice in an object, the shortest form of everything), a compressed payload that is shorter than the plain one, a
-    zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else.
+    zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else or, with a dictionary, its id
+    in its shortest form and a checksum besides.
 
     Raises:
         NotCanonical: it decodes, but no writer of this store would have written it.
@@ -172,7 +215,7 @@ def check_canonical(body: bytes) -> None:
     if not is_enveloped(body):
         decode_body(body)
         return
-    serializer_id, payload = unseal(body, DEFAULT_LIMITS, REFERENCE)
+    serializer_id, payload = unseal(body, DEFAULT_LIMITS, REFERENCE, dictionaries)
     document = ENGINE.serializers[serializer_id].loads(payload, DEFAULT_LIMITS.depth)
     compressor_id = body[1] & 15
     compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
@@ -182,8 +225,12 @@ def check_canonical(body: bytes) -> None:
         )
     if compressor_id == ZLIB.id and compressed[0] != 0x78:
         raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
-    if compressor_id == ZSTD.id and (frame_size(compressed) is None or compressed[4] & 0x0F):
-        raise NotCanonical("the zstd frame does not state its size alone")
+    if compressor_id == ZSTD.id:
+        size, dictionary_id = frame_header(compressed)
+        # In the descriptor: how long the dictionary's id is, and whether there is a checksum.
+        flags = 0 if not dictionary_id else 6 if dictionary_id < 1 << 16 else 7
+        if size is None or compressed[4] & 0x0F != flags:
+            raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
     if serializer_id == MSGPACK.id and ENGINE.msgpack.dumps_model(document) != payload:
         raise NotCanonical("MessagePack in another spelling: a key twice, or a form that is not the shortest")
 
@@ -225,7 +272,9 @@ def seal(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> by
     return check_length(head + zlib.crc32(head).to_bytes(CHECKSUM_BYTES, "big"))
 
 
-def unseal(body: bytes, limits: Limits, engine: Engine) -> tuple[int, Payload]:
+def unseal(
+    body: bytes, limits: Limits, engine: Engine, dictionaries: Dictionaries = NO_DICTIONARIES
+) -> tuple[int, Payload]:
     """Return an enveloped body's serializer id and payload.
 
     Raises:
@@ -241,7 +290,9 @@ def unseal(body: bytes, limits: Limits, engine: Engine) -> tuple[int, Payload]:
     if format_byte not in _KNOWN_FORMATS:
         _format_name(format_byte)
     compressor = engine.compressors[format_byte & 15]
-    return format_byte >> 4, compressor.decompress(body[HEADER_BYTES:-CHECKSUM_BYTES], limits.decoded_bytes)
+    return format_byte >> 4, compressor.decompress(
+        body[HEADER_BYTES:-CHECKSUM_BYTES], limits.decoded_bytes, dictionaries
+    )
 
 
 def check_length(body: bytes) -> bytes:
@@ -259,7 +310,7 @@ def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None
     """Return the compressed payload, or None where it is to be stored uncompressed."""
     if codec.compressor == NONE or len(payload) < codec.compress_min_bytes:
         return None
-    compressed = engine.compressors[codec.compressor.id].compress(payload, codec.level)
+    compressed = engine.compressors[codec.compressor.id].compress(payload, codec.level, codec.dictionary)
     return compressed if len(compressed) < len(payload) else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.envelope import (
@@ -37,7 +38,14 @@ class Recoded(NamedTuple):
     unchanged: bool
 
 
-def recode(body: bytes, codec: Codec = DEFAULT, *, limits: Limits = DEFAULT_LIMITS, engine: Engine = ENGINE) -> Recoded:
+def recode(
+    body: bytes,
+    codec: Codec = DEFAULT,
+    *,
+    dictionaries: Dictionaries = NO_DICTIONARIES,
+    limits: Limits = DEFAULT_LIMITS,
+    engine: Engine = ENGINE,
+) -> Recoded:
     """Return a stored body in another codec, after decoding the new bytes again and comparing.
 
     Text goes to a MessagePack codec as its document, unless that would lose something: then the text itself is kept,
@@ -47,6 +55,7 @@ def recode(body: bytes, codec: Codec = DEFAULT, *, limits: Limits = DEFAULT_LIMI
     Args:
         body: any stored body.
         codec: what it shall be in; ``LEGACY`` takes the envelope off.
+        dictionaries: asked for the one that ``body`` names, if it names one.
         limits: how much the body may become.
         engine: with or without the ``[fast]`` extra; only compressed bytes differ.
 
@@ -62,8 +71,8 @@ def recode(body: bytes, codec: Codec = DEFAULT, *, limits: Limits = DEFAULT_LIMI
             parse_legacy(body, limits.depth, engine=engine)
             return Recoded(body, None, True)
         return _from_text(body, codec, limits.depth, engine)
-    unchanged = counts_as(body, codec, engine=engine)
-    serializer_id, payload = unseal(body, limits, engine)
+    serializer_id, payload = unseal(body, limits, engine, dictionaries)
+    unchanged = counts_as(body, codec, dictionaries, engine=engine)
     if serializer_id == MSGPACK.id:
         document = engine.msgpack.loads(payload, limits.depth)
         return Recoded(body, None, True) if unchanged else _from_msgpack(payload, document, codec, engine)
@@ -100,7 +109,7 @@ def _to_msgpack(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recode
         return Recoded(_carried(JSON.id, text, codec, engine), keep_reason, False)
     packed = engine.msgpack.dumps_model(document)
     body = seal(MSGPACK.id, packed, codec, engine)
-    _, payload = unseal(body, DEFAULT_LIMITS, engine)
+    _, payload = unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries)
     again = engine.msgpack.loads(payload)
     # Compared by other means than the packer's: compact JSON text tells 1 from 1.0 and 0.0 from -0.0, keeps the order,
     # and no NaN comes this way.
@@ -124,7 +133,7 @@ def _from_msgpack(payload: Payload, document: JSONDocument, codec: Codec, engine
 def _carried(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> bytes:
     """Return a payload that is known to decode in another envelope."""
     body = seal(serializer_id, payload, codec, engine)
-    if unseal(body, DEFAULT_LIMITS, engine) != (serializer_id, payload):
+    if unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries) != (serializer_id, payload):
         raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the payload that went in")
     return body
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from schemaless.errors import UnknownCodec
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
+from schemaless.errors import InvalidInput, UnknownCodec
 
 RESERVED_ID: Final = 15
 """Marks an extended header, which no version writes yet."""
@@ -39,11 +40,13 @@ class Compressor:
         id: the low four bits of the format byte, 0 to 14.
         name: the second half of a codec's name.
         level: its level where a codec does not say, or None where it has none.
+        levels: those that it has.
     """
 
     id: int
     name: str
     level: int | None = None
+    levels: range = range(0)
 
 
 _Kind = TypeVar("_Kind", Serializer, Compressor)
@@ -90,8 +93,8 @@ COMPRESSORS: Final = Registry[Compressor]("compressor")
 JSON: Final = SERIALIZERS.add(Serializer(0, "json"))
 MSGPACK: Final = SERIALIZERS.add(Serializer(1, "msgpack"))
 NONE: Final = COMPRESSORS.add(Compressor(0, "none"))
-ZLIB: Final = COMPRESSORS.add(Compressor(1, "zlib", level=6))
-ZSTD: Final = COMPRESSORS.add(Compressor(2, "zstd", level=3))
+ZLIB: Final = COMPRESSORS.add(Compressor(1, "zlib", level=6, levels=range(1, 10)))
+ZSTD: Final = COMPRESSORS.add(Compressor(2, "zstd", level=3, levels=range(1, 23)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +106,34 @@ class Codec:
         compressor: ``NONE`` for ``LEGACY``.
         level: the compressor's level, or None for its own.
         compress_min_bytes: payloads shorter than this are stored uncompressed.
+        dictionary: what zstd compresses with; None for nothing, and for other compressors.
+
+    Raises:
+        InvalidInput: the compressor has no such level, or takes no dictionary.
     """
 
     serializer: Serializer | None
     compressor: Compressor
     level: int | None = None
     compress_min_bytes: int = COMPRESS_MIN_BYTES
+    dictionary: Dictionary | None = None
+
+    def __post_init__(self) -> None:
+        levels = self.compressor.levels
+        if self.level is not None and self.level not in levels:
+            among = f"levels {levels[0]} to {levels[-1]}" if levels else "no levels"
+            raise InvalidInput(f"{self.name} has {among}, got {self.level}")
+        if self.dictionary is not None and self.compressor != ZSTD:
+            raise InvalidInput(f"{self.name} takes no dictionary; zstd does")
+
+    @property
+    def own_dictionaries(self) -> Dictionaries:
+        """What it takes to read bodies that this codec writes."""
+        return NO_DICTIONARIES if self.dictionary is None else self.dictionary
 
     @property
     def name(self) -> str:
-        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. The level has no part in it."""
+        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. No level, no dictionary."""
         return "legacy" if self.serializer is None else f"{self.serializer.name}+{self.compressor.name}"
 
     @property
@@ -121,7 +142,7 @@ class Codec:
         return None if self.serializer is None else self.serializer.id << 4 | self.compressor.id
 
     def __str__(self) -> str:
-        return self.name
+        return self.name if self.dictionary is None else f"{self.name} with dictionary {self.dictionary.id}"
 
 
 DEFAULT: Final = Codec(MSGPACK, ZLIB, 6)

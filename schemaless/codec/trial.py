@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from schemaless.cell import JSONDocument
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.envelope import (
     DEFAULT_LIMITS,
@@ -53,21 +54,27 @@ class Trial:
 
 
 def try_codec(
-    bodies: Iterable[bytes], codec: Codec, *, limits: Limits = DEFAULT_LIMITS, engine: Engine = ENGINE
+    bodies: Iterable[bytes],
+    codec: Codec,
+    *,
+    dictionaries: Dictionaries = NO_DICTIONARIES,
+    limits: Limits = DEFAULT_LIMITS,
+    engine: Engine = ENGINE,
 ) -> Trial:
     """Encode bodies anew in a codec, and decode and compare each.
 
     Args:
         bodies: stored bodies, in whatever codec; one at a time is held as a document.
-        codec: what to try; its level counts.
+        codec: what to try; its level counts, and so does its dictionary.
+        dictionaries: those that ``bodies`` name.
         limits: how much a body may become.
         engine: with or without the ``[fast]`` extra.
     """
     trial = Trial(codec)
     for body in bodies:
         try:
-            new = _encoded(body, codec, limits, engine, trial)
-            done = counts_as(body, codec, engine=engine)
+            new = _encoded(body, codec, dictionaries, limits, engine, trial)
+            done = counts_as(body, codec, dictionaries, engine=engine)
         except (CorruptBody, BodyTooLarge, VerificationFailed) as error:
             trial.left[type(error).__name__] += 1
             trial.new_bytes.append(None)
@@ -78,27 +85,31 @@ def try_codec(
     return trial
 
 
-def _encoded(body: bytes, codec: Codec, limits: Limits, engine: Engine, trial: Trial) -> bytes:
-    document, exact = _document(body, codec, limits, engine)
+def _encoded(
+    body: bytes, codec: Codec, dictionaries: Dictionaries, limits: Limits, engine: Engine, trial: Trial
+) -> bytes:
+    document, exact = _document(body, codec, dictionaries, limits, engine)
     started = time.perf_counter()
     new = encode_body(document, codec, engine=engine)
     encoded = time.perf_counter()
-    again = decode_body(new, limits, engine=engine)
+    again = decode_body(new, limits, codec.own_dictionaries, engine=engine)
     decoded = time.perf_counter()
     if not same_document(again, document, engine=engine):
         raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
     if not exact:
         # Its text says more than the document does; a migration keeps it.
-        new = recode(body, codec, limits=limits, engine=engine).body
+        new = recode(body, codec, dictionaries=dictionaries, limits=limits, engine=engine).body
     trial.encode_s += encoded - started
     trial.decode_s += decoded - encoded
     return new
 
 
-def _document(body: bytes, codec: Codec, limits: Limits, engine: Engine) -> tuple[JSONDocument, bool]:
+def _document(
+    body: bytes, codec: Codec, dictionaries: Dictionaries, limits: Limits, engine: Engine
+) -> tuple[JSONDocument, bool]:
     """Return a body's document, and whether encoding that gives what a migration would."""
     if not is_enveloped(body):
         document, keep_reason = read_legacy(body, limits.depth, engine=engine)
         return document, codec.serializer == MSGPACK and keep_reason is None
     kept = describe_body(body).name.startswith(f"{JSON.name}+")
-    return decode_body(body, limits, engine=engine), not kept
+    return decode_body(body, limits, dictionaries, engine=engine), not kept

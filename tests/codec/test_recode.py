@@ -159,7 +159,7 @@ def test_recode_with_a_faulty_writer_is_found_out(
     if compressor_id:
         compressor: Any = engine.compressors[compressor_id]
         compress = compressor.compress
-        faults.append((compressor, "compress", lambda payload, level: compress(bytes(payload)[:-1] + b"\x00", level)))
+        faults.append((compressor, "compress", lambda payload, *how: compress(bytes(payload)[:-1] + b"\x00", *how)))
     for owner, name, fault in faults:
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, fault)
