@@ -203,11 +203,14 @@ def select_page(
     )
 
 
-def wanted_bodies(target: int | None, sources: Sequence[int | None], columns: Sequence[str]) -> bytes:
+def wanted_bodies(
+    target: int | None, sources: Sequence[int | None], columns: Sequence[str], *, dictionary_id: int | None = None
+) -> bytes:
     """Return a test for bodies that may have to be re-encoded; those in the target's own format never do.
 
     Args:
         target: the format byte of the codec that they shall be in; None for legacy.
+        dictionary_id: the dictionary that they shall name, where ``target`` is zstd's; None for none.
         sources: only bodies in these formats; all unless given.
         columns: only these columns; all unless given.
     """
@@ -217,11 +220,66 @@ def wanted_bodies(target: int | None, sources: Sequence[int | None], columns: Se
         return head % ((1, b"<>x'C1'") if form is None else (2, b"=x'C1%02X'" % form))
 
     test = head % ((1, b"=x'C1'") if target is None else (2, b"<>x'C1%02X'" % target))
+    if target is not None and target & 15 == _ZSTD:
+        named = _NAMES_NONE if dictionary_id is None else _names(dictionary_id)
+        test = b"(%b OR NOT (%b))" % (test, named)
     if sources:
         test += b" AND (%b)" % b" OR ".join(map(having, sources))
     if columns:
         test += b" AND column_name IN (%b)" % b",".join(map(text, columns))
     return test
+
+
+_ZSTD: Final = 2
+_ZSTD_BODY: Final = b"SUBSTRING(body,1,6) IN (x'C10228B52FFD',x'C11228B52FFD')"
+_DESCRIPTOR: Final = b"ORD(SUBSTRING(body,7,1))"
+_NAMES_NONE: Final = b"SUBSTRING(body,3,4)=x'28B52FFD' AND %b&3=0" % _DESCRIPTOR
+
+
+def _names(dictionary_id: int) -> bytes:
+    """Return a test for zstd bodies that name a dictionary: its id stands behind the frame's descriptor.
+
+    Between the two there is a byte more where the descriptor says so.
+    """
+    at = b"8+(%b&32=0)" % _DESCRIPTOR
+    long = b"(%b&3=3 AND SUBSTRING(body,%b,4)=x'%b')" % (
+        _DESCRIPTOR,
+        at,
+        dictionary_id.to_bytes(4, "little").hex().encode(),
+    )
+    if dictionary_id >= 1 << 16:
+        return long
+    short = dictionary_id.to_bytes(2, "little").hex().encode()
+    return b"((%b&3=2 AND SUBSTRING(body,%b,2)=x'%b') OR %b)" % (_DESCRIPTOR, at, short, long)
+
+
+def select_named(database: str, dictionary_id: int, after: int, up_to: int) -> bytes:
+    """Select row_key, column_name, ref_key and added_id of one cell that names a dictionary, if there is one.
+
+    Looked at are those with ``after < added_id <= up_to``.
+    """
+    return b"SELECT row_key, column_name, ref_key, added_id FROM %b WHERE %b AND %b AND %b LIMIT 1" % (
+        _by_id(database),
+        _range(after, up_to),
+        _ZSTD_BODY,
+        _names(dictionary_id),
+    )
+
+
+def select_column_codecs(catalog: str) -> bytes:
+    """Select column_name, codec, level, dictionary_id and set_at of every column that is set."""
+    return (
+        b"SELECT column_name, codec, level, dictionary_id, CONCAT(set_at,'+00:00') FROM `%b`.column_codec "
+        b"ORDER BY column_name" % catalog.encode()
+    )
+
+
+def select_dictionary(catalog: str, dictionary_id: int) -> bytes:
+    """Select content, digest and removed_at of a dictionary."""
+    return b"SELECT content, digest, removed_at FROM `%b`.dictionary WHERE dictionary_id=%d" % (
+        catalog.encode(),
+        dictionary_id,
+    )
 
 
 def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:

@@ -189,6 +189,37 @@ capacity_sample = Table(
     **_TABLE_OPTIONS,
 )
 
+# Rows stay once their content was removed, so that no number is ever given twice.
+dictionary = Table(
+    "dictionary",
+    catalog_metadata,
+    Column("dictionary_id", Integer(), primary_key=True, autoincrement=True),
+    # SHA-256.
+    Column("digest", BINARY(32), nullable=False),
+    Column("content", MEDIUMBLOB(), nullable=True),
+    Column("size_bytes", Integer(), nullable=False),
+    # What it was trained on, as JSON text.
+    Column("source", MEDIUMTEXT(), nullable=False),
+    Column("created_at", DATETIME(fsp=6), nullable=False, server_default=_NOW),
+    # From then on nothing begins to write with it.
+    Column("retired_at", DATETIME(fsp=6), nullable=True),
+    Column("removed_at", DATETIME(fsp=6), nullable=True),
+    mysql_auto_increment="32768",
+    **_TABLE_OPTIONS,
+)
+
+# What new bodies of a column are written in; a column that is not here has the default.
+column_codec = Table(
+    "column_codec",
+    catalog_metadata,
+    Column("column_name", _ascii(64), primary_key=True),
+    Column("codec", _ascii(64), nullable=False),
+    Column("level", Integer(), nullable=True),
+    Column("dictionary_id", Integer(), nullable=True),
+    Column("set_at", DATETIME(fsp=6), nullable=False, server_default=_NOW),
+    **_TABLE_OPTIONS,
+)
+
 heartbeat_metadata = MetaData()
 
 # Made where it is missing, and not by a revision: what it holds is of no worth a second later. A table `heartbeat` with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from sqlalchemy import Connection, delete, insert, select, update
@@ -14,14 +14,16 @@ from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.revisions import head, known_revisions
 from schemaless.mysql.schema import version_of
+from schemaless.store.columns import ColumnSetting, settings
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A datastore's topology, and whether its creation came to its end."""
+    """A datastore's topology, whether its creation came to its end, and what its columns are written in."""
 
     topology: Topology
     ready: bool
+    columns: tuple[ColumnSetting, ...] = ()
 
 
 def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
@@ -62,7 +64,8 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
     with pool.sqlalchemy_connection(name) as connection:
-        return _read(connection, pool.node, name)
+        entry = _read(connection, pool.node, name)
+    return replace(entry, columns=tuple(settings(pool, name)))
 
 
 def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell, check_ref_key
 from schemaless.cluster.placement import shard_for
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
 from schemaless.codec.legacy import DUPLICATE_KEYS, OVERFLOW, read_legacy
 from schemaless.codec.recode import recode
@@ -70,16 +71,19 @@ def encoded_cell(
 class Cells:
     """Reads and writes cells of one datastore."""
 
-    def __init__(self, shards: Shards, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, shards: Shards, limits: Limits = DEFAULT_LIMITS, dictionaries: Dictionaries = NO_DICTIONARIES
+    ) -> None:
         self._shards = shards
         self._limits = limits
+        self._dictionaries = dictionaries
 
     # Reading
 
     def decode(self, stored: StoredCell) -> JSONDocument:
         """Return a stored cell's document; errors name the cell."""
         try:
-            return decode_body(stored.body, self._limits)
+            return decode_body(stored.body, self._limits, self._dictionaries)
         except CorruptBody as error:
             raise error.at(stored.key, stored.shard) from error.__cause__
 
@@ -283,15 +287,15 @@ class Cells:
         """Whether a cell is the stored one: the same document, and the same text where text says more than that."""
         if not same_put(self.decode(stored), cell.document()):
             return False
-        text = _telling_text(cell.body)
-        return text is None or text == _telling_text(stored.body)
+        text = _telling_text(cell.body, self._dictionaries)
+        return text is None or text == _telling_text(stored.body, self._dictionaries)
 
 
-def _telling_text(body: bytes) -> bytes | None:
+def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
     """Return a body's JSON text if parsing it loses something, such as a key that stands there twice; else None."""
     if describe_body(body).name.startswith(MSGPACK.name):
         return None
-    text = recode(body, LEGACY).body
+    text = recode(body, LEGACY, dictionaries=dictionaries).body
     return text if read_legacy(text).keep_reason in (DUPLICATE_KEYS, OVERFLOW) else None
 
 

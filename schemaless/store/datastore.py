@@ -27,7 +27,7 @@ from schemaless.cell import (
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
-from schemaless.codec.registry import DEFAULT, Codec, codec_named
+from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
@@ -35,6 +35,8 @@ from schemaless.mysql.urls import ServerURL, datastore_url
 from schemaless.store.catalog import read_catalog
 from schemaless.store.cells import Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
+from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings
+from schemaless.store.dictionaries import StoredDictionaries
 from schemaless.store.pages import PageSize, Row, read_page
 from schemaless.store.shards import ReadFrom, Shards
 
@@ -43,6 +45,8 @@ _FIRST_VERSIONS = 8
 _VERSIONS_PER_SELECT = 100
 _MAX_PAGE_CELLS = 100_000
 _PAGE_BYTES = 4 << 20
+_ASK_CONNECT_S = 2.0
+_ASK_READ_S = 5.0
 
 
 def connect(
@@ -97,7 +101,7 @@ class Opening:
     def open(self) -> Datastore:
         """Open it; raises what ``connect`` raises."""
         if self.topology is not None:
-            return Datastore(Shards(self.topology, self.url.credentials, self.options), self)
+            return Datastore(Shards(self.topology, self.url.credentials, self.options), self, None)
         name = check_datastore_name(self.url.database or "")
         catalog = NodePool(self.url.node, self.url.credentials, self.options)
         try:
@@ -108,7 +112,7 @@ class Opening:
             raise DatastoreNotFound(
                 f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
             )
-        return Datastore(Shards(entry.topology, self.url.credentials, self.options), self)
+        return Datastore(Shards(entry.topology, self.url.credentials, self.options), self, entry.columns)
 
 
 class Datastore:
@@ -118,14 +122,16 @@ class Datastore:
     ``ShardIdentityMismatch``.
     """
 
-    def __init__(self, shards: Shards, opening: Opening) -> None:
+    def __init__(self, shards: Shards, opening: Opening, columns: Sequence[ColumnSetting] | None) -> None:
         self.shards = shards
         self.opening = opening
         self.topology: Topology = shards.topology
         self.url = str(opening.url)
         limits = opening.limits
         self._limits = limits
-        self._cells = Cells(shards, limits)
+        self.dictionaries = StoredDictionaries(lambda: self.catalog, self.topology.name)
+        self._columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
+        self._cells = Cells(shards, limits, self.dictionaries)
         self._changes = Changes(shards)
 
     def __repr__(self) -> str:
@@ -158,6 +164,24 @@ class Datastore:
         """How many shards it has; never changes."""
         return self.topology.shard_count
 
+    def codec_for(self, column_name: str) -> Codec:
+        """Return what new bodies of a column are written in unless a call says otherwise."""
+        return self._columns.codec_for(column_name)
+
+    def decode(self, body: bytes) -> JSONDocument:
+        """Return the document of stored bytes, with this datastore's dictionaries; raises what ``decode_body`` does."""
+        return decode_body(body, self._limits, self.dictionaries)
+
+    def _read_settings(self) -> Sequence[ColumnSetting]:
+        # Not of the pool: a process that writes to other servers keeps no connection to this one, and waits for it no
+        # longer than a write may.
+        options = PoolOptions(_ASK_CONNECT_S, _ASK_READ_S, _ASK_READ_S, 1)
+        pool = self.shards.new_pool(self.opening.url.node, options)
+        try:
+            return settings(pool, self.name)
+        finally:
+            pool.close()
+
     def shard_of(self, row_key: RowKey) -> int:
         """Return the number of the shard that owns a row."""
         return shard_for(row_key_bytes(row_key), self.topology.shard_count)
@@ -176,7 +200,8 @@ class Datastore:
             column_name: 1 to 64 of ``[A-Za-z0-9_.:-]``.
             ref_key: the version, 0 to 2^63 - 1.
             body: dict with str keys, list, str, int, float, bool or None, nested.
-            codec: such as ``msgpack+zstd``; MessagePack + zlib unless given.
+            codec: such as ``msgpack+zstd``; unless given, what the column is set to ('schemaless codec set'), and
+                MessagePack + zlib for one that is not.
 
         Returns:
             What became of it. After a lost connection that had to be repeated, ``created`` may be False for a cell that
@@ -188,7 +213,7 @@ class Datastore:
             OutcomeUnknown: the reply was lost and could not be had; write the same cell again to settle it.
         """
         key = cell_key(row_key, column_name, ref_key)
-        cell = encoded_cell(key, encode_body(body, _codec(codec)), lambda: body)
+        cell = encoded_cell(key, encode_body(body, self._codec(codec, column_name)), lambda: body)
         shard = shard_for(cell.place[0], self.topology.shard_count)
         return self._cells.put_on_shard(shard, [cell])[cell.place]
 
@@ -209,12 +234,12 @@ class Datastore:
             BatchError: at least one shard was not written (``causes`` says why: ``CellConflict``, ``OutcomeUnknown``,
                 ...); ``written`` and ``not_written`` say which cells.
         """
-        chosen = _codec(codec)
+        chosen = None if codec is None else codec_named(codec)
         encoded: list[EncodedCell] = []
         for position, cell in enumerate(cells):
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
             try:
-                body = encode_body(cell.body, chosen)
+                body = encode_body(cell.body, chosen or self._columns.codec_for(cell.column_name))
             except InvalidBody as error:
                 raise InvalidBody(f"cell {position} of the batch, {key}: {error}; nothing was written") from None
             at = check_created_at(cell.created_at)
@@ -243,7 +268,7 @@ class Datastore:
         """
         row = uuid.UUID(bytes=row_key_bytes(row_key))
         check_column_name(column_name)
-        encoded = encode_body(body, _codec(codec))
+        encoded = encode_body(body, self._codec(codec, column_name))
         return self._cells.append_on_shard(self.shard_of(row), row, column_name, encoded)
 
     def put_stored_cells(
@@ -634,6 +659,5 @@ class Datastore:
             yield after, int(up_to), int(count)
             after = int(up_to)
 
-
-def _codec(name: str | None) -> Codec:
-    return DEFAULT if name is None else codec_named(name)
+    def _codec(self, name: str | None, column_name: str) -> Codec:
+        return self._columns.codec_for(column_name) if name is None else codec_named(name)

@@ -13,6 +13,7 @@ from typing import Final
 
 from schemaless.cluster.topology import check_shard
 from schemaless.codec import trial
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.mysql.sizes import layout_of
@@ -41,11 +42,13 @@ class CellSample:
         taken: the sample, with ``("cells", column_name)`` and ``("bytes", column_name)``.
         windows: the cells of each window of ``taken``, in their order.
         layouts: how the server of each window lays pages out.
+        dictionaries: those that the bodies name.
     """
 
     taken: Sample
     windows: list[list[SampledCell]]
     layouts: list[Layout]
+    dictionaries: Dictionaries = NO_DICTIONARIES
 
     def column_names(self) -> list[str]:
         """Return the columns that were met, in their order."""
@@ -171,6 +174,7 @@ def sample_cells(
         taken,
         [found[window.shard, window.after, window.up_to] for window in taken.windows],
         [by_cluster[store.topology.cluster_of(window.shard).name] for window in taken.windows],
+        store.dictionaries,
     )
 
 
@@ -183,7 +187,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         codec: its level counts.
     """
     windows = [[cell.body for cell in window if cell.column_name == column_name] for window in cells.windows]
-    tried = trial.try_codec((body for window in windows for body in window), codec)
+    tried = trial.try_codec((body for window in windows for body in window), codec, dictionaries=cells.dictionaries)
     now = [[len(body) for body in window] for window in windows]
     new: list[list[int]] = []
     migrated: list[list[int]] = []

@@ -124,7 +124,7 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert behind.code == behind_json.code == failed.code == failed_json.code == 1
     assert [line.split() for line in behind.out.splitlines()[1:]] == [
         ["branch", "revision", "which", "databases"],
-        ["catalog", "catalog_0003", "this", "version's", "1"],
+        ["catalog", "catalog_0004", "this", "version's", "1"],
         ["shard", "none", f"{database},", other, "2"],
         ["shard", "shard_0001", "this", "version's", "2"],
     ]
@@ -164,7 +164,7 @@ def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_
 def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     """Thousands of shards: how many are at which revision, a few names, and each reason once."""
     names = [f"trips_{shard:04d}" for shard in range(4096)]
-    states = [DatabaseState("trips", "db-1:3306", "catalog", "catalog_0003", True)]
+    states = [DatabaseState("trips", "db-1:3306", "catalog", "catalog_0004", True)]
     states += [
         DatabaseState(name, "db-1:3306", "shard", *(("shard_0001", True) if shard < 40 else ("shard_0000", False)))
         for shard, name in enumerate(names[:2048])
@@ -179,7 +179,7 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     upgraded = invoke("schema", "upgrade", url="mysql://root@db-1/trips")
 
     assert [line.split() for line in status.out.splitlines()[2:]] == [
-        ["catalog", "catalog_0003", "this", "version's", "1"],
+        ["catalog", "catalog_0004", "this", "version's", "1"],
         ["shard", "not", "asked", "trips_2048,", "trips_2049,", "trips_2050", "and", "2,045", "more", "2,048"],
         ["shard", "shard_0000", "trips_0040,", "trips_0041,", "trips_0042", "and", "2,005", "more", "2,008"],
         ["shard", "shard_0001", "this", "version's", "40"],
