@@ -37,6 +37,7 @@
     |-- CorruptArchive              a file of an archive is damaged; says where
     |-- LocationLost                a location of the change feed beyond the shard's last cell
     |-- JobConflict                 another job, or another state of it, is in the way
+    |-- DictionaryInUse             a dictionary that a cell, a column or a job may need was to be removed
     |-- LeaseLost                   a job's shard went to another runner, since this one gave no sign of life
     |-- WorkersDied                 worker processes of a job died again and again
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
@@ -374,6 +375,10 @@ class JobConflict(SchemalessError):
     def __init__(self, message: str, job_id: int | None = None) -> None:
         super().__init__(message)
         self.job_id = job_id
+
+
+class DictionaryInUse(SchemalessError):
+    """A dictionary is not removed, since a cell, a column or a job needs it."""
 
 
 class LeaseLost(SchemalessError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from schemaless.cell import Cell, NewStoredCell
+from schemaless.cell import Cell, NewStoredCell, check_column_name
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
 from schemaless.cli.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
 from schemaless.cli.tail import tail
@@ -35,9 +35,14 @@ cell.add_command(tail)
 @click.argument("ref_key", type=int)
 @click.argument("body", default="-")
 @url_option
-@codec_option("--as", legacy=True, help_text="What to store the body in.")
+@codec_option(
+    "--as",
+    legacy=True,
+    default=None,
+    help_text="What to store the body in.  [default: what the column is set to, msgpack+zlib for most]",
+)
 @json_option
-def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str, as_json: bool) -> None:
+def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, as_json: bool) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
 
     The same cell with the same body again changes nothing; with another body it is refused.
@@ -52,8 +57,9 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
         read_legacy(text)
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
-    stored = check_length(text) if codec == LEGACY.name else recode(text, codec_named(codec)).body
     with open_store(url) as store:
+        chosen = store.codec_for(check_column_name(column)) if codec is None else codec_named(codec)
+        stored = check_length(text) if chosen is LEGACY else recode(text, chosen).body
         try:
             done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[
                 0

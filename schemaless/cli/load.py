@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import click
 
-from schemaless.cell import CellKey, check_column_name
+from schemaless.cell import CellKey, NewStoredCell, check_column_name
 from schemaless.cli.options import (
     check_ref_key_expression,
     codec_option,
@@ -26,9 +26,11 @@ from schemaless.cli.options import (
     url_option,
 )
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
-from schemaless.codec.registry import DEFAULT, codec_named
+from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.jobs import load as loading
+from schemaless.store.datastore import Datastore
+from schemaless.store.dictionaries import bring
 
 
 @click.command()
@@ -49,8 +51,8 @@ from schemaless.jobs import load as loading
     "--as",
     legacy=True,
     default=None,
-    help_text="What to store bodies in; legacy keeps each line's very bytes.  [default: msgpack+zlib; the stored bytes "
-    "of 'dump --stored' as they are]",
+    help_text="What to store bodies in; legacy keeps each line's very bytes.  [default: what the column is set to, "
+    "msgpack+zlib for most; the stored bytes of 'dump --stored' as they are]",
 )
 @click.option("--from-dump", is_flag=True, help="The lines are what 'schemaless dump' wrote: they name their cells.")
 @click.option("--keep-going", is_flag=True, help="Pass over lines that cannot be loaded, and name them.")
@@ -99,20 +101,21 @@ def load(
     """
     chosen = None if codec is None else codec_named(codec)
     created_at_of = None if created_at is None else functools.partial(created_at_in, path=created_at)
+    key_of: loading.KeyOf | None = None
     if from_dump:
         if column is not None or row_key is not None:
             raise InvalidInput("--from-dump takes the key from each line; leave --column and --row-key out")
-        to_cell = loading.dump_reader(chosen, created_at_of)
     else:
         if column is None or row_key is None:
             raise InvalidInput("give --column NAME and --row-key EXPR, or --from-dump")
         check_column_name(column)
         check_ref_key_expression(ref_key)
-        to_cell = loading.document_reader(_key_of(column, row_key, ref_key), chosen or DEFAULT, created_at_of)
+        key_of = _key_of(column, row_key, ref_key)
     total = loading.LoadReport()
     passed_over: list[dict[str, Any]] = []
     with open_store(url) as store:
         for name in files:
+            to_cell = _reader(store, key_of, chosen, created_at_of)
             with ExitStack() as stack:
                 stream, size, position = _open(name, stack)
                 advance = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
@@ -177,6 +180,19 @@ def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Cal
     return loading.open_lines(raw, name), size, raw.tell
 
 
+def _reader(
+    store: Datastore,
+    key_of: loading.KeyOf | None,
+    codec: Codec | None,
+    created_at_of: loading.CreatedAtOf | None,
+) -> Callable[[bytes, int], NewStoredCell | None]:
+    """Return what makes cells of a file's lines; without ``key_of``, of a dump's."""
+    if key_of is not None:
+        return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
+    dictionaries = loading.DumpDictionaries(store.dictionaries, functools.partial(bring, store.catalog, store.name))
+    return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)
+
+
 @click.command()
 @url_option
 @click.option("--column", metavar="NAME", help="Only this column.")
@@ -203,8 +219,8 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
         sink = sys.stdout.buffer if output is None else stack.enter_context(_whole_file(output))
         advance = stack.enter_context(progress("dumping", sum(store.id_span(shard) for shard in shards), "ids"))
         last = (-1, 0)
-        for cell in loading.iter_dump(store, shards, column):
-            sink.write(loading.dump_line(cell, stored=stored) + b"\n")
+        for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
+            sink.write(lines)
             advance(cell.added_id - last[1] if cell.shard == last[0] else 1)
             last = (cell.shard, cell.added_id)
         sink.flush()

@@ -32,6 +32,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "dump": ("schemaless.cli.load", "dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
     "migrate": ("schemaless.cli.migrate", "migrate", "Re-encode bodies in place."),
+    "codec": ("schemaless.cli.codec", "codec", "What columns are written in, and zstd dictionaries."),
     "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
     "capacity": ("schemaless.cli.capacity", "capacity", "How long the disks last."),
     "bench": ("schemaless.cli.bench", "bench", "Which codec, on your own documents."),

@@ -88,6 +88,8 @@ for _verb in (plan, restore, verify, finalise, space_report):
 def run(
     url: str,
     codec: str,
+    level: int | None,
+    dictionary_id: int | None,
     sources: tuple[str, ...],
     columns: tuple[str, ...],
     shards_text: str | None,
@@ -114,6 +116,7 @@ def run(
       schemaless migrate run --execute --workers 4 --max-mb 50
       schemaless migrate run --execute --to legacy              back to JSON text
       schemaless migrate run --execute --from legacy --column BASE --to msgpack+zstd --shards 0-255
+      schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
       schemaless migrate run --execute --dask tcp://scheduler:8786
 
     Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command goes on.
@@ -130,6 +133,8 @@ def run(
             full_row_images,
             chunk_ms,
             thresholds,
+            level,
+            dictionary_id,
         )
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
         if not execute:
@@ -152,9 +157,9 @@ def run(
 
 def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None) -> None:
     count = store.shard_count if shards is None else len(shards)
-    sources = " or ".join(spec.sources) or f"anything but {spec.to}"
+    sources = " or ".join(spec.sources) or f"anything but {spec.target}"
     columns = ", ".join(spec.columns) or "all columns"
-    out().print(f"would re-encode bodies in {sources} to {spec.to}: {count:,} shards of {store.name}, {columns}")
+    out().print(f"would re-encode bodies in {sources} to {spec.target}: {count:,} shards of {store.name}, {columns}")
     note("nothing was changed; 'schemaless migrate plan' estimates what it would give, add --execute to do it")
 
 

@@ -47,6 +47,19 @@ def codec_option(
     )
 
 
+codec_details = (
+    click.option("--level", type=int, metavar="N", help="The compressor's level.  [default: its own]"),
+    click.option(
+        "--dictionary",
+        "dictionary_id",
+        type=int,
+        metavar="N",
+        help="Compress by zstd with this dictionary; 'schemaless codec train' makes one.",
+    ),
+)
+"""Options beside that of ``codec_option``."""
+
+
 def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say what to re-encode."""
     for option in reversed(
@@ -54,6 +67,7 @@ def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
             codec_option(
                 "--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."
             ),
+            *codec_details,
             click.option(
                 "--from",
                 "sources",

@@ -20,9 +20,9 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.codec.registry import codec_named
 from schemaless.jobs.plan import Change, LogCost, Plan, Space
 from schemaless.jobs.plan import plan as make_plan
+from schemaless.store.columns import codec_with
 from schemaless.store.sampling import Estimate
 
 
@@ -35,6 +35,8 @@ from schemaless.store.sampling import Estimate
 def plan(
     url: str,
     codec: str,
+    level: int | None,
+    dictionary_id: int | None,
     sources: tuple[str, ...],
     columns: tuple[str, ...],
     shards_text: str | None,
@@ -58,7 +60,7 @@ def plan(
         with progress("sampling", None, "windows") as advance:
             result = make_plan(
                 store,
-                codec_named(codec),
+                codec_with(codec, level, dictionary_id, store.dictionaries),
                 sources=sources or None,
                 columns=columns or None,
                 shards=shards,

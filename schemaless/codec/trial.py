@@ -89,6 +89,9 @@ def _encoded(
     body: bytes, codec: Codec, dictionaries: Dictionaries, limits: Limits, engine: Engine, trial: Trial
 ) -> bytes:
     document, exact = _document(body, codec, dictionaries, limits, engine)
+    if not trial.new_bytes:
+        # A compressor is made with its first body, which takes milliseconds with a dictionary.
+        decode_body(encode_body(document, codec, engine=engine), limits, codec.own_dictionaries, engine=engine)
     started = time.perf_counter()
     new = encode_body(document, codec, engine=engine)
     encoded = time.perf_counter()

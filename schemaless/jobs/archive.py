@@ -22,7 +22,9 @@ import msgpack
 import zstandard
 
 from schemaless.cell import CellKey, StoredCell
+from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import ArchiveFailed
+from schemaless.store.dictionaries import dictionary_line
 
 # stored; never renumber
 FORMAT: Final = 1
@@ -83,6 +85,36 @@ def archived(cell: StoredCell, new_body: bytes) -> ArchivedCell:
         cell.body,
         hashlib.sha256(new_body).digest(),
     )
+
+
+def archive_dictionary(folder: Path, dictionary: Dictionary) -> Path:
+    """Write a dictionary that originals name beside them, unless it is there; it is on the disk when this returns.
+
+    Args:
+        folder: the datastore's, in the archive; made where it is missing.
+        dictionary: what 'schemaless codec import' takes back from the file.
+
+    Raises:
+        ArchiveFailed: it cannot be written.
+    """
+    path = folder / f"dictionary-{dictionary.id}-{dictionary.digest.hex()[:16]}.ndjson"
+    if path.exists():
+        return path
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with part.open("xb") as file:
+            file.write(dictionary_line(dictionary, {}) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(folder)
+    except OSError as refusal:
+        raise _failed(path, refusal) from refusal
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return path
 
 
 def created_text(cell: StoredCell) -> str:
@@ -214,11 +246,13 @@ class ArchiveWriter:
             os.close(fd)
 
     def _failed(self, refusal: OSError) -> ArchiveFailed:
-        what = refusal.strerror or str(refusal)
-        next_step = _NEXT_STEPS.get(refusal.errno or 0, "mend that")
-        return ArchiveFailed(
-            f"{self.path}: {what}; no cell was updated whose original is not archived; {next_step}, then go on"
-        )
+        return _failed(self.path, refusal)
+
+
+def _failed(path: Path, refusal: OSError) -> ArchiveFailed:
+    what = refusal.strerror or str(refusal)
+    next_step = _NEXT_STEPS.get(refusal.errno or 0, "mend that")
+    return ArchiveFailed(f"{path}: {what}; no cell was updated whose original is not archived; {next_step}, then go on")
 
 
 def _contents(cells: Sequence[ArchivedCell]) -> Iterator[bytes]:

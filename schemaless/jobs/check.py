@@ -188,6 +188,6 @@ def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
         yield "InvalidCell", str(error)
     try:
         cell.decode()
-        check_canonical(cell.body)
+        check_canonical(cell.body, store.dictionaries)
     except CorruptBody as error:
         yield type(error).__name__, error.message

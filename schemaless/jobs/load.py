@@ -18,8 +18,9 @@ from datetime import datetime
 from typing import IO, Any, Final
 
 from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key, check_created_at
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.envelope import check_length, decode_body
+from schemaless.codec.envelope import check_length, decode_body, dictionary_of, renumbered_body
 from schemaless.codec.legacy import read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec
@@ -33,6 +34,12 @@ from schemaless.errors import (
     SchemalessError,
 )
 from schemaless.store.datastore import Datastore
+from schemaless.store.dictionaries import (
+    dictionary_line,
+    is_dictionary_line,
+    parse_dictionary_line,
+    source_of,
+)
 
 # A batch makes two statements for each shard that it meets, so it grows with their number, as far as memory allows.
 _CELLS_A_SHARD: Final = 50
@@ -51,6 +58,9 @@ KeyOf = Callable[[Any, bytes, int], CellKey]
 
 CreatedAtOf = Callable[[Any], datetime]
 """Takes a document; returns when it was first stored, aware."""
+
+CodecFor = Callable[[str], Codec]
+"""Takes a column_name; returns what its new bodies are written in."""
 
 
 @dataclass(slots=True)
@@ -121,7 +131,7 @@ class _Line:
 def load(
     store: Datastore,
     lines: Iterable[bytes],
-    to_cell: Callable[[bytes, int], NewStoredCell],
+    to_cell: Callable[[bytes, int], NewStoredCell | None],
     *,
     source: str,
     keep_going: bool = False,
@@ -136,7 +146,8 @@ def load(
     Args:
         store: the datastore.
         lines: with or without their line ends; empty ones are passed over.
-        to_cell: makes a cell of a line and its number; raises for a line that cannot be one.
+        to_cell: makes a cell of a line and its number, or None of one that is no cell's; raises for a line that cannot
+            be one.
         source: the file's name, for errors.
         keep_going: pass over lines that are no document, or whose cell exists with another body or with one that does
             not decode; report them.
@@ -175,13 +186,16 @@ def load(
         if line.strip():
             try:
                 cell = to_cell(line, number)
-                key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+                key = None if cell is None else cell_key(cell.row_key, cell.column_name, cell.ref_key)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
                     _write(store, batch, report, fail)
                     batch, batch_bytes = {}, 0
                 fail(number, error)
             else:
+                if cell is None or key is None:
+                    on_line(len(raw))
+                    continue
                 first = batch.get(key)
                 if first is not None and first.cell.body == cell.body:
                     first.again.append(number)
@@ -244,13 +258,13 @@ def _culprit(cause: SchemalessError) -> CellKey | None:
 
 
 def document_reader(
-    key_of: KeyOf, codec: Codec, created_at_of: CreatedAtOf | None = None
+    key_of: KeyOf, codec: Codec | CodecFor, created_at_of: CreatedAtOf | None = None
 ) -> Callable[[bytes, int], NewStoredCell]:
     """Return a ``to_cell`` for lines that are plain documents.
 
     Args:
         key_of: finds the key in the document.
-        codec: what bodies are stored in; ``LEGACY`` stores each line's very bytes.
+        codec: what bodies are stored in, or what tells it by the column_name; ``LEGACY`` stores each line's very bytes.
         created_at_of: finds in the document when it was first stored; the server's clock unless given.
     """
 
@@ -258,23 +272,69 @@ def document_reader(
         document = read_legacy(line).value
         key = key_of(document, line, number)
         at = None if created_at_of is None else check_created_at(created_at_of(document))
-        body = check_length(line) if codec is LEGACY else recode(line, codec).body
+        chosen = codec if isinstance(codec, Codec) else codec(key.column_name)
+        body = check_length(line) if chosen is LEGACY else recode(line, chosen).body
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, body, at)
 
     return to_cell
 
 
-def dump_reader(codec: Codec | None, created_at_of: CreatedAtOf | None = None) -> Callable[[bytes, int], NewStoredCell]:
-    """Return a ``to_cell`` for the lines that ``dump_line`` writes.
+class DumpDictionaries:
+    """The dictionaries that a dump brings along, and what they are called here."""
+
+    def __init__(self, here: Dictionaries, bring: Callable[[Dictionary, dict[str, Any]], Dictionary]) -> None:
+        """Take a datastore's.
+
+        Args:
+            here: those that the datastore has.
+            bring: gives it one more, and returns that under the id that it has there.
+        """
+        self._here = here
+        self._bring = bring
+        self._of_dump: dict[int, Dictionary] = {}
+        self._numbers: dict[int, int] = {}
+
+    def take(self, fields: dict[str, Any]) -> None:
+        """Take a dictionary's line; bodies that follow and name it may be given to ``renumbered``."""
+        dictionary, source = parse_dictionary_line(fields)
+        kept = self._bring(dictionary, source)
+        self._of_dump[dictionary.id] = dictionary
+        self._numbers[dictionary.id] = kept.id
+
+    def get(self, dictionary_id: int) -> Dictionary:
+        """Return the dictionary that bodies of the dump name, as ``Dictionaries`` has it."""
+        return self._of_dump.get(dictionary_id) or self._here.get(dictionary_id)
+
+    def renumbered(self, body: bytes) -> bytes:
+        """Return a sound body of the dump as it is to be stored: it names a dictionary as that is called here."""
+        named = dictionary_of(body)
+        number = None if named is None else self._numbers.get(named, named)
+        return body if number is None or number == named else renumbered_body(body, number)
+
+
+def dump_reader(
+    codec: Codec | None,
+    created_at_of: CreatedAtOf | None = None,
+    *,
+    codec_for: CodecFor = lambda column_name: DEFAULT,
+    dictionaries: DumpDictionaries | None = None,
+) -> Callable[[bytes, int], NewStoredCell | None]:
+    """Return a ``to_cell`` for the lines that ``dump_line`` and ``dump_lines`` write.
 
     Args:
-        codec: what bodies are stored in; None keeps stored bytes as they are, and documents go to ``DEFAULT``.
+        codec: what bodies are stored in; None keeps stored bytes as they are, and documents go to ``codec_for``.
         created_at_of: finds in the line when its cell was first stored; the server's clock unless given.
+        codec_for: tells by the column_name.
+        dictionaries: takes those of the dump, and has them; None refuses bodies that name one.
     """
+    known: Dictionaries = NO_DICTIONARIES if dictionaries is None else dictionaries
 
-    def to_cell(line: bytes, number: int) -> NewStoredCell:
+    def to_cell(line: bytes, number: int) -> NewStoredCell | None:
         # The line adds a level to its body.
         fields = read_legacy(line, MAX_DEPTH + 1).value
+        if dictionaries is not None and is_dictionary_line(fields):
+            dictionaries.take(fields)
+            return None
         names = {"row_key", "column_name", "ref_key"}
         if not isinstance(fields, dict) or not names < fields.keys() or not {"body", "stored"} & fields.keys():
             raise InvalidInput(
@@ -286,9 +346,10 @@ def dump_reader(codec: Codec | None, created_at_of: CreatedAtOf | None = None) -
             except (ValueError, TypeError):
                 raise InvalidInput("stored is no base64") from None
             if codec is None:
-                decode_body(body)
+                decode_body(body, dictionaries=known)
+                body = body if dictionaries is None else dictionaries.renumbered(body)
             else:
-                body = recode(body, codec).body
+                body = recode(body, codec, dictionaries=known).body
             check_length(body)
         else:
             # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
@@ -296,7 +357,7 @@ def dump_reader(codec: Codec | None, created_at_of: CreatedAtOf | None = None) -
             if not found:
                 raise InvalidInput('"body": has to be written like this, and to be the last field, as dump writes it')
             text = rest[: rest.rindex(b"}")].strip()
-            body = check_length(recode(text, DEFAULT if codec is None else codec).body)
+            body = check_length(recode(text, codec or codec_for(str(fields["column_name"]))).body)
         try:
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):
@@ -307,7 +368,36 @@ def dump_reader(codec: Codec | None, created_at_of: CreatedAtOf | None = None) -
     return to_cell
 
 
-def dump_line(cell: StoredCell, *, stored: bool) -> bytes:
+def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -> Iterator[tuple[StoredCell, bytes]]:
+    """Yield cells with their lines; with ``stored``, a dictionary stands before the first that needs it.
+
+    Raises:
+        CorruptBody: as ``dump_line``; with ``stored``, only where a body's dictionary cannot be had.
+        ServerError: the catalog's server cannot be reached, and a body names a dictionary.
+    """
+    written: set[int] = set()
+    for cell in cells:
+        lines = [dump_line(cell, stored=stored, dictionaries=store.dictionaries), b""]
+        number = _named(cell) if stored else None
+        if number is not None and number not in written:
+            try:
+                dictionary = store.dictionaries.get(number)
+            except CorruptBody as error:
+                raise error.at(cell.key, cell.shard) from error.__cause__
+            lines.insert(0, dictionary_line(dictionary, source_of(store.catalog, store.name, number)))
+            written.add(number)
+        yield cell, b"\n".join(lines)
+
+
+def _named(cell: StoredCell) -> int | None:
+    """Return the dictionary that a body names; None too for one that is damaged, which is dumped as it is."""
+    try:
+        return dictionary_of(cell.body)
+    except CorruptBody:
+        return None
+
+
+def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO_DICTIONARIES) -> bytes:
     """Return a cell as one line of JSON, without its line end.
 
     An object of ``row_key``, ``column_name``, ``ref_key``, ``added_id``, ``created_at`` and, last, ``body``, which is
@@ -316,6 +406,7 @@ def dump_line(cell: StoredCell, *, stored: bool) -> bytes:
     Args:
         cell: as it was read.
         stored: write the stored bytes instead of the document.
+        dictionaries: those that bodies name.
 
     Raises:
         CorruptBody: the body does not decode; with ``stored``, it need not.
@@ -332,7 +423,7 @@ def dump_line(cell: StoredCell, *, stored: bool) -> bytes:
     if stored:
         return head + b', "stored": "' + base64.b64encode(cell.body) + b'"}'
     try:
-        text = recode(cell.body, LEGACY).body.strip()
+        text = recode(cell.body, LEGACY, dictionaries=dictionaries).body.strip()
     except CorruptBody as error:
         raise error.at(cell.key, cell.shard) from error.__cause__
     if b"\n" in text or b"\r" in text:

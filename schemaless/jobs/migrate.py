@@ -18,11 +18,12 @@ from typing import Any, Final, Literal, Self
 
 from schemaless.cell import StoredCell, check_column_name
 from schemaless.cluster.topology import Node, check_shard
-from schemaless.codec.envelope import counts_as
+from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
+from schemaless.codec.envelope import counts_as, dictionary_of
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import DEFAULT, Codec, codec_named
+from schemaless.codec.registry import DEFAULT, ZSTD, Codec, codec_named
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, JobConflict, VerificationFailed
-from schemaless.jobs.archive import ArchiveWriter, archived
+from schemaless.jobs.archive import ArchiveWriter, archive_dictionary, archived
 from schemaless.jobs.job import Failure, Job
 from schemaless.jobs.ledger import INTERRUPTED, Ledger
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
@@ -35,6 +36,7 @@ from schemaless.mysql.binary_log import binary_log, binary_log_point, log_settin
 from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import Connection
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
+from schemaless.store.columns import check_takes_dictionary, codec_with
 from schemaless.store.datastore import Datastore
 
 LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
@@ -70,6 +72,10 @@ class MigrateSpec:
         full_row_images: leave the binary log's row images as the server has them, for readers that need whole rows.
         chunk_ms: how long a statement should take, in milliseconds.
         thresholds: when to wait; see ``throttle.Thresholds``.
+        level: the compressor's, for what is re-encoded; None for its own. It does not show in a body, so a body in
+            ``to`` at another level is left.
+        dictionary: the id of the one that zstd compresses with; None for none. A body in ``to`` with another one, or
+            without, is re-encoded.
     """
 
     to: str = DEFAULT.name
@@ -81,12 +87,16 @@ class MigrateSpec:
     full_row_images: bool = False
     chunk_ms: int = 200
     thresholds: Thresholds = field(default_factory=Thresholds)
+    level: int | None = None
+    dictionary: int | None = None
 
     def __post_init__(self) -> None:
-        codec_named(self.to)
+        to = codec_with(self.to, self.level, None, NO_DICTIONARIES)
+        if self.dictionary is not None:
+            check_takes_dictionary(to)
         for name in self.sources:
             codec_named(name)
-        if self.sources and set(self.sources) == {self.to}:
+        if self.sources and set(self.sources) == {self.to} and to.compressor != ZSTD:
             raise InvalidInput(f"from {self.to} to {self.to} there is nothing to do; name another codec")
         for name in self.columns:
             check_column_name(name)
@@ -94,15 +104,24 @@ class MigrateSpec:
             raise InvalidInput(f"chunk_ms must be milliseconds from 1 to 60,000, got {self.chunk_ms!r}")
 
     @property
-    def codec(self) -> Codec:
-        """The codec to re-encode to."""
-        return codec_named(self.to)
+    def target(self) -> str:
+        """The codec to re-encode to, with its dictionary, in words."""
+        return self.to if self.dictionary is None else f"{self.to} with dictionary {self.dictionary}"
+
+    def codec(self, dictionaries: Dictionaries) -> Codec:
+        """Return the codec to re-encode to.
+
+        Raises:
+            CorruptBody: the dictionary cannot be had.
+        """
+        return codec_with(self.to, self.level, self.dictionary, dictionaries)
 
     @property
     def wanted(self) -> bytes:
         """A test in SQL for bodies that may have to be re-encoded."""
         sources = [codec_named(name).format_byte for name in self.sources]
-        return statements.wanted_bodies(self.codec.format_byte, sources, self.columns)
+        target = codec_named(self.to).format_byte
+        return statements.wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -120,9 +139,12 @@ def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = No
     """Return a job for this, and whether it is new: an unfinished one with the same spec and shards is gone on with.
 
     Raises:
-        InvalidInput: there is no such shard.
+        InvalidInput: there is no such shard, or the dictionary is retired.
+        CorruptBody: the dictionary cannot be had.
         JobConflict: another unfinished job is about one of these shards.
     """
+    if spec.dictionary is not None:
+        store.dictionaries.to_write_with(spec.dictionary)
     chosen = sorted({check_shard(shard, store.shard_count) for shard in (shards or range(store.shard_count))})
     clusters = {store.topology.cluster_of(shard).name: store.topology.cluster_of(shard) for shard in chosen}
     alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
@@ -267,7 +289,7 @@ def _measure_log(store: Datastore, job: Job, when: str) -> None:
 def report_of(store: Datastore, job: Job) -> MigrateReport:
     """Return what a job has done so far."""
     ledger = Ledger(store.catalog, store.name)
-    report = MigrateReport(job.job_id, MigrateSpec.from_json(job.spec).to)
+    report = MigrateReport(job.job_id, MigrateSpec.from_json(job.spec).target)
     for state in ledger.shards(job.job_id):
         tally = ShardTally.of(state)
         report.interruptions += tally.interruptions
@@ -313,7 +335,11 @@ class _ShardWork:
         self._shard = shard_run.state.shard
         self._database = store.shards.database(self._shard)
         self._spec = MigrateSpec.from_json(shard_run.job.spec)
-        self._codec = self._spec.codec
+        if self._spec.dictionary is not None:
+            # What the catalog says now, after the job has been written there: 'codec remove' looks for jobs.
+            store.dictionaries.to_write_with(self._spec.dictionary)
+        self._codec = self._spec.codec(store.dictionaries)
+        self._archived_dictionaries: set[int] = set()
         self._wanted = self._spec.wanted
         self._tally = ShardTally.of(self._state)
         if self._state.message == INTERRUPTED:
@@ -434,7 +460,7 @@ class _ShardWork:
         changes = []
         for cell in cells:
             try:
-                recoded = recode(cell.body, self._codec)
+                recoded = recode(cell.body, self._codec, dictionaries=self._store.dictionaries)
             except LEAVES as error:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
@@ -469,7 +495,7 @@ class _ShardWork:
                     self._unverified[cell.added_id] = change.body
             elif found is None:
                 self._tally.column(cell.column_name).left["erased meanwhile"] += 1
-            elif found.body == change.body or _is_done(found.body, self._codec):
+            elif found.body == change.body or _is_done(found.body, self._codec, self._store.dictionaries):
                 # Another run was there first.
                 continue
             else:
@@ -529,6 +555,11 @@ class _ShardWork:
                 job_id=self._run.job.job_id,
                 epoch=self._state.epoch,
             )
+        for number in {dictionary_of(change.cell.body) for change in part} - {None} - self._archived_dictionaries:
+            assert number is not None
+            dictionary = self._store.dictionaries.get(number)
+            archive_dictionary(Path(self._spec.archive) / self._store.name, dictionary)
+            self._archived_dictionaries.add(number)
         self._writer.append([archived(change.cell, change.body) for change in part])
 
     def _verify(self) -> None:
@@ -579,9 +610,9 @@ class _ShardWork:
         self._left = []
 
 
-def _is_done(body: bytes, codec: Codec) -> bool:
+def _is_done(body: bytes, codec: Codec, dictionaries: Dictionaries) -> bool:
     try:
-        return counts_as(body, codec)
+        return counts_as(body, codec, dictionaries)
     except CorruptBody:
         return False
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from schemaless.cell import CellKey, StoredCell
-from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, same_document
+from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.jobs.archive import ArchivedCell, created_text
 from schemaless.jobs.archive_files import ArchiveFile, archive_files, read_archive
@@ -68,10 +68,10 @@ def digested(cell: StoredCell) -> StoredDigest:
     )
 
 
-def same_meaning(original: bytes, stored: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
-    """Whether two stored bodies are the same document, as a migration compares them; False where one is none."""
+def same_meaning(store: Datastore, original: bytes, stored: bytes) -> bool:
+    """Whether two bodies of a datastore are the same document, as a migration has it; False where one is none."""
     try:
-        return same_document(decode_body(original, limits), decode_body(stored, limits))
+        return same_document(store.decode(original), store.decode(stored))
     except CorruptBody:
         return False
 

@@ -278,7 +278,9 @@ class _Work:
             return None
         started = time.perf_counter()
         try:
-            recoded = None if counts_as(body, self.codec) else recode(body, self.codec)
+            dictionaries = self.store.dictionaries
+            done = counts_as(body, self.codec, dictionaries)
+            recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
         except _LEFT as error:
             self._leave(row, shard, error, values)
             return None
@@ -310,7 +312,7 @@ def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
     names = [name for _, name in taken.found("cells")]
     total = _change(taken, names)
     return Plan(
-        codec=work.codec.name,
+        codec=str(work.codec),
         shards=len(numbers),
         sample=taken,
         stored=[

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from schemaless.errors import InvalidInput, JobConflict
+from schemaless.codec.envelope import dictionary_of
+from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, JobConflict, UnknownDictionary
 from schemaless.jobs.archive import ArchivedCell
 from schemaless.jobs.gate import Gate
 from schemaless.jobs.job import Failure
@@ -209,11 +210,25 @@ class _Shard:
                     self._count(cell)
                 else:
                     self._report.already += 1
+            elif (unreadable := self._lacks_dictionary(cell)) is not None:
+                self._leave(cell, type(unreadable).__name__, unreadable.message)
             elif stored.digest == cell.new_digest:
                 yield _Change(cell, stored)
             else:
                 others.append(_Change(cell, stored))
         yield from self._same_documents(others)
+
+    def _lacks_dictionary(self, cell: ArchivedCell) -> CorruptBody | None:
+        """Return why an original could not be read, were it put back: its dictionary is not in the catalog any more."""
+        try:
+            number = dictionary_of(cell.body)
+            if number is not None:
+                self._store.dictionaries.get(number)
+        except (UnknownDictionary, DictionaryDamaged) as error:
+            return error
+        except CorruptBody:
+            pass  # it was no better before
+        return None
 
     def _same_documents(self, others: Sequence[_Change]) -> Iterator[_Change]:
         """Yield those whose stored body means what the original does."""
@@ -221,7 +236,7 @@ class _Shard:
         stored = (change.stored for change in others)
         for added_id, body in bodies_of(self._store, self._shard, stored, _CHUNK_BYTES):
             change = unread.pop(added_id)
-            if same_meaning(change.cell.body, body, self._store.opening.limits):
+            if same_meaning(self._store, change.cell.body, body):
                 yield _Change(change.cell, change.stored._replace(digest=digest_of(body), body_bytes=len(body)))
             else:
                 self._leave(

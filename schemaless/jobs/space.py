@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from schemaless.codec.registry import codec_named
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.plan import plan
 from schemaless.jobs.tally import ShardTally, Tally, total_of
 from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
 from schemaless.mysql.sizes import known_table_sizes
+from schemaless.store.columns import codec_with
 from schemaless.store.datastore import Datastore
 from schemaless.store.sampling import Bounds, Estimate
 
@@ -63,7 +63,7 @@ def note_prediction(store: Datastore, job: Job) -> None:
     for cluster in ledger.clusters(job.job_id):
         found = plan(
             store,
-            codec_named(job.spec["to"]),
+            codec_with(job.spec["to"], job.spec.get("level"), job.spec.get("dictionary"), store.dictionaries),
             sources=job.spec["sources"] or None,
             columns=job.spec["columns"] or None,
             shards=[shard for shard in store.topology.shards_of(cluster.cluster) if shard in shards],

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from schemaless.cell import CellKey, StoredCell
 from schemaless.cluster.topology import Node, check_shard
+from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError, ShardIdentityMismatch
@@ -305,7 +306,7 @@ class _Verification:
             left = self._named.get((shard, cell.added_id))
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
-                due = self._wanted is not None and _is_due(self._wanted, cell)
+                due = self._wanted is not None and _is_due(self._wanted, cell, self._store.dictionaries)
             except CorruptBody:
                 due = False
             faults = list(faults_of(self._store, cell))
@@ -322,7 +323,7 @@ class _Verification:
                     shard,
                     cell.key,
                     cell.added_id,
-                    f"it is {describe_body(cell.body).name}, not {self._wanted.to}; was it written after the "
+                    f"it is {describe_body(cell.body).name}, not {self._wanted.target}; was it written after the "
                     "last pass? Run the migration again",
                 )
         return seen
@@ -332,7 +333,12 @@ class _Verification:
         if self._wanted is None or shard not in self._crowded:
             return None
         try:
-            recode(cell.body, self._wanted.codec, limits=self._store.opening.limits)
+            recode(
+                cell.body,
+                self._wanted.codec(self._store.dictionaries),
+                dictionaries=self._store.dictionaries,
+                limits=self._store.opening.limits,
+            )
         except LEAVES as error:
             return type(error).__name__
         return None
@@ -412,7 +418,7 @@ class _Verification:
             wanted = [found[added_id] for added_id in others]
             for added_id, body in bodies_of(self._store, shard, wanted, _CHUNK_BYTES):
                 cell = others[added_id]
-                if not same_meaning(cell.body, body, self._store.opening.limits):
+                if not same_meaning(self._store, cell.body, body):
                     self._archive_fault(
                         "ArchivedChanged", shard, cell, "its body is another document than the original"
                     )
@@ -421,7 +427,7 @@ class _Verification:
         self.fault(kind, shard, cell.key, cell.added_id, message)
 
 
-def _is_due(spec: MigrateSpec, cell: StoredCell) -> bool:
+def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:
     """Whether a migration would have to replace a cell's body.
 
     Raises:
@@ -431,7 +437,7 @@ def _is_due(spec: MigrateSpec, cell: StoredCell) -> bool:
         return False
     if spec.sources and describe_body(cell.body).name not in spec.sources:
         return False
-    return not counts_as(cell.body, spec.codec)
+    return not counts_as(cell.body, spec.codec(dictionaries), dictionaries)
 
 
 def _within(cells: Iterable[ArchivedCell], blocks: Sequence[tuple[int, int]]) -> Iterator[ArchivedCell]:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from schemaless.cluster.topology import Topology
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, UnknownDictionary
 from schemaless.mysql import statements
@@ -278,8 +277,8 @@ def parse_dictionary_line(fields: dict[str, Any]) -> tuple[Dictionary, dict[str,
     return dictionary, source if isinstance(source, dict) else {}
 
 
-def source_of(pool: NodePool, topology: Topology, dictionary_id: int) -> dict[str, Any]:
+def source_of(pool: NodePool, name: str, dictionary_id: int) -> dict[str, Any]:
     """Return what a dictionary was trained on; empty where the catalog does not have it."""
-    with pool.sqlalchemy_connection(topology.name) as connection:
+    with pool.sqlalchemy_connection(name) as connection:
         found = connection.execute(select(table.c.source).where(table.c.dictionary_id == dictionary_id)).first()
     return {} if found is None else dict(json.loads(found.source))

@@ -370,7 +370,7 @@ def test_dump_to_a_file_makes_it_whole_or_not_at_all(invoke, dumped, fresh_url, 
     link.symlink_to(there)
     seen: list[list[str]] = []
 
-    def interrupted(cell, *, stored):
+    def interrupted(cell, **how):
         seen.append(sorted(path.name for path in tmp_path.iterdir()))
         raise KeyboardInterrupt
 

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from schemaless.codec.dictionaries import Dictionary, DictionarySet
 from schemaless.codec.engine import Engine
-from schemaless.codec.envelope import check_canonical, decode_body, describe_body, is_enveloped, same_document
+from schemaless.codec.envelope import (
+    check_canonical,
+    decode_body,
+    describe_body,
+    dictionary_of,
+    is_enveloped,
+    same_document,
+)
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
-from schemaless.errors import CorruptBody
+from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "bodies"
 
@@ -20,10 +28,12 @@ FORMATS = {
     "json-none": "json+none",
     "json-zlib": "json+zlib",
     "json-zstd": "json+zstd",
+    "json-zstd-dictionary": "json+zstd",
     "kept-big-integer-zlib": "json+zlib",
     "kept-big-integer-zstd": "json+zstd",
     "kept-duplicate-keys-zlib": "json+zlib",
     "kept-duplicate-keys-zstd": "json+zstd",
+    "kept-duplicate-keys-zstd-dictionary": "json+zstd",
     "kept-lone-surrogate-zlib": "json+zlib",
     "kept-lone-surrogate-zstd": "json+zstd",
     "kept-overflow-zlib": "json+zlib",
@@ -39,7 +49,12 @@ FORMATS = {
     "msgpack-zlib": "msgpack+zlib",
     "msgpack-zlib-by-libdeflate": "msgpack+zlib",
     "msgpack-zstd": "msgpack+zstd",
+    "msgpack-zstd-dictionary": "msgpack+zstd",
+    "msgpack-zstd-dictionary-long-id": "msgpack+zstd",
 }
+NAMED = {name: 70_000 if name.endswith("long-id") else 32_768 for name in FORMATS if "dictionary" in name}
+_DICTIONARY = Dictionary((FOLDER.parent / "dictionaries" / "32768.dict").read_bytes())
+DICTIONARIES = DictionarySet(_DICTIONARY, _DICTIONARY.renumbered(70_000))
 ENVELOPED = [name for name, codec in FORMATS.items() if codec != "legacy"]
 
 
@@ -66,7 +81,7 @@ def test_vectors_hold_every_format() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_decode_vector_gives_its_document(name: str, engine: Engine) -> None:
     """Bytes that were once written read as the same document for ever."""
-    document = decode_body(body_of(name), engine=engine)
+    document = decode_body(body_of(name), dictionaries=DICTIONARIES, engine=engine)
 
     assert same_document(document, json.loads(text_of(name)), engine=engine)
     assert describe_body(body_of(name)).name == FORMATS[name]
@@ -75,13 +90,14 @@ def test_decode_vector_gives_its_document(name: str, engine: Engine) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_check_vector_finds_it_canonical(name: str) -> None:
     """What this store wrote passes its own check."""
-    check_canonical(body_of(name))
+    check_canonical(body_of(name), DICTIONARIES)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("kept-")])
 def test_recode_kept_vector_to_legacy_gives_its_text_back(name: str, engine: Engine) -> None:
     """Text that was kept comes back byte for byte."""
-    assert recode(body_of(name), codec_named("legacy"), engine=engine).body == text_of(name)
+    recoded = recode(body_of(name), codec_named("legacy"), dictionaries=DICTIONARIES, engine=engine)
+    assert recoded.body == text_of(name)
 
 
 @pytest.mark.parametrize("name", ENVELOPED)
@@ -92,7 +108,7 @@ def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) ->
         damaged = bytearray(body)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptBody):
-            decode_body(bytes(damaged), engine=engine)
+            decode_body(bytes(damaged), dictionaries=DICTIONARIES, engine=engine)
 
 
 @pytest.mark.parametrize("name", ENVELOPED)
@@ -101,7 +117,7 @@ def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
     body = body_of(name)
     for length in range(len(body)):
         with pytest.raises(CorruptBody):
-            decode_body(body[:length], engine=engine)
+            decode_body(body[:length], dictionaries=DICTIONARIES, engine=engine)
 
 
 @pytest.mark.parametrize("name", ENVELOPED)
@@ -114,7 +130,22 @@ def test_decode_vector_with_bytes_behind_it_raises(name: str, engine: Engine) ->
     tails += [body, body[-4:], body[2:]]
     for tail in tails:
         with pytest.raises(CorruptBody):
-            decode_body(body + tail, engine=engine)
+            decode_body(body + tail, dictionaries=DICTIONARIES, engine=engine)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_vector_names_its_dictionary_and_reads_with_no_other(name: str, engine: Engine) -> None:
+    """The id stands in the body; without the dictionary, and with another under its id, nothing is returned."""
+    body = body_of(name)
+    assert dictionary_of(body) == NAMED.get(name)
+    if name not in NAMED:
+        return
+    with pytest.raises(UnknownDictionary, match=str(NAMED[name])):
+        decode_body(body, engine=engine)
+    content = bytearray(_DICTIONARY.renumbered(NAMED[name]).content)
+    content[-400:] = bytes(reversed(content[-400:]))
+    with pytest.raises(DictionaryDamaged, match=str(NAMED[name])):
+        decode_body(body, dictionaries=DictionarySet(Dictionary(bytes(content))), engine=engine)
 
 
 def test_vectors_are_enveloped_or_legacy() -> None:

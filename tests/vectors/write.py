@@ -1,4 +1,4 @@
-"""Write the golden bodies and the golden file of an archive: ``python tests/vectors/write.py``.
+"""Write the golden bodies, their dictionary and the golden file of an archive: ``python tests/vectors/write.py``.
 
 Each is written once, by the stock libraries, and never again: an existing vector is not overwritten. To add a format,
 add a line; a vector that is wrong is evidence of a bug and stays as it is. Tests read these files and never write them.
@@ -9,9 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
+import zstandard
+
+from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.recode import recode
@@ -20,6 +24,8 @@ from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "bodies"
+DICTIONARY = HERE / "dictionaries" / "32768.dict"
+LONG_ID = 70_000
 ARCHIVE = HERE / "archive"
 
 TRIP = {
@@ -43,6 +49,21 @@ TEXTS = {
 }
 
 
+def write_dictionary() -> None:
+    """Write a dictionary that knows trips."""
+    if DICTIONARY.exists():
+        sys.stderr.write(f"{DICTIONARY.name}: exists\n")
+        return
+    trips = [
+        json.loads(json.dumps(TRIP).replace("71f0c4d2", f"{number * 7919:08x}").replace("187", str(100 + number % 90)))
+        for number in range(900)
+    ]
+    payloads = [REFERENCE.msgpack.dumps(trip) for trip in trips] + [json.dumps(trip).encode() for trip in trips]
+    DICTIONARY.parent.mkdir(exist_ok=True)
+    DICTIONARY.write_bytes(zstandard.train_dictionary(1_024, payloads, dict_id=32_768).as_bytes())
+    sys.stderr.write(f"{DICTIONARY.name}: written\n")
+
+
 def vectors() -> dict[str, tuple[bytes, str]]:
     """Return each vector's body and the JSON text that says which document it holds, by name."""
     made: dict[str, tuple[bytes, str]] = {}
@@ -60,6 +81,15 @@ def vectors() -> dict[str, tuple[bytes, str]]:
     for name, text in TEXTS.items():
         made[f"{name}-zlib"] = recode(text.encode(), codec_named("msgpack+zlib"), engine=REFERENCE).body, text
         made[f"{name}-zstd"] = recode(text.encode(), codec_named("msgpack+zstd"), engine=REFERENCE).body, text
+    dictionary = Dictionary(DICTIONARY.read_bytes())
+    for name in ("msgpack", "json"):
+        codec = replace(codec_named(f"{name}+zstd"), dictionary=dictionary)
+        made[f"{name}-zstd-dictionary"] = encode_body(TRIP, codec, engine=REFERENCE), SPACED
+    long_id = replace(codec_named("msgpack+zstd"), dictionary=dictionary.renumbered(LONG_ID))
+    made["msgpack-zstd-dictionary-long-id"] = encode_body(TRIP, long_id, engine=REFERENCE), SPACED
+    codec = replace(codec_named("msgpack+zstd"), dictionary=dictionary)
+    text = TEXTS["kept-duplicate-keys"]
+    made["kept-duplicate-keys-zstd-dictionary"] = recode(text.encode(), codec, engine=REFERENCE).body, text
     made["legacy"] = json.dumps(TRIP, separators=(",", ":"), ensure_ascii=False).encode(), SPACED
     made["legacy-spaced"] = SPACED.encode(), SPACED
     return made
@@ -97,6 +127,7 @@ def write_archive() -> None:
 def main() -> int:
     """Write the vectors that are missing; report those that would differ today."""
     write_archive()
+    write_dictionary()
     FOLDER.mkdir(exist_ok=True)
     for name, (body, text) in vectors().items():
         target = FOLDER / f"{name}.body"
