@@ -173,13 +173,12 @@ def frame_header(compressed: Payload) -> tuple[int | None, int]:
 
 
 def with_dictionary_id(compressed: bytes, dictionary_id: int) -> bytes:
-    """Return a zstd frame that names a dictionary with another id for it; the id is spelled as short as it can be."""
+    """Return a zstd frame that names a dictionary with another id for it, in two bytes."""
     descriptor = compressed[4]
     start = 5 if descriptor & 0x20 else 6
     end = start + (0, 1, 2, 4)[descriptor & 3]
-    flag, size = (2, 2) if dictionary_id < 1 << 16 else (3, 4)
-    head = bytes((descriptor & ~3 | flag,)) + compressed[5:start]
-    return b"".join((compressed[:4], head, dictionary_id.to_bytes(size, "little"), compressed[end:]))
+    head = bytes((descriptor & ~3 | 2,)) + compressed[5:start]
+    return b"".join((compressed[:4], head, dictionary_id.to_bytes(2, "little"), compressed[end:]))
 
 
 def _inflate(compressed: Payload, max_bytes: int) -> bytes:

@@ -16,8 +16,9 @@ from schemaless.errors import DictionaryDamaged, InvalidInput, UnknownDictionary
 
 # stored; never change
 FIRST_ID: Final = 32_768
-"""The lowest id: those below are kept for a public register, as zstd's format has it, and so are those above."""
-LAST_ID: Final = (1 << 31) - 1
+"""The lowest id: those below are kept for a public register, as zstd's format has it."""
+LAST_ID: Final = (1 << 16) - 1
+"""The highest one: two bytes in each body that names one."""
 
 MAX_DICTIONARY_BYTES: Final = 4 << 20
 """The longest dictionary; every process that reads has it in memory."""

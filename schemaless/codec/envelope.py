@@ -206,7 +206,7 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
     Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
     key twice in an object, the shortest form of everything), a compressed payload that is shorter than the plain one, a
     zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else or, with a dictionary, its id
-    in its shortest form and a checksum besides.
+    in two bytes and a checksum besides.
 
     Raises:
         NotCanonical: it decodes, but no writer of this store would have written it.
@@ -228,7 +228,7 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
     if compressor_id == ZSTD.id:
         size, dictionary_id = frame_header(compressed)
         # In the descriptor: how long the dictionary's id is, and whether there is a checksum.
-        flags = 0 if not dictionary_id else 6 if dictionary_id < 1 << 16 else 7
+        flags = 6 if dictionary_id else 0
         if size is None or compressed[4] & 0x0F != flags:
             raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
     if serializer_id == MSGPACK.id and ENGINE.msgpack.dumps_model(document) != payload:

@@ -241,16 +241,8 @@ def _names(dictionary_id: int) -> bytes:
 
     Between the two there is a byte more where the descriptor says so.
     """
-    at = b"8+(%b&32=0)" % _DESCRIPTOR
-    long = b"(%b&3=3 AND SUBSTRING(body,%b,4)=x'%b')" % (
-        _DESCRIPTOR,
-        at,
-        dictionary_id.to_bytes(4, "little").hex().encode(),
-    )
-    if dictionary_id >= 1 << 16:
-        return long
-    short = dictionary_id.to_bytes(2, "little").hex().encode()
-    return b"((%b&3=2 AND SUBSTRING(body,%b,2)=x'%b') OR %b)" % (_DESCRIPTOR, at, short, long)
+    number = dictionary_id.to_bytes(2, "little").hex().encode()
+    return b"%b&3=2 AND SUBSTRING(body,8+(%b&32=0),2)=x'%b'" % (_DESCRIPTOR, _DESCRIPTOR, number)
 
 
 def select_named(database: str, dictionary_id: int, after: int, up_to: int) -> bytes:

@@ -50,11 +50,11 @@ FORMATS = {
     "msgpack-zlib-by-libdeflate": "msgpack+zlib",
     "msgpack-zstd": "msgpack+zstd",
     "msgpack-zstd-dictionary": "msgpack+zstd",
-    "msgpack-zstd-dictionary-long-id": "msgpack+zstd",
+    "msgpack-zstd-dictionary-last-id": "msgpack+zstd",
 }
-NAMED = {name: 70_000 if name.endswith("long-id") else 32_768 for name in FORMATS if "dictionary" in name}
+NAMED = {name: 65_535 if name.endswith("last-id") else 32_768 for name in FORMATS if "dictionary" in name}
 _DICTIONARY = Dictionary((FOLDER.parent / "dictionaries" / "32768.dict").read_bytes())
-DICTIONARIES = DictionarySet(_DICTIONARY, _DICTIONARY.renumbered(70_000))
+DICTIONARIES = DictionarySet(_DICTIONARY, _DICTIONARY.renumbered(65_535))
 ENVELOPED = [name for name, codec in FORMATS.items() if codec != "legacy"]
 
 

@@ -25,7 +25,7 @@ from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
 HERE = Path(__file__).parent
 FOLDER = HERE / "bodies"
 DICTIONARY = HERE / "dictionaries" / "32768.dict"
-LONG_ID = 70_000
+LAST_ID = 65_535
 ARCHIVE = HERE / "archive"
 
 TRIP = {
@@ -85,8 +85,8 @@ def vectors() -> dict[str, tuple[bytes, str]]:
     for name in ("msgpack", "json"):
         codec = replace(codec_named(f"{name}+zstd"), dictionary=dictionary)
         made[f"{name}-zstd-dictionary"] = encode_body(TRIP, codec, engine=REFERENCE), SPACED
-    long_id = replace(codec_named("msgpack+zstd"), dictionary=dictionary.renumbered(LONG_ID))
-    made["msgpack-zstd-dictionary-long-id"] = encode_body(TRIP, long_id, engine=REFERENCE), SPACED
+    last = replace(codec_named("msgpack+zstd"), dictionary=dictionary.renumbered(LAST_ID))
+    made["msgpack-zstd-dictionary-last-id"] = encode_body(TRIP, last, engine=REFERENCE), SPACED
     codec = replace(codec_named("msgpack+zstd"), dictionary=dictionary)
     text = TEXTS["kept-duplicate-keys"]
     made["kept-duplicate-keys-zstd-dictionary"] = recode(text.encode(), codec, engine=REFERENCE).body, text
