@@ -22,6 +22,7 @@ TWICE = b'{"seats": 1, "seats": 2, "text": "' + b"long enough to be compressed "
 @pytest.mark.parametrize("name", codec_names())
 @pytest.mark.parametrize("stored", ["legacy", "json+zlib", "msgpack+zlib", "msgpack+none"])
 def test_lengths_are_those_of_a_migration(name: str, stored: str) -> None:
+    """Each length is that of the body which a migration writes."""
     bodies = [recode(text, codec_named(stored)).body for text in [*TEXTS, TWICE, b"12"]]
     found = try_codec(bodies, codec_named(name))
     assert found.migrated_bytes == [len(recode(body, codec_named(name)).body) for body in bodies]
@@ -33,6 +34,7 @@ def test_lengths_are_those_of_a_migration(name: str, stored: str) -> None:
 
 
 def test_levels_count_for_new_bodies_and_not_for_a_migration() -> None:
+    """Other levels make other bodies, and are no reason to write a body again."""
     bodies = [encode_body([number * number for number in range(900)], codec_named("msgpack+zstd"))]
     zstd = codec_named("msgpack+zstd")
     found = try_codec(bodies, Codec(zstd.serializer, zstd.compressor, 19))
@@ -41,6 +43,7 @@ def test_levels_count_for_new_bodies_and_not_for_a_migration() -> None:
 
 
 def test_what_a_codec_cannot_have_stays_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damaged bodies, and a codec that gives another document back, are counted by reason."""
     damaged = bytearray(encode_body(DOCUMENTS[0]))
     damaged[9] ^= 1
     found = try_codec([TEXTS[0], bytes(damaged), b"no json"], codec_named("msgpack+zstd"))

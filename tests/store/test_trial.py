@@ -34,6 +34,7 @@ def documents(fresh_store: Datastore, new_row: Callable[[], uuid.UUID]) -> dict[
 def test_trial_of_all_cells_is_exact(
     fresh_store: Datastore, documents: dict[str, list[dict[str, object]]], name: str
 ) -> None:
+    """What is small enough is read as a whole, and the figures are sums."""
     cells = sample_cells(fresh_store, seed=1)
     assert cells.column_names() == ["LONG", "SHORT"]
     for column, of_column in documents.items():
@@ -54,6 +55,7 @@ def test_trial_of_all_cells_is_exact(
 def test_some_columns_and_a_part_of_the_cells(
     fresh_store: Datastore, documents: dict[str, list[dict[str, object]]]
 ) -> None:
+    """Other columns are read past; what is estimated says how well."""
     few = Bounds(windows=16, window_rows=4, sample_bytes=1 << 20, whole_rows=0)
     cells = sample_cells(fresh_store, columns=["LONG"], shards=[0, 1, 2, 3], seed=3, bounds=few)
     assert cells.column_names() == ["LONG"]
