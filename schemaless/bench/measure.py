@@ -46,6 +46,9 @@ from schemaless.codec.serializers import NotHeld
 from schemaless.errors import InvalidBody
 
 _CHUNK_BYTES: Final = 1 << 20
+_CHUNK_DOCUMENTS: Final = 250
+"""At most: what holds thousands of results at once pays for memory that one after the other would not need."""
+
 _ROUND_BYTES: Final = 2 << 20
 """A round goes over fewer bytes of documents more than once; its times are those of one pass."""
 
@@ -431,7 +434,7 @@ def _worded(refusal: Exception) -> str:
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
-    """Return the places of the documents in chunks of about a MB, each of one half."""
+    """Return the places of the documents in chunks of about a MB and 250 documents, each of one half."""
     chunks = []
     for half in (0, 1):
         chunk: list[int] = []
@@ -441,7 +444,7 @@ def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:
                 continue
             chunk.append(place)
             filled += size
-            if filled >= _CHUNK_BYTES:
+            if filled >= _CHUNK_BYTES or len(chunk) == _CHUNK_DOCUMENTS:
                 chunks.append(chunk)
                 chunk, filled = [], 0
         if chunk:
