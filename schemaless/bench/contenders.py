@@ -150,8 +150,8 @@ def compressors() -> Iterator[Compressor | Absentee]:
     makers: dict[str, Callable[[], Compressor]] = {
         "none": lambda: Compressor("none", None, None, _same, _same),
         "snappy": _snappy,
-        "zlib": lambda: Compressor("zlib", None, "6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
-        "bz2": lambda: Compressor("bz2", None, "9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
+        "zlib": lambda: Compressor("zlib", None, "level 6", lambda payload: zlib.compress(payload, 6), zlib.decompress),
+        "bz2": lambda: Compressor("bz2", None, "level 9", lambda payload: bz2.compress(payload, 9), bz2.decompress),
         "zstd": _zstd,
         "lz4": _lz4,
     }
@@ -231,7 +231,7 @@ def _snappy() -> Compressor:
 def _zstd() -> Compressor:
     zstandard = needed("zstandard", "zstandard")
     compressor, decompressor = zstandard.ZstdCompressor(level=3), zstandard.ZstdDecompressor()
-    return Compressor("zstd", "zstandard", "3", compressor.compress, decompressor.decompress)
+    return Compressor("zstd", "zstandard", "level 3", compressor.compress, decompressor.decompress)
 
 
 def _lz4() -> Compressor:
@@ -279,5 +279,5 @@ def _store_compressor(compressor: StoreCompressor) -> Compressor:
     def inflate(body: bytes) -> tuple[int, Any]:
         return unseal(body, limits, ENGINE)
 
-    level = None if compressor.level is None else str(compressor.level)
+    level = None if compressor.level is None else f"level {compressor.level}"
     return Compressor(compressor.name, None, level, compress, inflate, store=True)

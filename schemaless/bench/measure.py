@@ -18,11 +18,12 @@ import re
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from schemaless.bench import dictionaries
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, compressors, serializers
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.results import (
@@ -42,8 +43,9 @@ from schemaless.bench.shapes import shape_of
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE
+from schemaless.codec.registry import SERIALIZERS
 from schemaless.codec.serializers import NotHeld
-from schemaless.errors import InvalidBody
+from schemaless.errors import InvalidBody, InvalidInput
 
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNK_DOCUMENTS: Final = 250
@@ -121,6 +123,7 @@ class Benchmark:
         self._rounds_wanted = rounds
         self._rounds = 0
         self._absentees: list[Absentee] = []
+        self._untrained: dict[str, str] = {}
         self._schemas: dict[str, str] = {}
         self._wall_ns = 0
         self._cpu_ns = 0
@@ -197,8 +200,20 @@ class Benchmark:
                 for compressor, folds in behind
                 if compressor.store == serializer.store
             ]
+            if serializer.store and (only_compressors is None or dictionaries.NAME in only_compressors):
+                pairs.extend(self._trained(serializer))
             entrants.append(_Entrant(serializer, pairs))
         return entrants
+
+    def _trained(self, serializer: Serializer) -> Iterator[_Pair]:
+        """Yield the store's serializer with its dictionaries, or note why there are none."""
+        (kind,) = (each for each in SERIALIZERS if serializer.name == f"store {each.name}")
+        try:
+            folds = dictionaries.compressors(kind, self._corpus.documents, self._corpus.rows, self._folds)
+        except InvalidInput as refusal:
+            self._untrained[f"{serializer.name}+{dictionaries.NAME}"] = str(refusal)
+        else:
+            yield _Pair(serializer, folds[0], folds)
 
     # ---- rehearsal
 
@@ -314,7 +329,7 @@ class Benchmark:
             for pair in entrant.pairs:
                 if (entrant.serializer.name, pair.compressor.name) == BASELINE:
                     baseline_ms = [sum(times) for times in _stages(entrant, pair, rounds)]
-        found, failed = [], {}
+        found, failed = [], dict(self._untrained)
         for entrant in self._entrants:
             for pair in entrant.pairs:
                 combination = self._combination(entrant, pair, baseline_ms)
@@ -349,6 +364,14 @@ class Benchmark:
             combinations=found,
             absentees=self._absentees,
             failed=failed,
+            settings={
+                f"{pair.serializer.name}+{pair.compressor.name}"
+                if pair.compressor.store
+                else pair.compressor.name: level
+                for entrant in self._entrants
+                for pair in entrant.pairs
+                if (level := " and ".join(dict.fromkeys(filter(None, (each.level for each in pair.folds)))))
+            },
             schemas=self._schemas,
         )
 

@@ -189,6 +189,7 @@ class Result:
         combinations: the smallest first, those that refused documents last.
         absentees: contenders whose library is missing.
         failed: combinations that could not be measured at all, with the reason.
+        settings: what compressors were set to: levels, and sizes of dictionaries.
         schemas: the text of each schema that was written and used, by file name.
     """
 
@@ -202,6 +203,7 @@ class Result:
     combinations: list[Combination]
     absentees: list[Absentee]
     failed: dict[str, str]
+    settings: dict[str, str]
     schemas: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
@@ -218,6 +220,7 @@ class Result:
             "combinations": [{"name": each.name, **_rounded(asdict(each))} for each in self.combinations],
             "missing": [{**asdict(each), "install": each.install} for each in self.absentees],
             "failed": self.failed,
+            "settings": self.settings,
             "schemas": sorted(self.schemas),
         }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from schemaless.bench import corpora
+from schemaless.bench import corpora, dictionaries
 from schemaless.bench.article import Figures
 from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
 from schemaless.bench.corpora import Corpus
@@ -69,7 +69,7 @@ def bench() -> None:
     "only_compressors",
     multiple=True,
     metavar="NAME",
-    help=f"Only this one; may be repeated: {', '.join(COMPRESSOR_NAMES)}.",
+    help=f"Only this one; may be repeated: {', '.join(COMPRESSOR_NAMES)}, {dictionaries.NAME}.",
 )
 @click.option(
     "--out",
@@ -196,7 +196,7 @@ def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None
     """Raise InvalidInput for a name that nobody has."""
     for option, given, known in (
         ("--serializer", serializers, (*SERIALIZER_NAMES, "store json", "store msgpack")),
-        ("--compressor", compressors, COMPRESSOR_NAMES),
+        ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
     ):
         for name in given:
             if name not in known:

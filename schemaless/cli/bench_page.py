@@ -7,6 +7,7 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
+from schemaless.bench import dictionaries
 from schemaless.bench.results import BASELINE, STAGES, Combination, Result
 from schemaless.cli import charts
 from schemaless.cli.bench_charts import charts_of
@@ -18,12 +19,12 @@ HEADER: Final = (
     "bytes",
     "size",
     "time",
-    "time, quartiles",
+    "spread",
     *(f"{stage} ms" for stage in STAGES),
     "write cost",
     "read cost",
-    "article: size",
-    "time",
+    "size 2016",
+    "time 2016",
 )
 _QUIET_SHARE: Final = 0.95
 _QUIET_LOAD: Final = 0.5
@@ -63,7 +64,7 @@ LEADS: Final = {
 MARKS: Final = (
     "Rows in colour are on the Pareto front.",
     "~ loses the order of keys in some documents, ! loses more or refuses some; neither is on the front.",
-    "Sizes and times are multiples of JSON + zlib. Costs are those of compression: writing as a multiple of encoding,",
+    "Sizes and times are multiples of JSON + zlib; those of 2016 are the article's. Costs are those of compression: writing as a multiple of encoding,",
     "reading as a multiple of decoding. Marshal and Pickle are for comparison: they run what the bytes say.",
 )
 
@@ -108,7 +109,7 @@ def row_of(each: Combination) -> list[str]:
         f"{each.size_bytes:,}",
         f"{each.size_factor:.2f}",
         "-" if time is None else f"{time.mid:.2f}",
-        "-" if time is None else f"{time.low:.2f}-{time.high:.2f}",
+        "-" if time is None else f"{(time.high - time.low) / time.mid:.0%}",
         *(f"{each.stages[stage].mid:,.1f}" for stage in STAGES),
         f"{each.write_cost:.1f}",
         f"{each.read_cost:.1f}",
@@ -125,7 +126,7 @@ def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[
     found = [{each.name: each for each in result.combinations} for result in results]
     header = [result.corpus.name for result in results]
     plain = [name for name in _in_any(found) if name.endswith(("none", "+none"))]
-    packed = [name for name in _in_any(found) if name.endswith(("zlib", "zstd")) or "dictionary" in name]
+    packed = [name for name in _in_any(found) if name.endswith(("zlib", "zstd")) or name.endswith(dictionaries.NAME)]
 
     def rows(names: Sequence[str], base: str, of: Callable[[Combination], float]) -> list[list[str]]:
         return [[name, *(_relative(each.get(name), each.get(base), of) for each in found)] for name in names]
@@ -212,6 +213,7 @@ def method(result: Result) -> list[tuple[str, str]]:
         ("Time", _TIME),
         ("Exactness", _EXACTNESS),
         ("Store", _STORE),
+        ("Settings", "; ".join(f"{name}: {what}" for name, what in result.settings.items())),
         ("Machine", where),
         ("Versions", ", ".join(versions)),
         ("Begun", f"{result.measured_at} (UTC)"),
@@ -221,7 +223,7 @@ def method(result: Result) -> list[tuple[str, str]]:
 
 _ROUNDS: Final = (
     "They are interleaved: with each chunk of about a MB every contender has its turn before the next. Figures are "
-    "medians; the spread is from the lower quartile to the upper."
+    "medians; the spread is the distance of the quartiles, relative to the median."
 )
 _TIME: Final = (
     "CPU time of one thread, for all documents: encode (for Thrift, Protocol Buffers, Avro and FlatBuffers with what "
@@ -232,7 +234,7 @@ _EXACTNESS: Final = (
 )
 _STORE: Final = (
     "What is called store is this store's own: with exact check, envelope and checksum, and with what the extra [fast] "
-    "brings."
+    "brings. Dictionaries are trained on one half of the rows and judged on the other, each half in turn."
 )
 _ARTICLE: Final = (
     "Uber Engineering, 2016: 2,219 trips on their machines, with the libraries of that time; its factors are relative "

@@ -1,0 +1,74 @@
+"""The store's zstd with a dictionary as a contender: trained on one half of the rows, judged on the other.
+
+Each half has a turn at both, so that every document is compressed, and none by a dictionary that was trained on its row
+or on one that shares it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+from schemaless.bench.contenders import Compressor
+from schemaless.cell import JSONDocument
+from schemaless.codec import envelope
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.registry import NONE, ZSTD, Codec, Serializer
+from schemaless.codec.training import train
+
+NAME: Final = "zstd+dict"
+_TRAINING_BYTES: Final = 16 << 20
+
+
+def compressors(
+    serializer: Serializer, documents: Sequence[JSONDocument], rows: Sequence[str], halves: Sequence[int]
+) -> tuple[Compressor, Compressor]:
+    """Return the compressors for both halves, each with a dictionary trained on the other one.
+
+    Args:
+        serializer: of the store.
+        documents: all of them.
+        rows: the row of each.
+        halves: 0 or 1 for each, the same for all documents of a row.
+
+    Raises:
+        InvalidInput: there is too little to train on.
+    """
+    first, second = (
+        _compressor(
+            _trained(serializer, [place for place in range(len(rows)) if halves[place] != half], documents, rows)
+        )
+        for half in (0, 1)
+    )
+    return first, second
+
+
+def _trained(
+    serializer: Serializer, places: Sequence[int], documents: Sequence[JSONDocument], rows: Sequence[str]
+) -> Codec:
+    plain = Codec(serializer, NONE)
+    cells: list[tuple[bytes, bytes]] = []
+    filled = 0
+    for place in places:
+        row_key = hashlib.sha256(rows[place].encode("utf-8", "backslashreplace")).digest()[:16]
+        body = envelope.encode_body(documents[place], plain)
+        cells.append((row_key, body))
+        filled += len(body)
+        if filled >= _TRAINING_BYTES:
+            break
+    return train(cells, Codec(serializer, ZSTD, ZSTD.level)).codec
+
+
+def _compressor(codec: Codec) -> Compressor:
+    seal, unseal, limits, dictionary = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS, codec.dictionary
+    assert dictionary is not None
+
+    def compress(payload: tuple[int, bytes]) -> bytes:
+        return seal(payload[0], payload[1], codec, ENGINE)
+
+    def inflate(body: bytes) -> tuple[int, Any]:
+        return unseal(body, limits, ENGINE, dictionary)
+
+    level = f"level {codec.level} with {len(dictionary.content):,} bytes"
+    return Compressor(NAME, None, level, compress, inflate, store=True)
