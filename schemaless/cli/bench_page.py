@@ -64,8 +64,9 @@ LEADS: Final = {
 MARKS: Final = (
     "Rows in colour are on the Pareto front.",
     "~ loses the order of keys in some documents, ! loses more or refuses some; neither is on the front.",
-    "Sizes and times are multiples of JSON + zlib; those of 2016 are the article's. Costs are those of compression: writing as a multiple of encoding,",
-    "reading as a multiple of decoding. Marshal and Pickle are for comparison: they run what the bytes say.",
+    "Sizes and times are multiples of JSON + zlib; those of 2016 are the article's.",
+    "Costs are those of compression: writing as a multiple of encoding, reading as a multiple of decoding.",
+    "Marshal and Pickle are for comparison: they run what the bytes say.",
 )
 
 
@@ -126,7 +127,7 @@ def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[
     found = [{each.name: each for each in result.combinations} for result in results]
     header = [result.corpus.name for result in results]
     plain = [name for name in _in_any(found) if name.endswith(("none", "+none"))]
-    packed = [name for name in _in_any(found) if name.endswith(("zlib", "zstd")) or name.endswith(dictionaries.NAME)]
+    packed = [name for name in _in_any(found) if name.endswith(("zlib", "zstd", dictionaries.NAME))]
 
     def rows(names: Sequence[str], base: str, of: Callable[[Combination], float]) -> list[list[str]]:
         return [[name, *(_relative(each.get(name), each.get(base), of) for each in found)] for name in names]
