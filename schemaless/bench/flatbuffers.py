@@ -210,7 +210,7 @@ def _string(builder: Any, text: str) -> int:
     return end
 
 
-def _as_it_is(record: Record) -> Callable[[Any], Mapping[str, Any]]:
+def _as_it_is(record: Record) -> Callable[[Any], dict[str, Any]]:
     return lambda members: members
 
 

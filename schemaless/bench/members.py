@@ -7,7 +7,7 @@ unless a flag tells them apart, and what may not be repeated as it is gets a rec
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -193,7 +193,8 @@ class Unpacker:
     """Makes documents from the members of records.
 
     Args:
-        members: returns for a record what gives a made one's members; those that are not set are None or missing.
+        members: returns for a record what gives a made one's members as a dict that nobody else has, in the order of
+            its fields; those that are not set are None or missing.
         native: as in ``Packer``.
         wrap_lists: as in ``fields_of``.
         copy_lists: whether lists come as something that is not a list.
@@ -201,7 +202,7 @@ class Unpacker:
 
     def __init__(
         self,
-        members: Callable[[Record], Callable[[Any], Mapping[str, Any]]],
+        members: Callable[[Record], Callable[[Any], dict[str, Any]]],
         *,
         native: bool,
         wrap_lists: bool,
@@ -234,6 +235,12 @@ class Unpacker:
                 return None
 
             return unwrap
+
+        if all(
+            slot.certain and slot.name == slot.key and convert is None
+            for slot, (_, _, convert, _, _, _) in zip(record.slots, plan, strict=True)
+        ):
+            return members_of  # they are the object, in its order
 
         def unpack(made: Any) -> Any:
             members = members_of(made)

@@ -5,7 +5,7 @@ The messages are made from a descriptor in memory, so that no compiler is needed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -95,14 +95,14 @@ def codec(root: Record) -> tuple[Callable[[JSONDocument], bytes], Callable[[byte
     return encode, decode
 
 
-def _members(fields: list[Field]) -> Callable[[Any], Mapping[str, Any]]:
+def _members(fields: list[Field]) -> Callable[[Any], dict[str, Any]]:
     """Return what gives the members of a message that are set."""
     sure = [field.name for field in fields if field.certain]
     maybe = [field.name for field in fields if not field.certain and not field.repeated]
     lists = [field.name for field in fields if not field.certain and field.repeated]
     get_sure = attrgetter(*sure) if sure else None
 
-    def members(message: Any) -> Mapping[str, Any]:
+    def members(message: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if get_sure is not None:
             found = dict(zip(sure, get_sure(message), strict=True)) if len(sure) > 1 else {sure[0]: get_sure(message)}

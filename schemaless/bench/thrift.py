@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final
 
@@ -73,8 +73,8 @@ def _maker(made: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda members: made(**members)
 
 
-def _members(made: Any) -> Mapping[str, Any]:
-    members: Mapping[str, Any] = made.__dict__
+def _members(made: Any) -> dict[str, Any]:
+    members: dict[str, Any] = made.__dict__
     return members
 
 
