@@ -15,6 +15,7 @@ from schemaless.capacity import history
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.capacity.measure import GivenDisk, measure
 from schemaless.capacity.measurement import ClusterSpace, Measurement, added
+from schemaless.capacity.rebuilt import Unit, disk_per_body, predicted_files, unit_of
 from schemaless.capacity.report_json import report_json
 from schemaless.capacity.report_notes import how_obtained, notes_of
 from schemaless.capacity.series import Series, daily, weighted
@@ -31,10 +32,9 @@ from schemaless.capacity.whatif import (
 )
 from schemaless.codec.registry import DEFAULT, codec_named, codec_names
 from schemaless.errors import InvalidInput, ServerError
-from schemaless.mysql.page_model import Packer, rebuilt_file_bytes
+from schemaless.mysql.page_model import MYSQL, Layout
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Bounds, Estimate, Measured
-from schemaless.store.sizing import content_values, rebuilt_files
+from schemaless.store.sampling import Bounds, Estimate
 from schemaless.store.trial import CellSample, ColumnTrial, sample_cells, try_codec
 
 __all__ = [
@@ -55,9 +55,6 @@ TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, wh
 """Cells that every codec is tried on: some seconds of CPU."""
 
 _MOST_COLUMN_FORECASTS: Final = 40
-_PACKED_ROWS: Final = 2_000
-_LARGE_TIMES: Final = 10_000
-"""As large a file that what it takes once does not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +63,15 @@ class Tried:
 
     Attributes:
         columns: every codec on every column.
-        file_shares: by codec, how long rebuilt files are after a migration to it, over rebuilt ones now.
+        units: by codec and column, what a cell takes after a migration to it.
         disk_per_body: by column, how many bytes of a large file its cells take for each byte of their bodies.
+        layout: how the servers lay pages out.
     """
 
     columns: tuple[ColumnTrial, ...]
-    file_shares: Mapping[str, Estimate]
+    units: Mapping[str, Mapping[str, Unit]]
     disk_per_body: Mapping[str, float]
+    layout: Layout = MYSQL
 
 
 NOTHING_TRIED: Final = Tried((), {}, {})
@@ -240,7 +239,7 @@ def put_together(
         {each.disk.name: each.forecast for each in found},
         series,
         trials,
-        tried.file_shares,
+        _files(newest, tried),
         weights,
         codec,
     )
@@ -264,54 +263,32 @@ def put_together(
 
 def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: None) -> Tried:
     """Try every codec on sampled cells of every column. Asks no server."""
+    layout = cells.layouts[0]
     columns: list[ColumnTrial] = []
-    shares: dict[str, Estimate] = {}
+    units: dict[str, dict[str, Unit]] = {}
     for name in codec_names():
         on_step(f"trying {name}")
-        each = [try_codec(cells, column, codec_named(name)) for column in cells.column_names()]
-        columns += each
-        shares[name] = _file_share(cells, each)
-    disk = {column: _disk_per_body(cells, column) for column in cells.column_names()}
-    return Tried(tuple(columns), shares, {column: size for column, size in disk.items() if size is not None})
+        for column in cells.column_names():
+            tried = try_codec(cells, column, codec_named(name))
+            columns.append(tried)
+            lengths = [length for window in tried.migrated_bytes for length in window]
+            unit = unit_of(column, lengths, layout, tried.migrated_share)
+            if unit is not None:
+                units.setdefault(name, {})[column] = unit
+    now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
+    disk = {column: disk_per_body(column, lengths, layout) for column, lengths in now.items()}
+    return Tried(tuple(columns), units, {column: size for column, size in disk.items() if size is not None}, layout)
 
 
-def _file_share(cells: CellSample, columns: Sequence[ColumnTrial]) -> Estimate:
-    """Return how long rebuilt files are after a migration of all ``columns`` to a codec, over rebuilt ones now."""
-    layout = cells.layouts[0]
-    shards = len({window.shard for window in cells.taken.windows})
-    lengths = {each.column_name: each.migrated_bytes for each in columns}
-    values = []
-    for number, window in enumerate(cells.windows):
-        now, migrated = Packer(layout), Packer(layout)
-        left = {name: iter(windows[number]) for name, windows in lengths.items()}
-        for cell in window:
-            now.add(cell.column_name, len(cell.body))
-            migrated.add(cell.column_name, next(left[cell.column_name]))
-        values.append(
-            Measured({**content_values(now.content(), "now"), **content_values(migrated.content(), "migrated")}, 0, 0)
-        )
-    taken = replace(cells.taken, measured=values)
-    before = rebuilt_files(taken, ("now",), layout, shards)
-    after = rebuilt_files(taken, ("migrated",), layout, shards)
-    share = after.mid / before.mid
-    # Both are of the same cells: what is off in one is off in the other, so that the bodies' shares tell how far.
-    known = [each.migrated_share for each in columns if each.migrated_share is not None and each.migrated_share.mid]
-    low = min((each.low / each.mid for each in known), default=1.0)
-    high = max((each.high / each.mid for each in known), default=1.0)
-    return Estimate(share * low, share, share * high)
-
-
-def _disk_per_body(cells: CellSample, column: str) -> float | None:
-    """Return how many bytes of a large file a column's cells take for each byte of their bodies."""
-    layout, packer = cells.layouts[0], Packer(cells.layouts[0])
-    lengths = [len(cell.body) for cell in cells.of_column(column)]
-    repeats = -(-_PACKED_ROWS // max(1, len(lengths)))  # so many that a page in part does not show
-    for length in lengths * repeats:
-        packer.add(column, length)
-    bodies = sum(lengths) * repeats
-    if not bodies:
-        return None
-    return rebuilt_file_bytes(packer.content().times(_LARGE_TIMES), layout) / (bodies * _LARGE_TIMES)
+def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Estimate]:
+    """Return how long files are after a migration and a rebuild, by cluster and codec."""
+    found = {}
+    for space in measurement.clusters:
+        for name, units in tried.units.items():
+            size = predicted_files(measurement, space, units, tried.layout)
+            if size is not None:
+                found[space.cluster, name] = size
+    return found
 
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:

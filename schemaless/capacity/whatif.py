@@ -242,7 +242,7 @@ def scenarios(
     forecasts: Mapping[str, Forecast | NoForecast],
     series: Sequence[Series],
     trials: Sequence[CodecTrial],
-    file_shares: Mapping[str, Estimate],
+    files: Mapping[tuple[str, str], Estimate],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
 ) -> list[Scenario]:
@@ -254,11 +254,11 @@ def scenarios(
         forecasts: of the bytes that a day takes of each disk, by the disk's name.
         series: daily series of its clusters and columns.
         trials: of codecs; none where no cell could be read.
-        file_shares: by codec, how long rebuilt files are after a migration, over rebuilt ones now.
+        files: how long files are after a migration and a rebuild, by cluster and codec.
         weights: what ``growth_weights`` gives.
         codec: that a re-encoding would be to, one of those tried, or None.
     """
-    what_if = _WhatIf(measurement, disks, forecasts, series, trials, file_shares, weights)
+    what_if = _WhatIf(measurement, disks, forecasts, series, trials, files, weights)
     found = [
         what_if.scenario("now", "As it is.", None),
         what_if.scenario("rebuilt", "The tables are rebuilt, nothing is re-encoded.", None, rebuilt=True),
@@ -286,7 +286,7 @@ class _WhatIf:
     forecasts: Mapping[str, Forecast | NoForecast]
     series: Sequence[Series]
     trials: Sequence[CodecTrial]
-    file_shares: Mapping[str, Estimate]
+    files: Mapping[tuple[str, str], Estimate]
     weights: Mapping[tuple[str, str], float]
 
     def scenario(
@@ -316,9 +316,10 @@ class _WhatIf:
             return Estimate.of(disk.file_bytes)
         sizes = []
         for space in spaces:
-            if space.rebuilt_bytes is None:
+            size = space.rebuilt_bytes if codec is None else self.files.get((space.cluster, codec))
+            if size is None:
                 return None
-            sizes.append(_times(space.rebuilt_bytes, self.file_shares.get(codec or "", Estimate.of(1.0))))
+            sizes.append(size)
         return added(sizes)
 
     def growth_factor(self, disk: Disk, codec: str | None) -> Estimate:
@@ -463,13 +464,3 @@ def _by_codec(trials: Sequence[CodecTrial]) -> dict[str, list[CodecTrial]]:
 def _like(share: Estimate, mid: float) -> Estimate:
     """Return a figure that is known as well as ``share``, in proportion."""
     return share.times(mid / share.mid) if share.mid else Estimate.of(mid)
-
-
-def _times(one: Estimate, other: Estimate) -> Estimate:
-    """Return a product of two that were estimated apart from each other: relative errors add up in squares."""
-    mid = one.mid * other.mid
-    if not mid:
-        return Estimate.of(0.0)
-    below = math.hypot(1 - one.low / one.mid, 1 - other.low / other.mid)
-    above = math.hypot(one.high / one.mid - 1, other.high / other.mid - 1)
-    return Estimate(mid * max(0.0, 1 - below), mid, mid * (1 + above))

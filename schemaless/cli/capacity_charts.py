@@ -331,5 +331,6 @@ def _bytes_axis(axis: Any, most_ticks: int = 6) -> None:
 def _date_axis(axis: Any, narrow: bool) -> None:
     dates = import_module("matplotlib.dates")
     locator = dates.AutoDateLocator(minticks=3, maxticks=5 if narrow else 9)
+    locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]  # two to three years with few ticks, too
     axis.set_major_locator(locator)
     axis.set_major_formatter(dates.ConciseDateFormatter(locator))

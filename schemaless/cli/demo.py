@@ -7,16 +7,21 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
 from schemaless.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.cell import Cell, CellKey, NewStoredCell, cell_key
+from schemaless.cli.capacity_text import answer
+from schemaless.cli.demo_capacity import DAYS, times
+from schemaless.cli.demo_capacity import report as capacity_report
 from schemaless.cli.options import codec_option, ref_key_in, row_key_in
-from schemaless.cli.output import EXIT_FAILED, bytes_text, note, out, print_table, progress
+from schemaless.cli.output import EXIT_FAILED, bytes_text, estimate_text, note, out, print_table, progress
 from schemaless.cli.report_page import page as report_page
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
@@ -32,6 +37,9 @@ from schemaless.local import servers as local_servers
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.store.create import create
 from schemaless.store.datastore import Datastore, connect
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import Report
 
 _NAME = "demo"
 _SHARDS = 16
@@ -61,8 +69,8 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
     """The whole story on 2,219 real documents.
 
     Starts two private servers, creates a datastore of 16 shards on them, loads the logbooks of aircraft that left New
-    York in 2013 as legacy JSON text, reads some back, re-encodes all of them, checks every cell, and says what that
-    gained. The servers go on running afterwards, for you to look around.
+    York in 2013 as legacy JSON text, reads some back, says how long disks would last, re-encodes all of them, checks
+    every cell, and says what that gained. The servers go on running afterwards, for you to look around.
 
     \b
     Examples:
@@ -105,6 +113,7 @@ def _run(
         out().print(
             f"   {cells:,} cells, {loaded.body_bytes:,} body bytes, {mean:,.0f} on average, in {seconds():.1f} s"
         )
+        out().print(f"   their created_at is made up: the last {DAYS} days, with weeks, growth and noise")
         before = _sizes(store)
 
         _step("4. read some back through the library")
@@ -112,7 +121,12 @@ def _run(
             read = _read_back(store)
         out().print(f"   {len(read)} cells by key in {seconds() * 1000:.0f} ms")
 
-        _step(f"5. re-encode every body to {codec}, in place, each verified by decoding it again")
+        _step("5. measure, forecast the growth, and say how long disks half as large again would last")
+        with _timed() as seconds:
+            outlook = _capacity(store, codec, folder.absolute() / "capacity.html")
+        out().print(f"   in {seconds():.1f} s")
+
+        _step(f"6. re-encode every body to {codec}, in place, each verified by decoding it again")
         with _timed() as seconds:
             report = migrate(store, MigrateSpec(codec))
         total = report.total()
@@ -125,7 +139,7 @@ def _run(
             f"   the {len(read)} cells of step 4 read again: {changed} differ in document, added_id or created_at"
         )
 
-        _step("6. check every cell")
+        _step("7. check every cell")
         with _timed() as seconds:
             checked = check(store, on_fault=lambda fault: note(str(fault)))
         verdict = "clean" if not checked.faults else f"{checked.faults.total()} faults"
@@ -133,12 +147,15 @@ def _run(
         out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
         after = _sizes(store)
 
-        _step("7. rebuild the tables, online, so that the files give back what is free")
+        _step("8. rebuild the tables, online, so that the files give back what is free")
         with _timed() as seconds:
             rebuilt = rebuild(store)
         done = sum(shard.state == "done" for shard in rebuilt)
         out().print(f"   {done} of {len(rebuilt)} tables rebuilt in {seconds():.1f} s, one at a time on each server")
         last = _sizes(store)
+        if outlook is not None and outlook.after is not None and outlook.after.file_bytes is not None:
+            files = estimate_text(outlook.after.file_bytes, bytes_text)
+            out().print(f"   their files have {bytes_text(last.file_bytes)}; step 5 said {files}", markup=False)
         page = folder.absolute() / "report.html"
         job = Ledger(store.catalog, store.name).job(report.job_id)
         page.write_text(report_page(space_report(store, job, datetime.now(UTC))), encoding="utf-8")
@@ -150,7 +167,25 @@ def _run(
     out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers go on running. Look around:\n")
     for line in _next_steps(url, folder, data is None):
         out().print(f"   {line}", markup=False)
+    if outlook is not None:
+        out().print(
+            f"\nHow long the disks last, before it was re-encoded and after: {folder.absolute() / 'capacity.html'}"
+        )
     return EXIT_FAILED if checked.faults or total.left or changed else 0
+
+
+def _capacity(store: Datastore, codec: str, file: Path) -> Report | None:
+    """Make the capacity report and print its answer; None where the extra [report] is not installed."""
+    try:
+        found = capacity_report(store, codec, file)
+    except SchemalessError as error:
+        note(f"   no capacity report: {error}")
+        return None
+    now = answer(found.now)
+    out().print(f"   full as it is: {now.days}. {now.detail}", markup=False)
+    if found.after is not None:
+        out().print(f"   as {found.codec}, rebuilt: {answer(found.after).days}", markup=False)
+    return found
 
 
 @contextmanager
@@ -188,6 +223,7 @@ def _timed() -> Iterator[Callable[[], float]]:
 def _load_logbooks(store: Datastore) -> LoadReport:
     logbooks = documents(limit=DEMO_DOCUMENTS, report=note)
     keys: dict[int, CellKey] = {}
+    at = times(DEMO_DOCUMENTS)
 
     def lines() -> Iterable[bytes]:
         for number, logbook in enumerate(logbooks, start=1):
@@ -196,7 +232,7 @@ def _load_logbooks(store: Datastore) -> LoadReport:
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
         key = keys.pop(number)
-        return NewStoredCell(key.row_key, key.column_name, key.ref_key, line)
+        return NewStoredCell(key.row_key, key.column_name, key.ref_key, line, at(number))
 
     with progress("   loading", DEMO_DOCUMENTS, "documents") as advance:
         return load(store, lines(), to_cell, source="logbooks", on_line=lambda size: advance(1))
@@ -231,11 +267,14 @@ def _check_file(path: Path, row_key: str, ref_key: str) -> None:
 
 
 def _load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadReport:
+    with path.open("rb") as raw:
+        at = times(sum(1 for _ in open_lines(raw, str(path))))
+    read = _reader(row_key, ref_key)
     with path.open("rb") as raw, progress("   loading", None, "documents") as advance:
         return load(
             store,
             open_lines(raw, str(path)),
-            _reader(row_key, ref_key),
+            lambda line, number: replace(read(line, number), created_at=at(number)),
             source=str(path),
             keep_going=True,
             on_line=lambda size: advance(1),
@@ -333,7 +372,7 @@ def _next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         first,
         f"{command} migrate plan --to msgpack+zstd",
         f"{command} migrate status",
-        f"{command} capacity model --help",
+        f"{command} capacity report",
         f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
     ]
 

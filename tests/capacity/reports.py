@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC
 
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
+from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.report import NOTHING_TRIED, Report, Tried, put_together
 from schemaless.codec.registry import codec_named, codec_names
+from schemaless.mysql.page_model import Content
 from schemaless.store.sampling import Estimate
 from schemaless.store.trial import ColumnTrial, Space
 
@@ -136,7 +138,11 @@ def tried(columns: Sequence[str] = ("BASE", "STATUS"), **changes: object) -> Tri
                 "migrated_bytes": [],
             }
             found.append(ColumnTrial(**{**values, **changes}))  # type: ignore[arg-type]
-    return Tried(tuple(found), {name: within(share) for name, share in SHARES.items()}, dict.fromkeys(columns, 1.3))
+    units = {
+        name: dict.fromkeys(columns, Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01))
+        for name, share in SHARES.items()
+    }
+    return Tried(tuple(found), units, dict.fromkeys(columns, 1.3))
 
 
 def report(*measurements: Measurement, trials: Tried | None = None, **options: object) -> Report:

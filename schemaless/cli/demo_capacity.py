@@ -1,0 +1,63 @@
+"""The demo's capacity report: documents get a history and disks a size, and what is measured then is reported."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from schemaless.capacity import history
+from schemaless.capacity.measure import GivenDisk, measure
+from schemaless.capacity.report import make
+from schemaless.cli.capacity_page import page
+from schemaless.store.datastore import Datastore
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import Report
+
+DAYS: Final = 180
+_WEEK: Final = (1.15, 1.1, 1.05, 1.05, 1.15, 0.8, 0.7)
+_GROWTH_SHARE: Final = 0.3
+_NOISE_SHARE: Final = 0.1
+_DISK_TIMES: Final = 1.5
+_SEED: Final = 2013
+
+
+def times(count: int) -> Callable[[int], datetime]:
+    """Return a function that gives document 1 to ``count`` a time of the last 180 days, in their order.
+
+    They are made up: with a weekly shape, growth, and noise, and the same again on the same day.
+    """
+    draw = random.Random(_SEED)  # noqa: S311 - nothing secret
+    today = datetime.combine(datetime.now(UTC).date(), time(), UTC)
+    days = [today - timedelta(DAYS - number) for number in range(DAYS)]
+    weights = [
+        _WEEK[day.weekday()] * (1 + _GROWTH_SHARE * number / DAYS) * draw.gauss(1, _NOISE_SHARE)
+        for number, day in enumerate(days)
+    ]
+    ends = list(accumulate(weights))
+
+    def at(number: int) -> datetime:
+        place = ends[-1] * (number - 0.5) / count
+        day = bisect_right(ends, place)
+        begun = ends[day] - weights[day]
+        return days[day] + timedelta((place - begun) / weights[day])
+
+    return at
+
+
+def report(store: Datastore, codec: str, file: Path) -> Report:
+    """Measure, keep that, write the page of the report, and return it.
+
+    The disks are made up: half as large again as what is on them.
+    """
+    first = measure(store)
+    disks = {space.cluster: GivenDisk(round(_DISK_TIMES * (space.file_bytes or 0))) for space in first.clusters}
+    history.keep(store, first)
+    found = make(store, codec=codec, disks=disks)
+    file.write_text(page(found), encoding="utf-8")
+    return found
