@@ -1,0 +1,161 @@
+"""``schemaless codec``: the way from advice to a migrated column, by the commands that it prints."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+
+import pytest
+
+import schemaless
+from schemaless.codec.envelope import dictionary_of
+from tests.dictionaries import COLUMN, cells, kept, training
+
+COUNT = 400
+
+
+@pytest.fixture
+def filled(fresh_store):
+    """A column of documents that are alike, and one of short decimals, both as JSON text."""
+    made = cells(COUNT)
+    fresh_store.put_cells(made, codec="json+none")
+    decimals = [
+        schemaless.NewCell(
+            cell.row_key, "FIX", 1, [round(((number * 7919 + step * 31) % 9973) / 9973, 4) for step in range(30)]
+        )
+        for number, cell in enumerate(made)
+    ]
+    fresh_store.put_cells(decimals, codec="json+none")
+    return fresh_store
+
+
+def body_bytes(store, column):
+    return sum(len(cell.body) for shard in range(4) for cell in store.scan_shard(shard) if cell.column_name == column)
+
+
+def test_advice_that_is_followed_comes_true(invoke, filled, admin_url, migrate_url, fresh_url):
+    """The commands that it prints are run as they stand: bodies come out within 5 % of what was promised."""
+    asked = invoke("codec", "advise", "--seed", "3", "--cpu", "50", "--json", url=fresh_url)
+    assert asked.code == 0
+    by_column = {each["column_name"]: each for each in asked.json["columns"]}
+    assert set(by_column) == {COLUMN, "FIX"}
+    assert asked.json["days"] is None
+    advice = by_column[COLUMN]
+    assert advice["advice"]["dictionary_bytes"]
+    assert advice["stored"] == {"json+none": COUNT}
+    tried = {(each["codec"], each["level"], each["dictionary_bytes"] is None) for each in advice["candidates"]}
+    assert len(tried) > 20
+    assert any("msgpack+zlib, takes" in note for note in by_column["FIX"]["notes"])
+
+    train, setting, migration, rebuild = advice["commands"]
+    trained = invoke(*shlex.split(train, comments=True)[1:], url=admin_url)
+    assert trained.code == 0
+    number = re.search(r"kept as dictionary (\d+)", trained.out).group(1)
+    done = [
+        invoke(*shlex.split(command.replace(" N ", f" {number} "), comments=True)[1:], url=url)
+        for command, url in ((setting, admin_url), (migration, migrate_url))
+    ]
+    assert [each.code for each in done] == [0, 0], done
+    assert rebuild == "schemaless rebuild --execute"
+    assert body_bytes(filled, COLUMN) == pytest.approx(advice["advice"]["body_bytes"]["mid"], rel=0.05)
+    with schemaless.connect(fresh_url) as writing:
+        writing.put_cells(cells(COUNT + 5)[COUNT:])
+        names = {
+            dictionary_of(cell.body)
+            for shard in range(4)
+            for cell in writing.scan_shard(shard)
+            if cell.column_name == COLUMN
+        }
+    assert names == {int(number)}
+    again = invoke("codec", "advise", "--seed", "3", "--column", COLUMN, url=fresh_url)
+    assert f"advice: leave {COLUMN} as it is" in again.out
+
+
+def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_url):
+    """A table, the truth about the default, the commands, and days of disk by what is given."""
+    asked = invoke("codec", "advise", "--per-day", "1000000", "--disk", "1TB", "--all", url=fresh_url)
+    assert asked.code == 0
+    assert "advice:" in asked.out
+    assert f"schemaless codec set --column {COLUMN} " in asked.out
+    days = re.search(r"disks last ([\d,]+) days as it is, ([\d,]+) once", asked.out)
+    now, then = (int(each.replace(",", "")) for each in days.groups())
+    assert now < then
+    nothing = invoke("codec", "advise", "--column", "NONE", url=fresh_url)
+    assert (nothing.code, nothing.out) == (0, "no cells were found of these columns\n")
+
+
+def test_train_keeps_what_helps_and_says_what_does_not(invoke, filled, fresh_store, admin_url, new_row):
+    """Exit status 1 and nothing kept where it does not help; usage where there is too little."""
+    drawn = random.Random(6)
+    noise = [schemaless.NewCell(new_row(), "NOISE", 1, drawn.randbytes(4_000).hex()) for _ in range(60)]
+    fresh_store.put_cells(noise)
+    useful = invoke("codec", "train", "--column", COLUMN, "--json", url=admin_url)
+    useless = invoke("codec", "train", "--column", "NOISE", url=admin_url)
+    few = invoke("codec", "train", "--column", "NONE", url=admin_url)
+    listed = invoke("codec", "list", "--json", url=admin_url)
+
+    assert useful.code == 0
+    assert useful.json["helps"]
+    assert (useless.code, "not kept" in useless.err) == (1, True), useless
+    assert (few.code, "too few" in few.err) == (2, True)
+    (entry,) = listed.json["dictionaries"]
+    assert entry["state"] == "intact"
+    assert entry["source"]["column"] == COLUMN
+    assert entry["dictionary"] == useful.json["dictionary"] == 32_768
+
+
+def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh_url, tmp_path):
+    """Each says what it did; what is lost is seen by list, and an export heals it."""
+    with schemaless.connect(admin_url) as admin:
+        number = kept(admin).id
+        assert invoke("codec", "list", url=fresh_url).out.endswith("all columns are written in msgpack+zlib\n")
+        done = invoke(
+            "codec", "set", "--column", COLUMN, "msgpack+zstd", "--level", 9, "--dictionary", number, url=admin_url
+        )
+        assert (done.code, f"level 9 with dictionary {number}" in done.out) == (0, True)
+        path = tmp_path / "backup.ndjson"
+        assert invoke("codec", "export", "--output", path, url=fresh_url).code == 0
+        assert invoke("codec", "export", number, url=fresh_url).out.encode() == path.read_bytes()
+        with admin.catalog.sqlalchemy_connection(admin.name) as connection:
+            connection.exec_driver_sql("UPDATE dictionary SET content='gone'")
+        lost = invoke("codec", "list", url=fresh_url)
+        assert (lost.code, "damaged" in lost.out, "codec import" in lost.err) == (1, True, True)
+        assert invoke("codec", "export", url=fresh_url).code == 1
+        healed = invoke("codec", "import", path, url=admin_url)
+        assert healed.out == f"dictionary {number} is there\n"
+        assert invoke("codec", "list", url=fresh_url).code == 0
+        held = invoke("codec", "remove", number, "--execute", url=admin_url)
+        assert (held.code, COLUMN in held.err) == (1, True)
+        assert invoke("codec", "set", "--column", COLUMN, "default", url=admin_url).code == 0
+        assert "would retire" in invoke("codec", "remove", number, url=admin_url).out
+        retired = invoke("codec", "remove", number, "--execute", url=admin_url)
+        assert (retired.code, "60 minutes" in retired.out) == (1, True)
+        with admin.catalog.sqlalchemy_connection(admin.name) as connection:
+            connection.exec_driver_sql("UPDATE dictionary SET retired_at=retired_at - INTERVAL 61 MINUTE")
+        removed = invoke("codec", "remove", number, "--execute", url=admin_url)
+        assert (removed.code, "removed" in removed.out) == (0, True), removed
+        assert training().dictionary.id == number
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("set", "--column", COLUMN, "default", "--level", "3"), "default has its own level"),
+        (("set", "--column", COLUMN, "msgpack+zlib", "--level", "12"), "levels 1 to 9"),
+        (
+            ("set", "--column", COLUMN, "msgpack+zlib", "--dictionary", "32768"),
+            "UnknownDictionary|no dictionary|does not have it",
+        ),
+        (("remove", "40000"), "no dictionary 40000"),
+        (("export", "40000"), "no dictionary 40000"),
+        (("import", "/no/such/file"), "cannot read"),
+        (("import", "-"), "no line of it"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(invoke, admin_url, arguments, complaint):
+    """Usage errors name what came and what there is."""
+    result = invoke("codec", *arguments, url=admin_url)
+    assert result.code in (1, 2)
+    assert re.search(complaint, result.err), result.err
+    assert len(result.err.splitlines()) == 1
