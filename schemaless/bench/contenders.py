@@ -92,6 +92,19 @@ class Absentee:
         return f"pip install {self.package}"
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A contender that cannot take these documents.
+
+    Attributes:
+        name: its name.
+        reason: why.
+    """
+
+    name: str
+    reason: str
+
+
 SERIALIZER_NAMES: Final = (
     "json",
     "ujson",
@@ -109,11 +122,11 @@ SERIALIZER_NAMES: Final = (
 COMPRESSOR_NAMES: Final = ("none", "snappy", "zlib", "bz2", "zstd", "lz4")
 
 
-def serializers(root: Record) -> Iterator[Serializer | Absentee]:
+def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
     """Yield every serializer, in the order of ``SERIALIZER_NAMES``, then the store's.
 
     Args:
-        root: the schema for those that need one.
+        root: the schema for those that need one; None where the documents are nested too deep for any.
     """
     makers: dict[str, Callable[[], Serializer]] = {
         "json": _json,
@@ -124,25 +137,27 @@ def serializers(root: Record) -> Iterator[Serializer | Absentee]:
         "msgpack": _msgpack,
         "marshal": lambda: Serializer("marshal", None, marshal.dumps, marshal.loads),
         "pickle": _pickle,
-        "thrift": lambda: Serializer(
-            "thrift", "thriftpy2", *thrift.codec(root), schema=("documents.thrift", thrift.thrift_text(root))
-        ),
-        "protobuf": lambda: Serializer(
-            "protobuf", "protobuf", *protobuf.codec(root), schema=("documents.proto", protobuf.proto_text(root))
-        ),
-        "avro": lambda: Serializer(
-            "avro", "fastavro", *avro.codec(root), schema=("documents.avsc", avro.avro_text(root))
-        ),
-        "flatbuffers": lambda: Serializer(
-            "flatbuffers",
-            "flatbuffers",
-            *flatbuffers.codec(root),
-            schema=("documents.fbs", flatbuffers.fbs_text(root)),
-        ),
     }
+    if root is not None:
+        makers |= _with_schema(root)
     for name in SERIALIZER_NAMES:
-        yield _made(name, makers[name])
+        yield _made(name, makers[name]) if name in makers else Unfit(name, "documents are nested too deep for a schema")
     yield from map(_store_serializer, SERIALIZERS)
+
+
+def _with_schema(root: Record) -> dict[str, Callable[[], Serializer]]:
+    """Return what makes those that need a schema."""
+
+    def made(name: str, package: str, language: Any, text: Callable[[Record], str], ending: str) -> Serializer:
+        encode, decode = language.codec(root)
+        return Serializer(name, package, encode, decode, schema=(f"documents.{ending}", text(root)))
+
+    return {
+        "thrift": lambda: made("thrift", "thriftpy2", thrift, thrift.thrift_text, "thrift"),
+        "protobuf": lambda: made("protobuf", "protobuf", protobuf, protobuf.proto_text, "proto"),
+        "avro": lambda: made("avro", "fastavro", avro, avro.avro_text, "avsc"),
+        "flatbuffers": lambda: made("flatbuffers", "flatbuffers", flatbuffers, flatbuffers.fbs_text, "fbs"),
+    }
 
 
 def compressors() -> Iterator[Compressor | Absentee]:
@@ -170,7 +185,15 @@ def _made(name: str, make: Callable[[], Any]) -> Any:
 def _json() -> Serializer:
     # Compact UTF-8, as the store writes legacy text and as other libraries do by default.
     write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-    return Serializer("json", None, lambda document: write(document).encode(), json.loads)
+    write_ascii = json.JSONEncoder(separators=(",", ":")).encode
+
+    def encode(document: JSONDocument) -> bytes:
+        try:
+            return write(document).encode()
+        except UnicodeEncodeError:  # a lone surrogate: JSON has an escape for it, UTF-8 has nothing
+            return write_ascii(document).encode()
+
+    return Serializer("json", None, encode, json.loads)
 
 
 def _ujson() -> Serializer:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from schemaless.bench import dictionaries
-from schemaless.bench.contenders import Absentee, Compressor, Serializer, compressors, serializers
+from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.results import (
     BASELINE,
@@ -38,7 +38,7 @@ from schemaless.bench.results import (
     spread_of,
     this_machine,
 )
-from schemaless.bench.schema import schema_of
+from schemaless.bench.schema import MAX_DEPTH, schema_of
 from schemaless.bench.shapes import shape_of
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import identical
@@ -123,7 +123,7 @@ class Benchmark:
         self._rounds_wanted = rounds
         self._rounds = 0
         self._absentees: list[Absentee] = []
-        self._untrained: dict[str, str] = {}
+        self._out: dict[str, str] = {}
         self._schemas: dict[str, str] = {}
         self._wall_ns = 0
         self._cpu_ns = 0
@@ -187,8 +187,12 @@ class Benchmark:
                 self._absentees.append(compressor)
             else:
                 behind.append((compressor, (compressor, compressor)))
-        for serializer in serializers(schema_of(shape_of(self._corpus.documents))):
+        shape = shape_of(self._corpus.documents)
+        for serializer in serializers(schema_of(shape) if shape.depth() <= MAX_DEPTH else None):
             if only_serializers is not None and serializer.name not in only_serializers:
+                continue
+            if isinstance(serializer, Unfit):
+                self._out[serializer.name] = serializer.reason
                 continue
             if isinstance(serializer, Absentee):
                 self._absentees.append(serializer)
@@ -211,7 +215,7 @@ class Benchmark:
         try:
             folds = dictionaries.compressors(kind, self._corpus.documents, self._corpus.rows, self._folds)
         except InvalidInput as refusal:
-            self._untrained[f"{serializer.name}+{dictionaries.NAME}"] = str(refusal)
+            self._out[f"{serializer.name}+{dictionaries.NAME}"] = str(refusal)
         else:
             yield _Pair(serializer, folds[0], folds)
 
@@ -304,7 +308,6 @@ class Benchmark:
                 on_step(1)
         self._wall_ns += time.perf_counter_ns() - wall
         self._cpu_ns += _ns() - cpu
-        self._rounds += 1
         for entrant in self._entrants:
             entrant.encode_ns.append(encode_ns[entrant.serializer.name] // self._passes)
             entrant.decode_ns.append(decode_ns[entrant.serializer.name] // self._passes)
@@ -312,6 +315,7 @@ class Benchmark:
                 key = (entrant.serializer.name, pair.compressor.name)
                 pair.compress_ns.append(compress_ns[key] // self._passes)
                 pair.inflate_ns.append(inflate_ns[key] // self._passes)
+        self._rounds += 1  # last: an interrupt before counts for nothing
 
     def _compare(self, entrant: _Entrant, places: list[int], decoded: list[JSONDocument]) -> None:
         for place, one in zip(places, decoded, strict=True):
@@ -329,7 +333,7 @@ class Benchmark:
             for pair in entrant.pairs:
                 if (entrant.serializer.name, pair.compressor.name) == BASELINE:
                     baseline_ms = [sum(times) for times in _stages(entrant, pair, rounds)]
-        found, failed = [], dict(self._untrained)
+        found, failed = [], dict(self._out)
         for entrant in self._entrants:
             for pair in entrant.pairs:
                 combination = self._combination(entrant, pair, baseline_ms)

@@ -32,6 +32,9 @@ _RESERVED: Final = frozenset(
         """,
     )
 )
+MAX_DEPTH: Final = 64
+"""Documents with more levels get no schema: the libraries take about 100, their wrappers included."""
+
 _ENDINGS: Final = ("", "bool", "int", "float", "str", "list", "map", "record", "null", "kind")
 _WORDS: Final = re.compile(r"[A-Za-z0-9]+")
 

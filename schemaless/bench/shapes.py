@@ -78,6 +78,14 @@ class Shape:
         """How many values stood here."""
         return self.kinds.total()
 
+    def depth(self) -> int:
+        """Return how many levels of lists and objects stand one inside the other."""
+        deepest = 0
+        level: list[Shape] = [self]
+        while level := [inner for shape in level for inner in (*shape.fields.values(), shape.items) if inner]:
+            deepest += 1
+        return deepest
+
     def merged(self, other: Shape) -> Shape:
         """Return the shape of both places as one."""
         both = Shape()

@@ -113,6 +113,21 @@ def test_a_document_that_is_refused_is_counted_with_its_reason_and_takes_no_part
     assert found["json zlib"].fidelity.exact == found["store msgpack+zlib"].fidelity.exact == 21
 
 
+def test_the_baseline_takes_every_document():
+    """What others are held against has what the store keeps: deep ones, lone surrogates, long integers."""
+    deep: list[object] = []
+    for _ in range(400):
+        deep = [deep]
+    result = run({"a": 2**70}, {"a": "\ud800"}, {"a": deep})
+
+    found = named(result)
+    assert {name for name, each in found.items() if each.fidelity.exact == 3} >= {
+        *("json none", "json zlib", "store json+zlib", "store msgpack+zlib")
+    }
+    for name in ("thrift", "protobuf", "avro", "flatbuffers"):
+        assert result.failed[name] == "documents are nested too deep for a schema"
+
+
 def test_a_lost_order_of_keys_has_a_mark_of_its_own():
     """The same members in another order are no changed document, and not the same one either."""
     found = named(run({"a": 1, "b": 2}, {"b": 1, "a": 2}, {"a": 5, "b": 7}))
