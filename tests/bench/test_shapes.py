@@ -181,3 +181,13 @@ def test_integers_beyond_64_bits_are_refused(language):
     refusals = (ValueError, OverflowError, TypeError, struct.error, TDecodeException)
     with pytest.raises(refusals):
         encode({"a": 2**70})
+
+
+def test_negative_integers_are_kept_short_by_protocol_buffers():
+    """A plain int64 takes ten bytes for -1; a sint64 one."""
+    root = schema({"a": -1, "b": 1})
+    encode, _ = protobuf.codec(root)
+
+    assert "sint32 a = 1;" in protobuf.proto_text(root)
+    assert "int32 b = 2;" in protobuf.proto_text(root)
+    assert len(encode({"a": -1, "b": 1})) == 4
