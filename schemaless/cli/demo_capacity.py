@@ -23,7 +23,7 @@ DAYS: Final = 180
 _WEEK: Final = (1.15, 1.1, 1.05, 1.05, 1.15, 0.8, 0.7)
 _GROWTH_SHARE: Final = 0.3
 _NOISE_SHARE: Final = 0.1
-_DISK_TIMES: Final = 1.5
+_FREE_SHARE: Final = 0.5
 _SEED: Final = 2013
 
 
@@ -56,7 +56,9 @@ def report(store: Datastore, codec: str, file: Path) -> Report:
     The disks are made up: half as large again as what is on them.
     """
     first = measure(store)
-    disks = {space.cluster: GivenDisk(round(_DISK_TIMES * (space.file_bytes or 0))) for space in first.clusters}
+    files = {space.cluster: space.file_bytes or 0 for space in first.clusters}
+    free = {name: round(_FREE_SHARE * size) for name, size in files.items()}
+    disks = {name: GivenDisk(size + free[name], free[name]) for name, size in files.items()}
     history.keep(store, first)
     found = make(store, codec=codec, disks=disks)
     file.write_text(page(found), encoding="utf-8")

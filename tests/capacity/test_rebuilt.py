@@ -1,0 +1,91 @@
+"""Files after a migration and a rebuild: predicted by shard, and what real servers then have."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+import schemaless
+from schemaless import NewStoredCell
+from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
+from schemaless.capacity.report import make
+from schemaless.jobs import migrate, rebuild
+from schemaless.mysql.page_model import MYSQL
+from schemaless.mysql.sizes import cell_table_sizes
+from schemaless.store.sampling import Estimate
+from tests.capacity.reports import down, measurement, space, within
+
+
+def test_a_unit_is_of_one_cell():
+    """Short bodies share pages, long ones have pages of their own."""
+    short, long = unit_of("BASE", [300] * 10, MYSQL, None), unit_of("BASE", [20_000] * 10, MYSQL, within(0.5, 0.02))
+    assert short is not None
+    assert long is not None
+
+    assert short.content.rows == long.content.rows == 1
+    assert short.content.leaf_pages * 16_384 == pytest.approx(300 + 80, rel=0.1)
+    assert short.content.overflow_pages == 0
+    assert long.content.overflow_pages == 2
+    assert (short.variation, short.error) == (0, 0)
+    assert long.error == pytest.approx(0.02 / 1.96)
+    assert unit_of("BASE", [], MYSQL, None) is None
+
+
+def test_disk_for_a_body_byte_is_that_of_a_large_file():
+    """What a file takes once does not count, and nothing is said without bodies."""
+    assert disk_per_body("BASE", [2_822], MYSQL) == pytest.approx(3_836 / 2_822, rel=0.02)
+    assert disk_per_body("BASE", [0], MYSQL) is None
+
+
+def test_close_to_a_step_the_interval_has_both_sides():
+    """Tables of about 32 pages are small or some MB large: the middle is between, and neither end is left out."""
+    found = measurement(clusters=[space("cluster-1", stored=1.2e6)])
+    unit = unit_of("BASE", list(range(1_000, 3_000, 10)), MYSQL, within(0.15))
+    assert unit is not None
+    near = 30.5 / unit.content.leaf_pages
+    groups = [group for group in found.groups if group.column_name == "BASE"]
+    sized = replace(found, groups=tuple(replace(group, cells=Estimate.of(near)) for group in groups))
+
+    size = predicted_files(sized, found.clusters[0], {"BASE": unit}, MYSQL)
+
+    assert size is not None
+    pages = [value / 16_384 / 4 for value in (size.low, size.mid, size.high)]
+    assert pages[0] < 60 < pages[1] < 400
+    assert pages[2] > 200
+
+
+def test_a_cluster_that_is_down_has_no_prediction():
+    """Nothing is known of its shards."""
+    assert predicted_files(measurement(), down("cluster-1"), {}, MYSQL) is None
+
+
+@pytest.mark.mysql
+def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migrate_store, admin_url, new_row, by_hand):
+    """Of two columns and four shards, far from a step: within the interval, and near its middle."""
+    draw = random.Random(3)
+    words = [f"word{number:05}" for number in range(3_000)]
+    cells = []
+    for number in range(200):
+        count = draw.randrange(200, 2_400) if number % 4 else 12
+        text = json.dumps({"words": [draw.choice(words) for _ in range(count)]}).encode()
+        cells.append(NewStoredCell(new_row(), "BASE" if number % 4 else "STATUS", 1, text))
+    fresh_store.put_stored_cells(cells)
+
+    found = make(fresh_store, codec="msgpack+zlib", fresh=True)
+    assert found.after is not None
+    predicted = found.after.file_bytes
+    assert predicted is not None
+    migrate.run(migrate_store, migrate.MigrateSpec("msgpack+zlib"))
+    with schemaless.connect(admin_url) as store:
+        rebuild.run(store)
+    shards = by_hand(fresh_store)
+    then = 0
+    for cluster in fresh_store.topology.clusters:
+        databases = [shards.database(shard) for shard in fresh_store.topology.shards_of(cluster.name)]
+        then += sum(size.file_bytes for size in cell_table_sizes(shards.pool_for(cluster.primary), databases).values())
+
+    assert predicted.low <= then <= predicted.high, (predicted, then)
+    assert predicted.mid == pytest.approx(then, rel=0.1), (predicted, then)
