@@ -209,7 +209,7 @@ class _Reader:
             self.rows_read += 1
             name = chosen[added_id]
             try:
-                text_bytes = len(recode(body, LEGACY).body)
+                text_bytes = len(recode(body, LEGACY, dictionaries=self.store.dictionaries).body)
             except (CorruptBody, BodyTooLarge, VerificationFailed):
                 values["damaged",] += 1
                 continue

@@ -12,6 +12,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, DictionaryInUse, InvalidInput, UnknownDictionary
+from schemaless.capacity.measure import measure
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
@@ -128,6 +129,19 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
         assert check(store).faults == {}
         assert migrate.run(store, MigrateSpec("msgpack+zlib")).total().cells == COUNT
         assert read(store) == documents
+
+
+def test_measurement_reads_cells_that_need_a_dictionary(
+    migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
+) -> None:
+    """None of them counts as damaged, and JSON text is what the documents would be."""
+    plain = sum(len(json.dumps(each, separators=(",", ":"))) for each in documents.values())
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=kept(admin).id))
+    found = measure(admin)
+    assert not any("damaged" in note or "do not decode" in note for note in found.notes)
+    (column,) = {group.column_name for group in found.groups}
+    assert column == COLUMN
+    assert sum(group.json_bytes.mid for group in found.groups) == pytest.approx(plain, rel=0.02)
 
 
 def test_archive_has_the_dictionaries_of_its_originals(

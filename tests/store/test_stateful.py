@@ -10,12 +10,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell, NewStoredCell
-from schemaless.codec.envelope import describe_body, same_put
+from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell, NewStoredCell, connect
+from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
+from schemaless.store.columns import ColumnSetting, set_column
 from schemaless.store.shards import Shards
+from tests.dictionaries import kept
 
 pytestmark = pytest.mark.mysql
 
@@ -36,7 +38,8 @@ bodies = st.one_of(
     ),
     st.builds(lambda text, times: {"text": text * times}, st.text(min_size=1, max_size=4), st.integers(50, 400)),
 )
-codecs = st.sampled_from(codec_names())
+codecs = st.sampled_from([None, None, *codec_names()])
+dictionaries = st.sampled_from([None, 32_768, 32_769])
 keys = st.tuples(rows, columns, ref_keys)
 
 
@@ -46,6 +49,7 @@ class Store(RuleBasedStateMachine):
     store: Datastore
     migrating: Datastore
     tailing: Datastore
+    admin: Datastore
     shards: Shards
 
     @initialize()
@@ -133,15 +137,25 @@ class Store(RuleBasedStateMachine):
             with pytest.raises(BatchError):
                 self.store.put_stored_cells([NewStoredCell(*key, text)])
 
-    @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]))
-    def migrate(self, codec) -> None:
-        report = migrate.run(self.migrating, migrate.MigrateSpec(codec))
+    @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]), dictionary=dictionaries)
+    def migrate(self, codec, dictionary) -> None:
+        dictionary = dictionary if codec.endswith("+zstd") else None
+        report = migrate.run(self.migrating, migrate.MigrateSpec(codec, dictionary=dictionary))
         assert report.total().left == {}
+        named = {dictionary_of(cell.body) for shard in range(4) for cell in self.store.scan_shard(shard)}
+        assert named <= {None, dictionary}
         assert all(
             describe_body(cell.body).name != "legacy"
             for shard in range(self.store.shard_count)
             for cell in self.store.scan_shard(shard)
         )
+
+    @rule(column=columns, dictionary=dictionaries)
+    def set_column(self, column, dictionary) -> None:
+        set_column(self.admin.catalog, self.admin.name, ColumnSetting(column, "msgpack+zstd", None, dictionary))
+        self.store._columns._known, self.store._columns._stale_at_s = None, 0  # a minute later
+        codec = self.store.codec_for(column)
+        assert dictionary == (None if codec.dictionary is None else codec.dictionary.id)
 
     @rule(row=rows, column=columns, low=ref_keys, high=ref_keys, descending=st.booleans(), limit=st.integers(0, 5))
     def get_versions(self, row, column, low, high, descending, limit) -> None:
@@ -183,13 +197,18 @@ class Store(RuleBasedStateMachine):
                 assert ids == sorted(ids)
 
 
-def test_datastore_agrees_with_a_plain_dict_whatever_is_called(fresh_store, migrate_store, tail_store, by_hand):
-    """Puts, batches, conflicts, legacy text, migrations and every read, in any order Hypothesis thinks of."""
+def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
+    fresh_store, migrate_store, tail_store, admin_url, by_hand
+):
+    """Puts, batches, conflicts, legacy text, dictionaries, migrations and every read, in any order."""
+    opened = connect(admin_url)
+    assert [kept(opened, seed).id for seed in (0, 900)] == [32_768, 32_769]
 
     class Bound(Store):
         store = fresh_store
         migrating = migrate_store
         tailing = tail_store
+        admin = opened
         shards = by_hand(fresh_store)
 
     run_state_machine_as_test(
