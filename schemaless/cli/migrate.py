@@ -30,6 +30,7 @@ from schemaless.jobs.space import note_prediction
 from schemaless.jobs.status import status_of
 from schemaless.jobs.tally import MigrateReport, Tally
 from schemaless.jobs.throttle import Thresholds
+from schemaless.store.columns import settings
 from schemaless.store.datastore import Datastore
 
 _ROWS_SHOWN = 40
@@ -137,6 +138,8 @@ def run(
             dictionary_id,
         )
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
+        if job_id is None:
+            _note_settings(store, spec)
         if not execute:
             _show_dry_run(store, spec, shards)
             return 0
@@ -153,6 +156,18 @@ def run(
             )
     _show_report(report, as_json)
     return EXIT_FAILED if report.total().left else 0
+
+
+def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
+    """Say which columns would be re-encoded to something else than their new cells are written in."""
+    for setting in settings(store.catalog, store.name):
+        same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
+        if not same and (not spec.columns or setting.column_name in spec.columns):
+            dictionary = "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
+            note(
+                f"new cells of {setting.column_name} are written in {setting.codec}{dictionary}, and this is about "
+                f"{spec.target}; --column and --dictionary say what is meant"
+            )
 
 
 def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None) -> None:

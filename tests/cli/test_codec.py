@@ -138,6 +138,35 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         assert training().dictionary.id == number
 
 
+def test_stored_dump_is_loaded_elsewhere_with_its_dictionary(
+    invoke, fresh_store, fresh_url, admin_url, migrate_url, accounts, new_name, tmp_path
+):
+    """Its number is taken there, so the copy has another one; a run to another codec than is set is remarked."""
+    made = cells(40)
+    fresh_store.put_cells(made)
+    with schemaless.connect(admin_url) as admin:
+        number = kept(admin).id
+    to = ("--to", "msgpack+zstd", "--dictionary", number)
+    assert invoke("codec", "set", "--column", COLUMN, "msgpack+zstd", "--dictionary", number, url=admin_url).code == 0
+    assert f"written in msgpack+zstd with dictionary {number}" in invoke("migrate", "run", url=migrate_url).err
+    dry = invoke("migrate", "run", *to, url=migrate_url)
+    assert (f"msgpack+zstd with dictionary {number}" in dry.out, "written in" in dry.err) == (True, False)
+    assert invoke("migrate", "plan", *to, "--json", url=migrate_url).json["columns"]
+    assert invoke("migrate", "run", "--execute", *to, url=migrate_url).code == 0
+    path = tmp_path / "dump.ndjson"
+    assert invoke("dump", "--stored", "--output", path, url=fresh_url).code == 0
+
+    url = accounts.url("admin", accounts.create(new_name, 4))
+    with schemaless.connect(url) as copy:
+        kept(copy, 900)
+        assert invoke("load", path, "--from-dump", url=url).code == 0
+        assert copy.get_cell(made[3].row_key, COLUMN, 1).body == made[3].body
+        assert {dictionary_of(cell.body) for shard in range(4) for cell in copy.scan_shard(shard)} == {number + 1}
+        assert invoke("check", url=url).code == 0
+        again = invoke("codec", "import", path, url=url)
+        assert f"as {number + 1}: its number is taken here" in again.out
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -87,6 +87,20 @@ def test_a_dictionary_saves_bytes_on_documents_that_it_has_not_seen(engine: Engi
     assert sizes[1] < 0.5 * sizes[0]
 
 
+def test_a_dictionary_that_differs_in_a_byte_is_found_out(engine: Engine) -> None:
+    """Its tables are the same, so zstd alone would give another document in silence."""
+    body = encode_body(document(7), WITH, engine=engine)
+    wrong = 0
+    for place in range(len(DICTIONARY.content) - 1_200, len(DICTIONARY.content)):
+        altered = bytearray(DICTIONARY.content)
+        altered[place] ^= 1
+        try:
+            assert decode_body(body, dictionaries=Dictionary(bytes(altered)), engine=engine) == document(7)
+        except DictionaryDamaged:
+            wrong += 1
+    assert wrong > 20
+
+
 def test_decoded_size_is_bounded_with_a_dictionary_too(engine: Engine) -> None:
     """A dictionary makes no larger bombs than the limit allows."""
     body = encode_body("a" * 1_000_000, WITH, engine=engine)
