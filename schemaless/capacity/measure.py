@@ -99,8 +99,9 @@ def measure(
     )
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     clusters = [each for each in store.topology.clusters if store.topology.shards_of(each.name)]
-    parts = min(store.shard_count, bounds.parts) if store.shard_count <= bounds.parts else len(clusters)
-    work = _Work(store, bounds.of_part(parts), store.shard_count <= bounds.parts, seed, now, disks or {})
+    by_shard = store.shard_count <= bounds.parts
+    of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
+    work = _Work(store, of_part, by_shard, seed, now, disks or {})
     found: list[_ClusterTaken] = []
     for done in on_servers([(each.primary, each) for each in clusters], work.measure):
         found.append(done)

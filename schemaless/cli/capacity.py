@@ -50,7 +50,7 @@ class _Variant:
 def capacity() -> None:
     """How long the disks last.
 
-    'model' calculates it from figures that you give.
+    'model' calculates it from figures that you give; 'measure' looks at a datastore, 'history' at what was measured.
     """
 
 
