@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import accumulate
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ from schemaless.capacity.groups import Taken
 from schemaless.capacity.measurement import DailyGrowth, Method, added
 from schemaless.mysql import statements
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import LEVEL, Estimate, Span, draw, id_spans, poisson_bounds, student_t, tile_count
+from schemaless.store.sampling import LEVEL, Estimate, Span, draw, poisson_bounds, student_t, tile_count
 from schemaless.store.shards import ReadFrom
 
 MOST_DAYS: Final = 400
@@ -65,7 +66,10 @@ _DAY_S: Final = 86_400
 
 
 class Probe(NamedTuple):
-    """A row that was looked at: the first one from ``place`` on, and when it was stored, in seconds since 1970."""
+    """A row that was looked at: the first one from ``place`` on, and when it was stored, in seconds since 1970.
+
+    Of a search, ``added_id`` counts places too: added_ids without large holes.
+    """
 
     place: int
     added_id: int
@@ -243,6 +247,36 @@ def _bracketed(chain: Sequence[Probe], span: Span, midnights: Sequence[float]) -
     return ends
 
 
+class _Places:
+    """A shard's added_ids without the large holes among them, numbered from 0: what is searched through."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = sorted(spans)
+        self.shard = self._spans[0].shard
+        self._starts = [0, *accumulate(span.high - span.low + 1 for span in self._spans)]
+        self.count = self._starts[-1]
+
+    def id_at(self, place: int) -> int:
+        """Return the added_id at a place."""
+        position = bisect_right(self._starts, place, hi=len(self._spans)) - 1
+        return self._spans[position].low + place - self._starts[position]
+
+    def place_of(self, added_id: int) -> int:
+        """Return the place of an added_id, or of the one before it."""
+        position = max(0, bisect_right(self._spans, added_id, key=lambda span: span.low) - 1)
+        span = self._spans[position]
+        return self._starts[position] + max(0, min(added_id, span.high) - span.low)
+
+    def between(self, after: int, up_to: int) -> list[Span]:
+        """Return the added_ids at the places behind ``after`` and up to ``up_to``."""
+        found = []
+        for start, span in zip(self._starts, self._spans, strict=False):
+            low, high = max(span.low, span.low + after + 1 - start), min(span.high, span.low + up_to - start)
+            if low <= high:
+                found.append(Span(self.shard, low, high))
+        return found
+
+
 class _Search:
     """Searches a cluster's shards for the ends of days, and counts between them."""
 
@@ -251,12 +285,15 @@ class _Search:
         self._taken = taken
         self._random = randomly
         self._read_from: ReadFrom = taken[0].part.read_from
-        numbers = [shard for each in taken for shard in each.part.shards]
-        self._spans = id_spans(store.shards, numbers, read_from=self._read_from)
-        chosen = self._spans
-        if len(chosen) > _MOST_SHARDS:
-            chosen = sorted(randomly.sample(chosen, _MOST_SHARDS))
-        self._chosen = chosen
+        spans: defaultdict[int, list[Span]] = defaultdict(list)
+        for each in taken:
+            for span in each.sample.spans:
+                spans[span.shard].append(span)
+        self._all = [_Places(spans[shard]) for shard in sorted(spans)]
+        self._chosen = self._all
+        if len(self._all) > _MOST_SHARDS:
+            numbers = sorted(randomly.sample(range(len(self._all)), _MOST_SHARDS))
+            self._chosen = [self._all[number] for number in numbers]
         cells = sum(each.sample.total(*each.sample.found("cells")).mid for each in taken)
         self._rows_per_id = max(1e-9, cells / sum(each.sample.ids for each in taken))
         self._now = now
@@ -266,12 +303,8 @@ class _Search:
         self.rows_read = 0
 
     def ends(self) -> dict[int, list[End]]:
-        """Return the beginning of each day, and of the one after the last, in each shard that is searched."""
-        first = min(
-            probe.at
-            for span in self._chosen
-            for probe in self._ask(span.shard, [span.low, (span.low + span.high) // 2])
-        )
+        """Return the beginning of each day, and of the one after the last, in each shard that is searched: places."""
+        first = min(probe.at for each in self._chosen for probe in self._ask(each, [0, each.count // 2]))
         today = self._now.date()
         oldest = max(datetime.fromtimestamp(first, UTC).date(), today - timedelta(days=MOST_DAYS - 1))
         self.days = [oldest + timedelta(days=number) for number in range((today - oldest).days + 1)]
@@ -280,29 +313,31 @@ class _Search:
             for day in (*self.days, today + timedelta(days=1))
         ]
         found = {}
-        for span in self._chosen:
-            a_day = (span.high - span.low + 1) / max(1, len(self.days))
-            tolerated_ids = a_day * _DAY_SHARE * math.sqrt(len(self._chosen))
-            ends, self.probes[span.shard] = search(
-                lambda places, shard=span.shard: self._ask(shard, places),  # type: ignore[misc]
-                span,
+        for each in self._chosen:
+            tolerated_ids = each.count / max(1, len(self.days)) * _DAY_SHARE * math.sqrt(len(self._chosen))
+            ends, self.probes[each.shard] = search(
+                lambda places, each=each: self._ask(each, places),  # type: ignore[misc]
+                Span(each.shard, 0, each.count - 1),
                 midnights,
                 tolerated_ids,
             )
-            found[span.shard] = ends
+            found[each.shard] = ends
         return found
 
-    def _ask(self, shard: int, places: Sequence[int]) -> list[Probe]:
-        database = self._store.shards.database(shard)
+    def _ask(self, of: _Places, places: Sequence[int]) -> list[Probe]:
+        database = self._store.shards.database(of.shard)
+        by_id = {of.id_at(place): place for place in places}
+        ids = sorted(by_id)
         probes = []
-        for start in range(0, len(places), _PLACES):
-            sql = statements.select_moments(database, places[start : start + _PLACES], self.neighbours)
+        for start in range(0, len(ids), _PLACES):
+            sql = statements.select_moments(database, ids[start : start + _PLACES], self.neighbours)
             rows: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
-            for place, added_id, created_at in self._store.shards.rows(shard, sql, read_from=self._read_from):
-                rows[int(place)].append((int(added_id), datetime.fromisoformat(created_at).timestamp()))
+            for asked, added_id, created_at in self._store.shards.rows(of.shard, sql, read_from=self._read_from):
+                rows[int(asked)].append((int(added_id), datetime.fromisoformat(created_at).timestamp()))
                 self.rows_read += 1
-            for place, found in rows.items():
-                probes.append(Probe(place, min(found)[0], median([at for _, at in found])))
+            for asked, found in rows.items():
+                place = of.place_of(min(found)[0])
+                probes.append(Probe(by_id[asked], place, median([at for _, at in found])))
         return probes
 
     def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DailyGrowth]:
@@ -325,24 +360,20 @@ class _Search:
         """Count the cells of one day, or those in some windows of it."""
         pieces: list[Span] = []
         variance = slack = 0.0
-        by_shard: list[tuple[float, int]] = []
-        for span in self._chosen:
-            begin, end = ends[span.shard][number], ends[span.shard][number + 1]
-            after, up_to = round(begin.mid), round(end.mid)
+        by_shard: list[tuple[int, int]] = []
+        for each in self._chosen:
+            begin, end = ends[each.shard][number], ends[each.shard][number + 1]
             variance += begin.variance + end.variance
             slack += (begin.high - begin.low + end.high - end.low) / 4
-            by_shard.append((up_to - after, span.high - span.low + 1))
-            if up_to > after:
-                pieces += self._live(span.shard, after, up_to)
-        ids = _id_count(pieces)
-        all_ids, searched_ids = (
-            sum(each.high - each.low + 1 for each in spans) for spans in (self._spans, self._chosen)
-        )
-        times = all_ids / searched_ids
-        if len(self._chosen) < len(self._spans):
-            mean = sum(own for own, _ in by_shard) / searched_ids
-            spread = sum((own - mean * width) ** 2 for own, width in by_shard) / (len(by_shard) - 1)
-            variance += spread * len(by_shard) * (1 - len(self._chosen) / len(self._spans))
+            found = each.between(round(begin.mid), round(end.mid))
+            by_shard.append((_id_count(found), each.count))
+            pieces += found
+        ids, searched_ids = _id_count(pieces), sum(each.count for each in self._chosen)
+        times = sum(each.count for each in self._all) / searched_ids
+        if len(self._chosen) < len(self._all):
+            mean = ids / searched_ids
+            spread = sum((own - mean * count) ** 2 for own, count in by_shard) / max(1, len(by_shard) - 1)
+            variance += spread * len(by_shard) * (1 - len(self._chosen) / len(self._all))
         counted = _Counted(ids * times, variance * times**2, slack * times)
         width = max(1, round(_DAY_WINDOW_ROWS / self._rows_per_id))
         whole = tile_count(pieces, width) <= 2 * _DAY_WINDOWS
@@ -358,18 +389,6 @@ class _Search:
         counted.windows = [(each.up_to - each.after, found) for each, found in zip(windows, counts, strict=True)]
         counted.whole = whole and times == 1
         return counted
-
-    def _live(self, shard: int, after: int, up_to: int) -> list[Span]:
-        """Return a stretch of ids without the large holes that were met in it."""
-        least = 16 * _DAY_WINDOW_ROWS / self._rows_per_id
-        pieces = []
-        for probe in sorted(self.probes[shard]):
-            begin, end = max(after, probe.place - 1), min(up_to, probe.added_id - 1)
-            if end - begin > least:
-                if begin > after:
-                    pieces.append(Span(shard, after + 1, begin))
-                after = end
-        return [*pieces, Span(shard, after + 1, up_to)] if up_to > after else pieces
 
 
 def _id_count(spans: Sequence[Span]) -> int:

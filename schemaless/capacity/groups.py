@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -303,4 +303,4 @@ def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], lis
         if taken.exact:
             halves[name] = student_t((1 + taken.level) / 2, line.degrees) * math.sqrt(variance)
     measured = [found._replace(values=values) for found, values in zip(taken.measured, more, strict=True)]
-    return Sample(taken.windows, measured, taken.tiles, taken.ids, taken.seed, taken.level), halves, undecoded
+    return replace(taken, measured=measured), halves, undecoded

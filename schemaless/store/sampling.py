@@ -151,6 +151,7 @@ class Sample:
         tiles: how many tiles there are in all.
         ids: how many added_ids they are.
         seed: draws the same windows again, of the same datastore.
+        spans: where those added_ids are; large holes are left out.
     """
 
     windows: list[Window]
@@ -159,6 +160,7 @@ class Sample:
     ids: int
     seed: int
     level: float = LEVEL
+    spans: Sequence[Span] = ()
 
     @property
     def exact(self) -> bool:
@@ -373,6 +375,7 @@ def sample(
         tiles,
         _id_count(spans),
         seed,
+        spans=spans,
     )
 
 

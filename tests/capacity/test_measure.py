@@ -218,6 +218,28 @@ def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_
         assert near(added(mine), counted[day]), (day, mine, counted[day])
 
 
+def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
+    """Somebody raised AUTO_INCREMENT in the middle of a day: nothing is counted in the hole."""
+    short = History(9, 14, until(), COLUMNS[:1], gap_bytes=100)
+    write(fresh_store, short)
+    root = by_hand(fresh_store)
+    for shard in range(4):
+        table = b"`%b`.cell" % root.database(shard).encode()
+        # From its end on, so that no id is taken twice meanwhile.
+        root.execute(
+            shard, b"UPDATE %b SET added_id=added_id+100000000 WHERE added_id>1500 ORDER BY added_id DESC" % table
+        )
+    counted = Counter(made.created_at.date() for made in cells(short, 4))
+    found = measure(fresh_store, seed=6, bounds=SMALL)
+
+    assert {each.method for each in found.growth} == {"search"}
+    assert near(added(group.cells for group in found.groups), sum(counted.values()))
+    for day in list(counted)[1:-1]:
+        mine = [each.cells for each in found.growth if each.day == day]
+        assert near(added(mine), counted[day]), (day, mine, counted[day])
+        assert added(mine).mid == pytest.approx(counted[day], rel=0.6), day
+
+
 def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fresh_store, fresh_url, new_row, tmp_path):
     """The other one is measured; a disk that was given is still told."""
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(40)])
@@ -252,8 +274,9 @@ def test_bodies_in_overflow_pages_are_read_within_bounds(fresh_store, new_row):
     assert near(added(group.body_bytes for group in found.groups), 900 * 20_002)
 
 
-def test_more_shards_than_parts_are_measured_by_cluster(written, history):
+def test_more_shards_than_parts_are_measured_by_cluster(written, history, monkeypatch):
     """So that thousands of shards cost no more: groups are of a cluster, days are searched in some of the shards."""
+    monkeypatch.setattr(days, "_MOST_SHARDS", 1)
     counted = Counter(made.shard for made in cells(history, 4))
     found = measure(written, seed=4, bounds=dataclasses.replace(SMALL, parts=1))
 
@@ -261,6 +284,8 @@ def test_more_shards_than_parts_are_measured_by_cluster(written, history):
     for cluster, shards in (("cluster-1", (0, 1)), ("cluster-2", (2, 3))):
         mine = added(group.cells for group in found.groups if group.cluster == cluster)
         assert near(mine, sum(counted[shard] for shard in shards)), cluster
+    grown = added(each.cells for each in found.growth)
+    assert grown.mid == pytest.approx(sum(counted.values()), rel=0.2)
 
 
 def test_disks_are_given_by_flag_for_clusters_that_are_there(fresh_store):
