@@ -19,12 +19,9 @@ from schemaless.capacity.measure import GivenDisk, MeasureBounds, measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Datastore
 from schemaless.store.nodes import add_replica
 from schemaless.store.sampling import Estimate
-from schemaless.store.shards import Shards
 from tests.accounts import accounts_on
 
 pytestmark = pytest.mark.mysql
@@ -240,13 +237,13 @@ def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
         assert added(mine).mid == pytest.approx(counted[day], rel=0.6), day
 
 
-def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fresh_store, fresh_url, new_row, tmp_path):
+def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fresh_store, new_row, tmp_path):
     """The other one is measured; a disk that was given is still told."""
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(40)])
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
     up, down = fresh_store.topology.clusters
     topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
-    with Datastore(Shards(topology, parse_url(fresh_url).credentials, PoolOptions()), fresh_store.opening) as half:
+    with dataclasses.replace(fresh_store.opening, topology=topology).open() as half:
         found = measure(half, disks={down.name: GivenDisk(1_000, 400)})
 
     assert {group.shard for group in found.groups} <= {0, 1}
@@ -307,7 +304,7 @@ def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_
             topology = dataclasses.replace(
                 store.topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
             )
-            with Datastore(Shards(topology, parse_url(url).credentials, PoolOptions()), store.opening) as other:
+            with dataclasses.replace(store.opening, topology=topology).open() as other:
                 without = measure(other)
 
     assert [(space.read_from, space.node, space.copies) for space in found.clusters] == [

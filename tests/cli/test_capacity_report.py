@@ -133,7 +133,7 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
         nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
         up, down = store.topology.clusters
         topology = replace(store.topology, clusters=(up, replace(down, nodes=(nobody,))))
-        with Datastore(Shards(topology, parse_url(grown).credentials, PoolOptions()), store.opening) as half:
+        with Datastore(Shards(topology, parse_url(grown).credentials, PoolOptions()), store.opening, None) as half:
             found = make(half, fresh=True, disks=disks)
 
     data = found.as_json()
