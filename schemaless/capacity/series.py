@@ -66,7 +66,7 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
         for measurement in reversed(measurements):
             first = min(days, default=None)
             for each in _of(measurement.growth, cluster, column):
-                if each.complete and each.day <= yesterday and (first is None or each.day < first):
+                if each.complete and (first is None or each.day < first):
                     days[each.day] = Day(each.day, each.cells.mid, each.body_bytes.mid)
         found.append(Series(cluster, column, _dense(days, yesterday)))
     return found

@@ -50,7 +50,8 @@ class _Variant:
 def capacity() -> None:
     """How long the disks last.
 
-    'model' calculates it from figures that you give; 'measure' looks at a datastore, 'history' at what was measured.
+    'measure' looks at a datastore, 'history' at what was measured, and 'report' says from that how long the disks last,
+    now and after re-encoding; 'model' calculates it from figures that you give.
     """
 
 

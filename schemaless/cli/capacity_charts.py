@@ -121,7 +121,7 @@ def _until(report: Report, disk: str, horizon: int) -> int:
 def _growth(report: Report) -> Chart | None:
     """Return what came by day, and what is forecast."""
     total = report.total
-    if total is None or not total.history:
+    if total is None or len(total.history) < 2:
         return None
     history, found = total.history, total.forecast
     ahead: Sequence[Band] = ()

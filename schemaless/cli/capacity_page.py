@@ -32,7 +32,6 @@ th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
 td.long { min-width: 15rem; }
 summary { color: var(--soft); font-size: .875rem; }
 @media print {
-  :root { color-scheme: light; }
   body { font-size: 10pt; }
   h2 { break-after: avoid; }
   table { font-size: 8pt; }
@@ -114,7 +113,8 @@ def _behind(name: str, report: Report) -> str:
 
 def _table(table: Table) -> str:
     def cell(tag: str, place: int, text: str, scope: str = "") -> str:
-        kinds = " ".join(filter(None, ["text" if place < table.text_columns else "", "long" if len(text) > 60 else ""]))
+        words = place < table.text_columns or (table.last_text and place == len(table.columns) - 1)
+        kinds = " ".join(filter(None, ["text" if words else "", "long" if len(text) > 60 else ""]))
         attribute = f' class="{kinds}"' if kinds else ""
         return f"<{tag}{scope}{attribute}>{escape(text)}</{tag}>"
 

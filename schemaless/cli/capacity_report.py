@@ -98,10 +98,9 @@ def show(found: Report) -> None:
     for each in found.notes:
         console.print(f"note: {each}", markup=False)
     for table in tables(found):
-        rows, columns = table.rows, table.columns
-        if table.title == "What if":  # the sentences are for the page
-            rows, columns = [[row[0], *row[2:]] for row in rows], [columns[0], *columns[2:]]
-        print_table(f"\n{table.title}", columns, rows, text_columns=table.text_columns - (table.title == "What if"))
+        last = -1 if table.last_text else None  # sentences are for the page
+        rows = [row[:last] for row in table.rows]
+        print_table(f"\n{table.title}", table.columns[:last], rows, text_columns=table.text_columns)
         if table.note:
             console.print(table.note, markup=False)
     console.print("\nHow each figure was obtained stands on the page (--html) and in --json.")

@@ -21,13 +21,14 @@ _MOST_SHARD_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the report: the first ``text_columns`` are words, the others figures."""
+    """A table of the report: the first ``text_columns`` are words, the others figures, but for a ``last_text``."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
     text_columns: int = 1
     note: str = ""
+    last_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ def interval_text(outlook: DiskOutlook) -> str:
     if days is None or first is None:
         return f"{outlook.why}."
     horizon = outlook.horizon_days or 0
+    if days.high_95 == 0:
+        return "Its disk does not hold what is there at the start."
     if _all_beyond(outlook):
         return f"No simulated future has it full within {horizon:,} days, which is as far as the history lets one look."
     parts = []
@@ -133,23 +136,23 @@ def _scenarios(report: Report) -> Table:
     for each in report.scenarios:
         first = each.first
         if first is None or first.days is None or first.first_day is None:
-            rows.append([each.name, each.text, "", "not known", "", "", ""])
+            rows.append([each.name, "not known", "", "", "", "", each.text])
             continue
-        horizon = first.horizon_days or 0
-        days = first.days
+        horizon, days = first.horizon_days or 0, first.days
+        ends = math.isfinite(days.mid)
         rows.append(
             [
                 each.name,
-                each.text,
-                first.disk if math.isfinite(days.mid) else "",
                 _days(days.mid, horizon),
                 _range(days.low_80, days.high_80, horizon),
                 _range(days.low_95, days.high_95, horizon),
-                date_text(first.first_day, days.mid) if math.isfinite(days.mid) else "",
+                date_text(first.first_day, days.mid) if ends else "",
+                first.disk if ends else "",
+                each.text,
             ]
         )
-    columns = ["what if", "", "full first", "days until full", "80 %", "95 %", "full on"]
-    return Table("What if", columns, rows, 3)
+    columns = ["what if", "days until full", "80 %", "95 %", "full on", "full first", "what it is"]
+    return Table("What if", columns, rows, last_text=True)
 
 
 def _forecasts(report: Report) -> Table:
@@ -351,6 +354,8 @@ def _all_beyond(outlook: DiskOutlook) -> bool:
 def _range(low: float, high: float, horizon: int) -> str:
     if math.isinf(low):
         return f"over {horizon:,}"
+    if high == 0:
+        return ""
     return f"{_whole(low)} or more" if math.isinf(high) else f"{_whole(low)} to {_whole(high)}"
 
 
@@ -361,6 +366,8 @@ def _whole(days: float) -> str:
 def _days(days: float, horizon: int) -> str:
     if math.isinf(days):
         return f"over {horizon:,} days"
+    if days == 0:
+        return "no room"
     whole = math.floor(days)
     return "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
 

@@ -59,7 +59,7 @@ def _variables(position: int) -> str:
 
 STYLE: Final = f"""
 :root {{ {_variables(1)} }}
-@media (prefers-color-scheme: dark) {{ :root {{ {_variables(2)} }} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {_variables(2)} }} }}
 figure.chart {{ margin: .8rem 0; break-inside: avoid; }}
 figure.chart svg {{ display: block; width: 100%; height: auto; border: 0; }}
 figure.chart svg.narrow {{ display: none; }}

@@ -12,8 +12,8 @@ from typing import Final
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d5dae0; --card: #f5f7f9;
   --accent: #2f6fb7; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8ebef; --soft: #a2abb8; --paper: #14171b; --line: #363d47;
-  --card: #1d2127; --accent: #63a4ee; } }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e8ebef; --soft: #a2abb8; --paper: #14171b;
+  --line: #363d47; --card: #1d2127; --accent: #63a4ee; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 62rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
@@ -32,7 +32,8 @@ thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; white-s
 tr.front td { color: var(--accent); font-weight: 600; }
 dt { font-weight: 600; margin-top: .6rem; } dd { margin: 0; overflow-wrap: anywhere; }
 details { margin: .6rem 0; } summary { cursor: pointer; }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; } section { break-inside: avoid; }
+@media print { :root { color-scheme: light; }
+  body { max-width: none; padding: 0; font-size: 11pt; } section { break-inside: avoid; }
   section.long { break-inside: auto; } .wide { overflow: visible; } details > * { display: block; } }
 """
 

@@ -15,7 +15,7 @@ from schemaless.jobs.space import Part, SpaceReport, Stages
 
 _STYLE: Final = """
 :root { --before: #8d97a5; --after: #2f6fb7; --rebuilt: #0f7f6d; --free: 0.32; }
-@media (prefers-color-scheme: dark) { :root { --before: #8a94a2; --after: #63a4ee; --rebuilt: #36b59f; } }
+@media screen and (prefers-color-scheme: dark) { :root { --before: #8a94a2; --after: #63a4ee; --rebuilt: #36b59f; } }
 .answer b span { white-space: nowrap; }
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }
 .bars h3 { grid-column: 1 / -1; font-size: .9rem; margin: .7rem 0 0; font-weight: 600; overflow-wrap: anywhere; }

@@ -145,8 +145,15 @@ def test_page_prints(browser, pages, tmp_path):
     opened = context.new_page()
     opened.goto(file.as_uri())
     pdf = opened.pdf()
+    opened.emulate_media(media="print")
+    look = opened.evaluate(_LOOK)
+    hidden = opened.evaluate(
+        "[...document.querySelectorAll('details td')].filter(each => !each.checkVisibility()).length"
+    )
     context.close()
 
+    assert sum(map(int, re.findall(r"\d+", look["colours"][0])[:3])) > 700
+    assert hidden == 0
     assert pdf.startswith(b"%PDF")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 14
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +54,11 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path):
     assert "clean: 40 cells decoded" in second.out
     for heading in ("What it gained", "of body bytes reclaimed", "tablespace", "A disk of 1 TB"):
         assert heading in second.out
+
+    page = Path(second.out.strip().splitlines()[-1].split(": ")[-1].strip())
+    assert page == folder / "capacity.html"
+    assert "Until full, as it is" in page.read_text()
+    assert re.search(r"step 5 said [0-9.]+ [KM]iB", second.out)
 
     url = re.search("export SCHEMALESS_URL='(.+)'", second.out)[1]
     assert sum(cluster["cells"] for cluster in invoke("info", "--count", "--json", url=url).json["clusters"]) == 40
