@@ -23,7 +23,7 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.shards import Shards
 
 DAYS = 40
-DISKS = ["--disk", "cluster-1=40GiB:3MiB", "--disk", "cluster-2=40GiB:5MiB"]
+DISKS = ["--disk", "cluster-1=40GiB:1MiB", "--disk", "cluster-2=40GiB:3MiB"]
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_report_of_one_cell_says_so(invoke, fresh_store, fresh_url, new_row):
 @pytest.mark.mysql
 def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_path):
     """It is named with its reason, nothing is said about its disk, and codecs are tried on the other's cells."""
-    disks = {name: GivenDisk(40 << 30, 3 << 20) for name in ("cluster-1", "cluster-2")}
+    disks = {name: GivenDisk(40 << 30, 1 << 20) for name in ("cluster-1", "cluster-2")}
     with schemaless.connect(grown) as store:
         nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
         up, down = store.topology.clusters
