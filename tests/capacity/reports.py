@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import random
 from collections import Counter
@@ -156,6 +157,13 @@ def report(*measurements: Measurement, trials: Tried | None = None, **options: o
     )
 
 
+@functools.cache
+def common() -> Report:
+    """The report of the common measurement."""
+    return report()
+
+
+@functools.cache
 def odd_reports() -> dict[str, Report]:
     """What may happen, by name: none of it is a traceback, and none has a figure that nobody knows."""
     one = measurement(days=0)

@@ -18,6 +18,7 @@ from tests.capacity.reports import (
     MIB,
     TAKEN_AT,
     TODAY,
+    common,
     down,
     measurement,
     odd_reports,
@@ -31,7 +32,7 @@ from tests.capacity.reports import (
 @pytest.fixture(scope="module")
 def seen() -> Report:
     """Two clusters with 40 days of growth."""
-    return report()
+    return common()
 
 
 @pytest.fixture(scope="module")
