@@ -136,7 +136,7 @@ def _size(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
             _value(axes, row, each.size_factor, each.size_factor, limit)
             if each.article:
                 _diamond(axes, row, each.article.size_factor, limit)
-        axes.set_xlim(0, limit * (1.14 if narrow else 1.05))
+        axes.set_xlim(0, limit * (1.16 if narrow else 1.09))
         axes.set_xlabel("bytes / those of JSON + zlib")
         _legend(figure, [*_patches(_compressors_of(shown)), _article_key()], narrow)
 
@@ -160,7 +160,7 @@ def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bo
             _value(axes, row, _time(each), max(left, high), limit)
             if each.article:
                 _diamond(axes, row, each.article.speed_factor, limit)
-        axes.set_xlim(0, limit * (1.14 if narrow else 1.05))
+        axes.set_xlim(0, limit * (1.16 if narrow else 1.09))
         spread = "" if narrow else f"; the lines are the spread of {result.rounds} rounds"
         axes.set_xlabel(f"CPU time / that of JSON + zlib{spread}")
         _legend(figure, [*_patches(list(zip(STAGES, _STAGE_COLOURS, strict=True))), _article_key()], narrow)

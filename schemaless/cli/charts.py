@@ -72,6 +72,9 @@ figure.chart figcaption {{ color: var(--chart-soft); font-size: .875rem; }}
 _PX_PER_INCH: Final = 72
 """One point of Matplotlib's is one CSS pixel then, so that sizes of text are those of the page."""
 
+_TITLE_PX: Final = 36
+"""What a PNG file has above the drawing, since no page stands around it."""
+
 _SETTINGS: Final[dict[str, Any]] = {
     "figure.facecolor": PAPER,
     "savefig.facecolor": PAPER,
@@ -137,10 +140,17 @@ class Chart:
             SchemalessError: Matplotlib is missing.
         """
         file = io.BytesIO()
-        with _drawn(self, narrow=False) as figure:
-            # The title is a part of the picture here, since no page stands around it.
-            figure.suptitle(self.title, x=0.01, ha="left", color=INK, fontsize=15, fontweight="bold")
-            figure.savefig(file, format="png", dpi=_PX_PER_INCH * scale, metadata={"Software": None})
+        with _drawn(self, narrow=False, above_px=_TITLE_PX) as figure:
+            # Pasted together: the layout gives title and legend the same place.
+            canvas = import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+            figure.set_dpi(_PX_PER_INCH * scale)
+            canvas.draw()
+            size = (self.size_px[0] / _PX_PER_INCH, self.size_px[1] / _PX_PER_INCH)
+            whole = type(figure)(figsize=size, dpi=_PX_PER_INCH * scale)
+            whole.figimage(canvas.buffer_rgba())
+            top = 1 - _TITLE_PX / 2 / self.size_px[1]
+            whole.text(0.01, top, self.title, va="center", color=INK, fontsize=15, fontweight="bold")
+            whole.savefig(file, format="png", dpi=_PX_PER_INCH * scale, metadata={"Software": None})
         return file.getvalue()
 
     def svg(self, *, narrow: bool = False) -> str:
@@ -166,8 +176,8 @@ class Chart:
 
 
 @contextmanager
-def _drawn(chart: Chart, *, narrow: bool) -> Iterator[Figure]:
-    """Yield the drawn figure, with settings that no file of the user's changes."""
+def _drawn(chart: Chart, *, narrow: bool, above_px: int = 0) -> Iterator[Figure]:
+    """Yield the drawn figure, with settings that no file of the user's changes; ``above_px`` of its height are kept."""
     try:
         matplotlib = import_module("matplotlib")
         figure_type: Callable[..., Figure] = import_module("matplotlib.figure").Figure
@@ -179,7 +189,7 @@ def _drawn(chart: Chart, *, narrow: bool) -> Iterator[Figure]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": chart.name})
-        size = (width / _PX_PER_INCH, height / _PX_PER_INCH)
+        size = (width / _PX_PER_INCH, (height - above_px) / _PX_PER_INCH)
         figure = figure_type(figsize=size, dpi=_PX_PER_INCH, layout="constrained")
         chart.draw(figure, narrow)
         yield figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import struct
 import sys
@@ -9,6 +10,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.image import imread
 
 from schemaless.cli import charts
 from schemaless.cli.charts import LINE, SERIES, Chart
@@ -82,6 +84,14 @@ def test_a_png_has_the_size_that_was_asked_for():
 
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1920, 960)
+
+
+def test_the_title_of_a_png_stands_above_the_drawing():
+    """A title covers nothing that is drawn, a legend at the top least of all."""
+    one, other = (imread(io.BytesIO(chart.png())) for chart in (CHART, replace(CHART, title="Another title")))
+
+    assert (one[72:] == other[72:]).all()
+    assert (one[:72] != other[:72]).any()
 
 
 def test_settings_of_the_user_change_nothing():
