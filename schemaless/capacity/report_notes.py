@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.series import RECENT_DAYS
-from schemaless.codec.registry import LEGACY
+from schemaless.codec.registry import LEGACY, NONE
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import Report
@@ -60,10 +60,11 @@ def notes_of(report: Report) -> list[str]:
 
 
 def _mixed(measurement: Measurement, column: str) -> bool:
-    groups = [group for group in measurement.groups if group.column_name == column]
+    """Return whether a column's cells are of several codecs; what is too short to compress is of any."""
     by_codec: dict[str, float] = {}
-    for group in groups:
-        by_codec[group.codec] = by_codec.get(group.codec, 0.0) + group.cells.mid
+    for group in measurement.groups:
+        if group.column_name == column and not group.codec.endswith(f"+{NONE.name}"):
+            by_codec[group.codec] = by_codec.get(group.codec, 0.0) + group.cells.mid
     return max(by_codec.values(), default=0.0) < _ONE_CODEC_SHARE * sum(by_codec.values())
 
 

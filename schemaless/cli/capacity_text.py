@@ -44,7 +44,8 @@ def answer(scenario: Scenario) -> Answer:
     first = scenario.first
     if first is None:
         reasons = sorted({each.why or "" for each in scenario.unknown}) or ["there is no cluster with cells"]
-        return Answer("not known", "; ".join(reasons))
+        why = "; ".join(reasons)
+        return Answer("not known", f"{why[:1].upper()}{why[1:]}.")
     words = interval_text(first)
     ends = first.days is not None and math.isfinite(first.days.mid)
     where = f" {first.disk} is full first." if len(scenario.disks) > 1 and ends else ""

@@ -253,3 +253,14 @@ def test_a_cluster_down_alone_is_no_disk_of_another():
     found = report(measurement(clusters=[down("cluster-1"), down("cluster-2"), space("cluster-3")]))
 
     assert len(found.disks) == 3
+
+
+@pytest.mark.parametrize(("other", "mixed"), [("msgpack+zlib", True), ("msgpack+none", False), ("json+none", False)])
+def test_several_codecs_are_said_and_fallbacks_are_not(other, mixed):
+    """Half of a column in another codec changes what new cells are like; bodies too short to compress do not."""
+    found = measurement(days=3)
+    groups = [replace(group, codec=other if group.shard in (1, 3, 5, 7) else group.codec) for group in found.groups]
+
+    notes = report(replace(found, groups=tuple(groups))).notes
+
+    assert any("stored in several codecs" in note for note in notes) is mixed
