@@ -5,8 +5,8 @@ until its end is known as well as its cells have to be. Between two ends some wi
 body. What a body takes comes from the windows of the sample that lie nearest in time.
 
 Where created_at does not follow added_id (imported history, clocks that jump), cells of one day lie anywhere. Then only
-the sample tells, by the created_at of its cells, and intervals are wide. A few that are out of order do no harm: a
-place is judged by the middle one of five neighbours there.
+the sample tells, by the created_at of its cells, and intervals are wide. A few that are out of order do no harm: of
+the cells looked at, the most that are in order are taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
-from statistics import median
 from typing import Final, NamedTuple
 
 from schemaless.capacity.groups import Taken
@@ -38,7 +37,6 @@ _TOLERATED_S: Final = 600.0
 _FEW_INVERTED: Final = 0.01
 """Of the cells in the sample: so many out of order still leave days to be searched for."""
 
-_NEIGHBOURS: Final = 5
 _MOST_SHARDS: Final = 16
 """Of a cluster, in which days are searched for; of more, so many at random."""
 
@@ -132,7 +130,6 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
     share = _inverted_share(points.values())
     if share <= _FEW_INVERTED:
         search = _Search(store, taken, random.Random(~seed), now)  # noqa: S311 - nothing secret
-        search.neighbours = _NEIGHBOURS if share else 1
         ends = search.ends()
         # The first ones, which lie evenly: the others look closely at where something is wrong.
         even = [probes[: len(search.days)] for probes in search.probes.values()]
@@ -298,7 +295,6 @@ class _Search:
         self._rows_per_id = max(1e-9, cells / sum(each.sample.ids for each in taken))
         self._now = now
         self.days: list[date] = []
-        self.neighbours = 1
         self.probes: dict[int, list[Probe]] = {}
         self.rows_read = 0
 
@@ -330,14 +326,11 @@ class _Search:
         ids = sorted(by_id)
         probes = []
         for start in range(0, len(ids), _PLACES):
-            sql = statements.select_moments(database, ids[start : start + _PLACES], self.neighbours)
-            rows: defaultdict[int, list[tuple[int, float]]] = defaultdict(list)
+            sql = statements.select_moments(database, ids[start : start + _PLACES])
             for asked, added_id, created_at in self._store.shards.rows(of.shard, sql, read_from=self._read_from):
-                rows[int(asked)].append((int(added_id), datetime.fromisoformat(created_at).timestamp()))
-                self.rows_read += 1
-            for asked, found in rows.items():
-                place = of.place_of(min(found)[0])
-                probes.append(Probe(by_id[asked], place, median([at for _, at in found])))
+                at = datetime.fromisoformat(created_at).timestamp()
+                probes.append(Probe(by_id[int(asked)], of.place_of(int(added_id)), at))
+        self.rows_read += len(probes)
         return probes
 
     def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DailyGrowth]:

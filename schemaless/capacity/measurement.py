@@ -125,7 +125,8 @@ class Measurement:
         clusters: in the order of their names.
         notes: what a reader has to know: what could not be measured, what was estimated otherwise, and why.
         rows_read: rows that the servers were asked for.
-        pages_read: pages of 16 KiB that these lie in, overflow pages too, by the page model.
+        pages_read: pages of 16 KiB of those whose bodies were touched, overflow pages too, by the page model. Searching
+            for days reads leaf pages besides, two or three for each row that it looks at.
         seconds: how long it took.
         seed: draws the same windows again.
         level: the confidence of the intervals.

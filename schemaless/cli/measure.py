@@ -204,9 +204,9 @@ def _show(found: Measurement) -> None:
         out().print(f"note: {each}", markup=False)
     exact = all(group.cells.exact for group in found.groups)
     out().print(
-        f"\n{'all of it was' if exact else 'a sample was'} read: {found.rows_read:,} rows in about "
-        f"{found.pages_read:,} pages, in {found.seconds:.1f} s"
-        + ("" if exact else f"; in brackets the {found.level:.0%} interval (--seed {found.seed} draws it again)")
+        f"\n{'all of it' if exact else 'a sample'} was read: {found.rows_read:,} rows; those whose bodies were touched "
+        f"lie in about {found.pages_read:,} pages; in {found.seconds:.1f} s"
+        + ("" if exact else f"\nin brackets the {found.level:.0%} interval (--seed {found.seed} draws it again)")
     )
 
 

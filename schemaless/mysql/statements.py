@@ -365,27 +365,20 @@ def select_bodies(database: str, ids: Iterable[int]) -> bytes:
     )
 
 
-def select_moments(database: str, places: Iterable[int], rows: int) -> bytes:
-    """Select, for each place, added_id and created_at of the next ``rows`` rows from there on: what was when.
+def select_moments(database: str, places: Iterable[int]) -> bytes:
+    """Select, for each added_id, the row from there on: what was when.
+
+    By MIN no range is estimated, which would read 40 pages of a large table for one row.
 
     Returns:
-        A statement whose rows are the place, the added_id and created_at; none for a place behind all rows.
+        A statement whose rows are the added_id asked for, the row's, and its created_at; none behind the last row.
     """
     table = _by_id(database)
-    if rows == 1:
-        # By MIN no range is estimated, which would read 40 pages of a large table for one row.
-        parts = [
-            b"(SELECT %d AS place, added_id, %b FROM %b WHERE added_id="
-            b"(SELECT MIN(added_id) FROM %b WHERE added_id>=%d))" % (place, _CREATED_AT, table, table, place)
-            for place in places
-        ]
-    else:
-        parts = [
-            b"(SELECT %d AS place, added_id, %b FROM %b WHERE added_id>=%d ORDER BY added_id LIMIT %d)"
-            % (place, _CREATED_AT, table, place, rows)
-            for place in places
-        ]
-    return b" UNION ALL ".join(parts)
+    return b" UNION ALL ".join(
+        b"(SELECT %d, added_id, %b FROM %b WHERE added_id=(SELECT MIN(added_id) FROM %b WHERE added_id>=%d))"
+        % (place, _CREATED_AT, table, table, place)
+        for place in places
+    )
 
 
 def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:

@@ -75,6 +75,21 @@ def test_search_looks_at_as_few_rows_of_a_hundred_times_as_many(pattern):
     assert many < 2 * few
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_few_rows_of_another_time_move_no_day(seed):
+    """Clocks that jumped for moments, back and forth: ends are where they would be without, but for a row or two."""
+    rows = rows_of("even", seed)
+    drawn = random.Random(seed)
+    spoilt = [
+        (added_id, drawn.choice((0.0, 1e9)) if number % 50 == 7 else at) for number, (added_id, at) in enumerate(rows)
+    ]
+    ends, _ = searched(spoilt, 0)
+    for day, end in enumerate(ends[1:-1], start=1):
+        last = max(added_id for added_id, at in rows if at < day * DAY_S)
+
+        assert abs(end.mid - last) <= 3, (seed, day)
+
+
 def test_in_order_leaves_the_fewest_out():
     """A row of the future does not make all that follow wrong."""
     times = [0, 10, 10**9, 20, 30, 5, 40, 50]
