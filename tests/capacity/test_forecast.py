@@ -7,9 +7,11 @@ import math
 import random
 import sys
 
+import numpy
 import pytest
+from statsmodels.tsa.statespace.structural import UnobservedComponents
 
-from schemaless.capacity.forecast import FEWEST_DAYS, BackTest, Forecast, NoForecast, forecast
+from schemaless.capacity.forecast import FEWEST_DAYS, BackTest, Forecast, NoForecast, _simulated, forecast
 from schemaless.errors import InvalidInput
 
 MONDAY = datetime.date(2026, 1, 5)
@@ -191,3 +193,25 @@ def test_forecast_without_the_extra_says_what_to_install(monkeypatch):
 
     with pytest.raises(InvalidInput, match=r"pip install 'schemaless-store\[report\]'"):
         forecast(series(noisy(30)))
+
+
+def test_futures_are_spread_as_the_library_spreads_them():
+    """Simulated all at once, they have the means, the spread and the weekly ties that statsmodels' own futures have."""
+    numbers = numpy.array(noisy(70)) / 1e9
+    model = UnobservedComponents(
+        numpy.log(numbers),
+        level="local linear deterministic trend",
+        seasonal=7,
+        stochastic_seasonal=False,
+        use_exact_diffuse=True,
+    )
+    fitted = model.filter([1.0, 0.3])
+    rng = numpy.random.default_rng(8)
+    ours, slopes = _simulated(fitted, 0.3, numpy.ones((3_000, 1)), 30, rng)
+    theirs = numpy.asarray(fitted.simulate(30, anchor="end", repetitions=3_000, rng=rng)).reshape(30, 3_000).T
+
+    assert numpy.abs(ours.mean(axis=0) - fitted.forecast(30)).max() < 5 * theirs.std(axis=0).max() / math.sqrt(3_000)
+    assert ours.std(axis=0) == pytest.approx(theirs.std(axis=0), rel=0.1)
+    tied = [numpy.corrcoef(each[:, 0], each[:, 7])[0, 1] for each in (ours, theirs)]
+    assert tied[0] == pytest.approx(tied[1], abs=0.08)
+    assert slopes.mean() == pytest.approx(float(fitted.predicted_state[1, -1]), abs=0.01)
