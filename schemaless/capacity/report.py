@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from schemaless.capacity import history
+from schemaless.capacity.disks import Disk, disks_of
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
 from schemaless.capacity.measure import GivenDisk, measure
 from schemaless.capacity.measurement import ClusterSpace, Measurement, added
@@ -22,11 +23,9 @@ from schemaless.capacity.series import Series, daily, weighted
 from schemaless.capacity.skew import ShardSize, Skew, skew
 from schemaless.capacity.whatif import (
     CodecTrial,
-    Disk,
     Scenario,
     best_codec,
     codec_trials,
-    disks_of,
     growth_weights,
     scenarios,
 )

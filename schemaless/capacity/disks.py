@@ -1,0 +1,82 @@
+"""The disks of a datastore: one for each cluster, but where servers of one machine show the same one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.capacity.measurement import ClusterSpace, Measurement
+
+__all__ = ["Disk", "disks_of"]
+
+_SAME_DISK_SHARE: Final = 0.02
+"""Of the disk's size: by so much may what is free differ between two looks at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A disk and the clusters on it: one, but where servers of one machine show the same disk.
+
+    Attributes:
+        clusters: their names.
+        disk_bytes: its size; None where it is not known.
+        free_bytes: what is free; None likewise.
+        free_assumed: whether that is the size less this datastore's files, as nothing else is known.
+        file_bytes: of this datastore; None where it is not known.
+        copies: how many servers hold the cells.
+        problem: why nothing is known, or None.
+    """
+
+    clusters: tuple[str, ...]
+    disk_bytes: int | None
+    free_bytes: int | None
+    free_assumed: bool
+    file_bytes: int | None
+    copies: int
+    problem: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its clusters."""
+        return " and ".join(self.clusters)
+
+
+def disks_of(measurement: Measurement) -> list[Disk]:
+    """Return the disks. Where this machine's servers show two of the same size and with the same free, it is one."""
+    groups: list[list[ClusterSpace]] = []
+    for space in measurement.clusters:
+        same = next((group for group in groups if _one_disk(group[0], space)), None)
+        if same is None:
+            groups.append([space])
+        else:
+            same.append(space)
+    return [_disk(group) for group in groups]
+
+
+def _one_disk(one: ClusterSpace, other: ClusterSpace) -> bool:
+    if one.disk_from != "server" or other.disk_from != "server" or one.disk_bytes != other.disk_bytes:
+        return False
+    free = (one.free_bytes or 0, other.free_bytes or 0)
+    return abs(free[0] - free[1]) <= _SAME_DISK_SHARE * (one.disk_bytes or 0)
+
+
+def _disk(spaces: Sequence[ClusterSpace]) -> Disk:
+    files = [space.file_bytes for space in spaces]
+    known = None if None in files else sum(size or 0 for size in files)
+    size, free = (
+        spaces[0].disk_bytes,
+        min((each.free_bytes for each in spaces if each.free_bytes is not None), default=None),
+    )
+    assumed = size is not None and free is None and known is not None
+    if size is not None and free is None and known is not None:
+        free = max(0, size - known)
+    return Disk(
+        clusters=tuple(space.cluster for space in spaces),
+        disk_bytes=size,
+        free_bytes=free,
+        free_assumed=assumed,
+        file_bytes=known,
+        copies=min(space.copies for space in spaces),
+        problem="; ".join(space.problem for space in spaces if space.problem) or None,
+    )
