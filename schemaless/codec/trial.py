@@ -35,8 +35,9 @@ class Trial:
         new_bytes: their lengths, were they written anew; None for one that cannot be had in this codec.
         migrated_bytes: their lengths after a migration to it, which leaves those that are in it already, at whatever
             level, and those that it cannot have.
-        encode_s: what encoding all of them took, from documents, in seconds.
-        decode_s: what decoding the new bodies took.
+        encode_s: what encoding all of them took, from documents, in seconds of this thread's processor time: others on
+            the machine make it no longer.
+        decode_s: what decoding the new bodies took, likewise.
         left: how many cannot be had, by reason.
     """
 
@@ -92,11 +93,11 @@ def _encoded(
     if not trial.new_bytes:
         # A compressor is made with its first body, which takes milliseconds with a dictionary.
         decode_body(encode_body(document, codec, engine=engine), limits, codec.own_dictionaries, engine=engine)
-    started = time.perf_counter()
+    started = time.thread_time()
     new = encode_body(document, codec, engine=engine)
-    encoded = time.perf_counter()
+    encoded = time.thread_time()
     again = decode_body(new, limits, codec.own_dictionaries, engine=engine)
-    decoded = time.perf_counter()
+    decoded = time.thread_time()
     if not same_document(again, document, engine=engine):
         raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
     if not exact:

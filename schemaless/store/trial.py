@@ -99,7 +99,7 @@ class ColumnTrial:
         migrated: what it would take after a migration, which leaves cells that count as being in the codec.
         share: ``new.body_bytes`` over ``now.body_bytes``, known better than either; None without any body.
         migrated_share: the same of ``migrated``.
-        encode_s: for one cell, in seconds of this machine.
+        encode_s: for one cell, in seconds of this machine's processor time.
         decode_s: likewise.
         left: sampled cells that cannot be had in this codec, by reason; they count as they are.
         migrated_bytes: the lengths of the sampled bodies after a migration, window by window.
