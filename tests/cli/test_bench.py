@@ -9,11 +9,13 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from schemaless.bench import measure
 from schemaless.bench.corpora import Corpus
 from schemaless.cli import bench_charts
 from schemaless.cli.main import run
+from tests.cli.test_capacity_page import CHROMIUM, needs_chromium
 
 DOCUMENTS = [{"id": number, "name": "name " * 20, "fare": number / 4} for number in range(12)]
 FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "none", "--rounds", "2"]
@@ -213,3 +215,39 @@ def test_pictures_are_drawn_for_one_combination_as_well():
     for chart in bench_charts.charts_of(result).values():
         assert chart.png()[:4] == b"\x89PNG"
         assert "json zlib" in chart.svg() + chart.description
+
+
+@needs_chromium
+def test_the_page_fits_the_window_and_shows_each_chart_once(trips, tmp_path):
+    """On a desktop and a phone nothing sticks out, the form for that width is drawn, and dark pages have other ink."""
+    assert run(["bench", "codecs", str(trips), *FEW, "--out", str(tmp_path / "out")]) == 0
+    found = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width, scheme in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]:
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            page.goto((tmp_path / "out" / "index.html").as_uri())
+            found[width, scheme] = page.evaluate(_SEEN)
+            page.close()
+        browser.close()
+
+    for (width, _), seen in found.items():
+        assert seen["width"] <= width
+        assert seen["charts"] == ["narrow" if width < 640 else "wide"] * 3
+        assert seen["outside"] == 0
+    assert found[1280, "light"]["ink"] != found[1280, "dark"]["ink"]
+
+
+_SEEN = """() => {
+  const shown = [...document.querySelectorAll("figure svg")].filter(svg => svg.getBoundingClientRect().width > 0);
+  const sticksOut = (svg, text) => {
+    const box = svg.getBoundingClientRect(), inner = text.getBoundingClientRect();
+    return inner.left < box.left - 2 || inner.right > box.right + 2;
+  };
+  return {
+    width: document.documentElement.scrollWidth,
+    charts: shown.map(svg => svg.getAttribute("class")),
+    outside: shown.flatMap(svg => [...svg.querySelectorAll("text")].filter(text => sticksOut(svg, text))).length,
+    ink: getComputedStyle(shown[0].querySelector("text")).fill,
+  };
+}"""
