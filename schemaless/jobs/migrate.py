@@ -11,10 +11,12 @@ import importlib.metadata
 import platform
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from schemaless.cell import StoredCell, check_column_name
 from schemaless.cluster.topology import Node, check_shard
@@ -22,7 +24,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import counts_as, dictionary_of
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, ZSTD, Codec, codec_named
-from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, JobConflict, VerificationFailed
+from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, JobConflict, SchemalessError, VerificationFailed
 from schemaless.jobs.archive import ArchiveWriter, archive_dictionary, archived
 from schemaless.jobs.job import Failure, Job
 from schemaless.jobs.ledger import INTERRUPTED, Ledger
@@ -325,8 +327,39 @@ class _Change:
     keep_reason: str | None
 
 
+@dataclass(slots=True)
+class _Sent:
+    """A block that was read, and whose new bodies are on their way to the server.
+
+    Attributes:
+        last_id: the added_id of its last cell.
+        rows: how many cells it has.
+        found: how many of them were to be re-encoded.
+        left: those that were left as they are, so far.
+        done: gives what became of each UPDATE.
+    """
+
+    last_id: int
+    rows: int
+    found: int
+    left: list[tuple[StoredCell, str, str]]
+    done: Future[list[_Updated]]
+
+
+class _Updated(NamedTuple):
+    """An UPDATE that was sent: what for, how many rows it matched, and whether it had to be sent again."""
+
+    part: list[_Change]
+    affected: int
+    resent: bool
+
+
 class _ShardWork:
-    """One shard in the hands of one runner."""
+    """One shard in the hands of one runner.
+
+    While the server replaces a block, the next one is read and re-encoded here: two blocks are in memory at most. Where
+    the job yields to applications, one thing is done after the other.
+    """
 
     def __init__(self, store: Datastore, shard_run: ShardRun) -> None:
         self._store = store
@@ -346,7 +379,11 @@ class _ShardWork:
             self._tally.interruptions += 1
         self._rows = _FIRST_ROWS
         self._statement_s = 0.0
-        self._updates = 0
+        self._update_s = 0.0
+        self._read_to = self._state.checkpoint
+        self._found = 0
+        self._sent: _Sent | None = None
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
         self._unverified: dict[int, bytes] = {}
         full_images = self._spec.full_row_images
         self._log_settings = store.shards.run(
@@ -360,6 +397,12 @@ class _ShardWork:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        try:
+            # What ended the block is what the caller has to hear.
+            with suppress(SchemalessError):
+                self._settle()
+        finally:
+            self._sender.shutdown()
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
         if self._unverified:
@@ -375,6 +418,7 @@ class _ShardWork:
             try:
                 self._one_pass()
             except Stopped:
+                self._settle()
                 self._verify()
                 raise
             done = self._tally.found == self._tally.total().left.total()
@@ -398,32 +442,37 @@ class _ShardWork:
         self._tally.begin_pass()
 
     def _one_pass(self) -> None:
+        self._read_to = self._state.checkpoint
         while True:
             self._run.gate()
             began_s = time.monotonic()
             sql = statements.select_block(
-                self._database, self._state.checkpoint, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted
+                self._database, self._read_to, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted
             )
             rows = self._store.shards.rows(self._shard, sql)
             worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
+                self._settle()
                 break
-            cells = [row[:6] for row in rows if row[6] and row[4] is not None]
-            size = sum(len(cell[4]) for cell in cells)
+            cells = [self._store.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
+            size = sum(len(cell.body) for cell in cells)
             self._run.spend(size)
-            began_s, updates = time.monotonic(), self._updates
-            self._replace([self._store.stored_cell(cell, self._shard) for cell in cells])
-            for added_id in [row[0] for row in rows if row[6] and row[4] is None]:
-                # Longer than its share of a block's memory: by itself.
-                alone = list(self._store.read_stored(self._shard, statements.select_by_id(self._database, [added_id])))
-                self._run.spend(sum(len(cell.body) for cell in alone))
-                self._replace(alone)
-            if self._updates == updates:
-                self._store.shards.run(self._shard, note_read)
-            self._count_left()
-            self._state.checkpoint = int(rows[-1][0])
-            self._state.top_id = max(self._state.top_id, self._state.checkpoint)
-            self._tally.rows += len(rows)
+            began_s = time.monotonic()
+            longer = [(int(row[0]), int(row[6])) for row in rows if row[4] is None and row[6] is not None]
+            for ids, fit in _groups(longer, _MOST_BLOCK_BYTES - size):
+                # Longer than their share of a block's memory; together they may fit into it all the same.
+                if not fit:
+                    self._settle()
+                more = list(self._store.read_stored(self._shard, statements.select_by_id(self._database, ids)))
+                self._run.spend(sum(len(cell.body) for cell in more))
+                if fit:
+                    cells += more
+                else:
+                    self._replace_now(more)
+            self._replace(cells, rows)
+            self._read_to = int(rows[-1][0])
+            if self._run.yields:
+                self._settle()
             self._resize(len(rows), size)
             if self._run.due():
                 self._save()
@@ -432,7 +481,7 @@ class _ShardWork:
     def _resize(self, rows: int, size: int) -> None:
         """Choose the next block's rows so that its slower statement takes what it should."""
         wanted_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
-        factor = min(2.0, max(0.5, wanted_s / max(self._statement_s, 1e-6)))
+        factor = min(2.0, max(0.5, wanted_s / max(self._statement_s, self._update_s, 1e-6)))
         most = min(_MOST_ROWS, max(1, _MOST_BYTES * rows // max(size, 1)))
         self._rows = max(1, min(most, int(rows * factor)))
 
@@ -441,19 +490,59 @@ class _ShardWork:
         self._tally.store(self._state)
         self._run.checkpoint()
 
-    def _replace(self, cells: list[StoredCell]) -> None:
-        """Re-encode and replace cells; those that changed meanwhile are read and tried again."""
-        self._tally.found += len(cells)
-        pending = cells
-        for _ in range(_ROUNDS):
-            changes = self._recoded(pending)
-            pending = []
-            for sql, part in self._statements(changes):
-                self._archive(part)
-                pending += self._replace_part(sql, part)
+    def _replace(self, cells: list[StoredCell], rows: Sequence[Sequence[Any]]) -> None:
+        """Re-encode a block's cells, and send them off once the block before is through."""
+        self._found += len(cells)
+        parts = list(self._statements(self._recoded(cells)))
+        found, left = self._found, self._left
+        self._found, self._left = 0, []
+        self._settle()
+        self._sent = _Sent(int(rows[-1][0]), len(rows), found, left, self._sender.submit(self._send, parts))
+
+    def _settle(self) -> None:
+        """Wait for the block that was sent off, and count what became of it: from here on it is done.
+
+        Raises:
+            SchemalessError: what its statements raised; the block is not done, and is to be read again.
+        """
+        sent, self._sent = self._sent, None
+        if sent is None:
+            return
+        self._found, self._left = sent.found, sent.left
+        self._judge(sent.done.result())
+        self._tally.found += self._found
+        self._found = 0
+        self._count_left()
+        self._state.checkpoint = sent.last_id
+        self._state.top_id = max(self._state.top_id, self._state.checkpoint)
+        self._tally.rows += sent.rows
+
+    def _replace_now(self, cells: list[StoredCell]) -> None:
+        """Re-encode and replace cells of the block that is being read."""
+        self._found += len(cells)
+        self._judge(self._send(list(self._statements(self._recoded(cells)))))
+
+    def _send(self, parts: Sequence[tuple[bytes, list[_Change]]]) -> list[_Updated]:
+        """Send UPDATEs, each when its originals are in the archive; runs in the sender's thread, too."""
+        updated = []
+        for sql, part in parts:
+            self._archive(part)
+            began_s = time.monotonic()
+            affected, resent = self._update(sql)
+            self._update_s = time.monotonic() - began_s
+            updated.append(_Updated(part, affected, resent))
+        if not parts:
+            self._store.shards.run(self._shard, note_read)
+        return updated
+
+    def _judge(self, updated: list[_Updated]) -> None:
+        """Count what became of cells; those that changed meanwhile are tried again."""
+        for _ in range(_ROUNDS - 1):
+            pending = [cell for each in updated for cell in self._unreplaced(each)]
             if not pending:
                 return
-        for cell in pending:
+            updated = self._send(list(self._statements(self._recoded(pending))))
+        for cell in [cell for each in updated for cell in self._unreplaced(each)]:
             self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
 
     def _recoded(self, cells: list[StoredCell]) -> list[_Change]:
@@ -465,16 +554,14 @@ class _ShardWork:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
                 if recoded.unchanged:
-                    self._tally.found -= 1
+                    self._found -= 1
                 else:
                     changes.append(_Change(cell, recoded.body, recoded.keep_reason))
         return changes
 
-    def _replace_part(self, sql: bytes, part: list[_Change]) -> list[StoredCell]:
-        """Send one UPDATE; return the cells that are still to be done."""
-        began_s = time.monotonic()
-        affected, resent = self._update(sql)
-        self._statement_s = max(self._statement_s, time.monotonic() - began_s)
+    def _unreplaced(self, updated: _Updated) -> list[StoredCell]:
+        """Count what an UPDATE has done, and return the cells that are still to be done."""
+        part, affected, resent = updated
         now = None if affected == len(part) else self._read_again(part)
         pending = []
         for change in part:
@@ -505,7 +592,6 @@ class _ShardWork:
     def _update(self, sql: bytes) -> tuple[int, bool]:
         """Send an UPDATE; return how many rows it matched, and whether it had to be sent again after a lost reply."""
         attempts = 0
-        self._updates += 1
 
         def operation(connection: Connection) -> int:
             nonlocal attempts
@@ -608,6 +694,26 @@ class _ShardWork:
                 Failure(self._shard, cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, reason, message)
             )
         self._left = []
+
+
+def _groups(longer: Iterable[tuple[int, int]], room: int) -> Iterator[tuple[list[int], bool]]:
+    """Cut ids with their bodies' lengths into what fits into a block's memory together.
+
+    Yields:
+        Ids, and whether they fit into the room that is left in this block; the first group may, the others take a
+        block's memory each.
+    """
+    ids: list[int] = []
+    fit, left = True, room
+    for added_id, length in longer:
+        if length > left:
+            if ids:
+                yield ids, fit
+            ids, fit, left = [], False, _MOST_BLOCK_BYTES
+        ids.append(added_id)
+        left -= length
+    if ids:
+        yield ids, fit
 
 
 def _is_done(body: bytes, codec: Codec, dictionaries: Dictionaries) -> bool:

@@ -24,7 +24,9 @@ from schemaless.jobs.throttle import Look, Thresholds
 _log = logging.getLogger("schemaless")
 
 _BEAT_S: Final = 0.5
-_FIRST_BEAT_S: Final = 0.05
+_FIRST_BEAT_S: Final = 0.005
+"""Until somebody has looked at the servers, each beat is twice as long as the one before."""
+
 _CHECKPOINT_S: Final = 1.0
 _STALE_S: Final = 10.0
 """A look at the servers that is older says nothing any more."""
@@ -216,6 +218,7 @@ class ShardRun:
     # The thread
 
     def _beat(self) -> None:
+        first_s = _FIRST_BEAT_S
         while True:
             try:
                 self._renew()
@@ -233,10 +236,11 @@ class ShardRun:
                     self._changed.notify_all()
                 return
             signal = self._signal
-            # At the beginning others may be about to look, too.
+            # At the beginning somebody else may be about to look.
             unseen = self._make_watch is not None and (signal is None or signal.looked_ago_s is None)
-            if self._ending.wait(_FIRST_BEAT_S if unseen else _BEAT_S):
+            if self._ending.wait(first_s if unseen else _BEAT_S):
                 return
+            first_s = min(2 * first_s, _BEAT_S)
 
     def _renew(self) -> None:
         signal = self.ledger.renew(self.job.job_id, self.state, self.cluster)

@@ -282,7 +282,7 @@ class ClusterWatch:
 
     def _calls_per_s(self, load: ServerLoad, reads: int, runners: int) -> float | None:
         """Return how often applications have called the primary in the last looks; None at first."""
-        if self._has_catalog is None and self._catalog is not None:
+        if self._has_catalog is None and self._catalog is not None and self._calls:
             self._has_catalog = is_same_server(self._catalog, self._primary.pool)
         if self._has_catalog:
             self._own_calls += max(0, reads - self._reads) * runners

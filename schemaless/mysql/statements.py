@@ -278,11 +278,11 @@ def select_block(database: str, after: int, rows: int, max_body_bytes: int, want
     """Select the next ``rows`` rows, with a body only where it is ``wanted``, and no longer than this.
 
     Returns:
-        A statement whose rows are whole cells, with whether the body is wanted behind.
+        A statement whose rows are whole cells, with the body's length behind, NULL where it is not wanted.
     """
     return (
-        b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, (%b) FROM %b "
-        b"WHERE added_id>%d ORDER BY added_id LIMIT %d"
+        b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, "
+        b"IF(%b,LENGTH(body),NULL) FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d"
         % (wanted, max_body_bytes, _CREATED_AT, wanted, _by_id(database), after, rows)
     )
 

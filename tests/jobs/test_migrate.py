@@ -10,8 +10,10 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
+from schemaless.errors import VerificationFailed
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
+from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec
 from schemaless.mysql import statements
 
@@ -260,11 +262,11 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
     original = migrate._ShardWork._replace
     blocks: list[int] = []
 
-    def breaks(work, cells) -> None:
+    def breaks(work, cells, rows) -> None:
         if len(blocks) == 7:
             raise KeyboardInterrupt
         blocks.append(len(cells))
-        original(work, cells)
+        original(work, cells, rows)
 
     monkeypatch.setattr(migrate._ShardWork, "_replace", breaks)
     with pytest.raises(KeyboardInterrupt):
@@ -275,6 +277,66 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
     assert (report.job_id, report.total().cells, report.interruptions) == (1, 300, 0)
     for row, column, ref_key, document in legacy:
         assert fresh_store.get_cell(row, column, ref_key).body == document
+
+
+def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
+    """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
+    monkeypatch.setattr(migrate, "_FIRST_ROWS", 10)
+    monkeypatch.setattr(migrate, "_MOST_ROWS", 10)
+    original = migrate._ShardWork._update
+    calls: list[int] = []
+
+    def fails(work, sql):
+        calls.append(work._shard)
+        if len(calls) == 3:
+            raise VerificationFailed("third")
+        return original(work, sql)
+
+    monkeypatch.setattr(migrate._ShardWork, "_update", fails)
+    with pytest.raises(VerificationFailed, match="third"):
+        migrate.run(migrate_store)
+    states = {state.shard: state for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
+    state = states[calls[2]]
+    left = [cell.added_id for cell in fresh_store.scan_shard(calls[2], legacy_only=True)]
+    ids = [cell.added_id for cell in fresh_store.scan_shard(calls[2])]
+
+    assert state.checkpoint == ids[19] == min(left) - 1
+    assert state.cells == 20
+
+
+@pytest.mark.parametrize(
+    ("lengths", "room", "groups"),
+    [
+        ([], 10, []),
+        ([4, 6], 10, [([0, 1], True)]),
+        ([4, 7], 10, [([0], True), ([1], False)]),
+        ([11, 4], 10, [([0, 1], False)]),
+        ([80, 30, 70], 10, [([0], False), ([1, 2], False)]),
+    ],
+)
+def test_long_bodies_are_grouped_by_what_fits(monkeypatch, lengths, room, groups):
+    """The first group may share the block's memory; every other has as much as one block."""
+    monkeypatch.setattr(migrate, "_MOST_BLOCK_BYTES", 100)
+    assert list(migrate._groups(enumerate(lengths), room)) == groups
+
+
+def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store, monkeypatch):
+    """Some share the block with the others, some have one of their own; some wait for the next."""
+    monkeypatch.setattr(migrate, "_MOST_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(migrate, "_FIRST_ROWS", 20)
+    sizes = [10, 6_000, 30_000, 90_000, 50_000, 20, 60_000, 10] * 4
+    rows = [new_row() for _ in sizes]
+    fresh_store.put_stored_cells(
+        [
+            NewStoredCell(row, "A", 1, json.dumps({"n": number, "x": "a" * size}).encode())
+            for number, (row, size) in enumerate(zip(rows, sizes, strict=True))
+        ]
+    )
+    report = migrate.run(migrate_store)
+
+    assert report.total().cells == len(sizes)
+    for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        assert fresh_store.get_cell(row, "A", 1).body == {"n": number, "x": "a" * size}
 
 
 def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_store):
