@@ -38,7 +38,16 @@ WRITES: Final[dict[str, Callable[[Datastore], object]]] = {
     "append_cell": lambda store: store.append_cell(uuid.uuid4(), "STATUS", {"new": True}),
 }
 
-WITHOUT_A_SERVER: Final = {"catalog", "close", "name", "shard_count", "shard_of", "stored_cell"}
+WITHOUT_A_SERVER: Final = {
+    "catalog",
+    "close",
+    "codec_for",  # asks the catalog once a minute, and does without where it is silent
+    "decode",
+    "name",
+    "shard_count",
+    "shard_of",
+    "stored_cell",
+}
 
 
 def error_of(call: Callable[[], object]) -> SchemalessError | None:
