@@ -336,14 +336,16 @@ class _Sent:
         rows: how many cells it has.
         found: how many of them were to be re-encoded.
         left: those that were left as they are, so far.
-        done: gives what became of each UPDATE.
+        updated: what became of each UPDATE that is through.
+        done: ends when all are, or one failed.
     """
 
     last_id: int
     rows: int
     found: int
     left: list[tuple[StoredCell, str, str]]
-    done: Future[list[_Updated]]
+    updated: list[_Updated]
+    done: Future[None]
 
 
 class _Updated(NamedTuple):
@@ -497,7 +499,9 @@ class _ShardWork:
         found, left = self._found, self._left
         self._found, self._left = 0, []
         self._settle()
-        self._sent = _Sent(int(rows[-1][0]), len(rows), found, left, self._sender.submit(self._send, parts))
+        updated: list[_Updated] = []
+        done = self._sender.submit(self._send, parts, updated)
+        self._sent = _Sent(int(rows[-1][0]), len(rows), found, left, updated, done)
 
     def _settle(self) -> None:
         """Wait for the block that was sent off, and count what became of it: from here on it is done.
@@ -509,7 +513,15 @@ class _ShardWork:
         if sent is None:
             return
         self._found, self._left = sent.found, sent.left
-        self._judge(sent.done.result())
+        try:
+            sent.done.result()
+        except BaseException:
+            # What its other statements replaced is found done by whoever reads the block again, so it counts here.
+            with suppress(SchemalessError):
+                for each in sent.updated:
+                    self._unreplaced(each)
+            raise
+        self._judge(sent.updated)
         self._tally.found += self._found
         self._found = 0
         self._count_left()
@@ -520,11 +532,12 @@ class _ShardWork:
     def _replace_now(self, cells: list[StoredCell]) -> None:
         """Re-encode and replace cells of the block that is being read."""
         self._found += len(cells)
-        self._judge(self._send(list(self._statements(self._recoded(cells)))))
+        updated: list[_Updated] = []
+        self._send(list(self._statements(self._recoded(cells))), updated)
+        self._judge(updated)
 
-    def _send(self, parts: Sequence[tuple[bytes, list[_Change]]]) -> list[_Updated]:
+    def _send(self, parts: Sequence[tuple[bytes, list[_Change]]], updated: list[_Updated]) -> None:
         """Send UPDATEs, each when its originals are in the archive; runs in the sender's thread, too."""
-        updated = []
         for sql, part in parts:
             self._archive(part)
             began_s = time.monotonic()
@@ -533,7 +546,6 @@ class _ShardWork:
             updated.append(_Updated(part, affected, resent))
         if not parts:
             self._store.shards.run(self._shard, note_read)
-        return updated
 
     def _judge(self, updated: list[_Updated]) -> None:
         """Count what became of cells; those that changed meanwhile are tried again."""
@@ -541,7 +553,8 @@ class _ShardWork:
             pending = [cell for each in updated for cell in self._unreplaced(each)]
             if not pending:
                 return
-            updated = self._send(list(self._statements(self._recoded(pending))))
+            updated = []
+            self._send(list(self._statements(self._recoded(pending))), updated)
         for cell in [cell for each in updated for cell in self._unreplaced(each)]:
             self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
 

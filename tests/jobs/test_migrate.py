@@ -304,6 +304,28 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
     assert state.cells == 20
 
 
+def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
+    """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
+    monkeypatch.setattr(migrate, "_packet_limit", lambda connection: 3_000)
+    original = migrate._ShardWork._update
+    calls: list[int] = []
+
+    def fails(work, sql):
+        calls.append(work._shard)
+        if len(calls) == 2:
+            raise VerificationFailed("second")
+        return original(work, sql)
+
+    monkeypatch.setattr(migrate._ShardWork, "_update", fails)
+    with pytest.raises(VerificationFailed, match="second"):
+        migrate.run(migrate_store)
+    monkeypatch.setattr(migrate._ShardWork, "_update", original)
+    report = migrate.run(migrate_store)
+
+    assert calls[0] == calls[1]
+    assert (report.job_id, report.total().cells) == (1, 300)
+
+
 @pytest.mark.parametrize(
     ("lengths", "room", "groups"),
     [
