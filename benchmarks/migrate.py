@@ -15,14 +15,17 @@ The server does not wait for the disk unless ``--durable`` says so: what is meas
 
 The limit: what the cores could do if none ever waited, from the CPU time that each stage takes by itself, with this
 library's own functions: read, parse, encode, verify, write, and the server's own CPU time for the same statements. It
-is measured in each round, beside the two sides.
+is measured before and after each run of the migration, with all cores at each stage, since these machines are not
+equally fast all the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
+import multiprocessing
 import os
 import statistics
 import sys
@@ -30,6 +33,8 @@ import tempfile
 import time
 import uuid
 import zlib
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection as MultiprocessingConnection
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +47,6 @@ from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
-from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, MSGPACK
 from schemaless.jobs import migrate
 from schemaless.local.description import LocalServer
@@ -86,29 +90,26 @@ def main() -> int:
 
 def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> None:
     """Run both sides in turns, then the stages."""
-    texts = [
-        (uuid.uuid5(logbook.row_key, str(copy)), COLUMN, logbook.ref_key, text)
-        for logbook in logbook_documents(limit=asked.documents)
-        for text in [logbook.json_text()]
-        for copy in range(asked.copies)
-    ]
-    size = sum(len(each[3]) for each in texts)
+    count = size = 0
     sides = {}
     for name in ("plain", "ours"):
         schemaless.create(name, asked.shards, [server.url])
-        store = schemaless.connect(database_url(server.url, name))
-        for start in range(0, len(texts), 500):
-            store.put_stored_cells(
-                [schemaless.NewStoredCell(*each) for each in texts[start : start + 500]], trusted=True
-            )
+        sides[name] = store = schemaless.connect(database_url(server.url, name))
+        cells = [schemaless.NewStoredCell(*each) for each in texts(asked)]
+        count, size = len(cells), sum(len(cell.body) for cell in cells)
+        for start in range(0, len(cells), 500):
+            store.put_stored_cells(cells[start : start + 500], trusted=True)
+        # As in the command, the process that forks the workers has nothing of all this in its memory.
+        del cells
         keep_originals(store)
-        sides[name] = store
-    print(f"{len(texts):,} documents, {size:,} bytes")
-    rates: dict[str, list[float]] = {"plain": [], "ours": []}
-    stages = Stages(server, sides["plain"], texts)
+    print(f"{count:,} documents, {size:,} bytes")
+    rates: dict[str, list[float]] = {"plain": [], "ours": [], "limit": []}
+    stages = Stages(server, sides["plain"])
     for number in range(asked.rounds):
         for name in ("plain", "ours") if number % 2 else ("ours", "plain"):
             store = sides[name]
+            if name == "ours":
+                stages.measure()
             put_back(store)
             settle(server)
             began = time.perf_counter()
@@ -118,18 +119,19 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
                 archive = str(folder / f"archive-{number}") if asked.archive else None
                 spec = migrate.MigrateSpec(archive=archive)
                 report = migrate.run(store, spec, count=asked.workers)
-                assert report.total().cells == len(texts), report.total()
+                assert report.total().cells == count, report.total()
             taken = time.perf_counter() - began
             rates[name].append(size / taken / 1e6)
-        stages.measure()
-        rates.setdefault("limit", []).append(stages.limit(size))
+            if name == "ours":
+                stages.measure()
+                rates["limit"].append(stages.limit(size))
         print(
             f"  round {number + 1}: " + ", ".join(f"{name} {each[-1]:.1f}" for name, each in rates.items()), flush=True
         )
-    compare(sides["ours"], texts)
+    compare(sides["ours"], texts(asked))
     medians = {name: statistics.median(seconds) for name, seconds in stages.found.items()}
     total_s = sum(medians.values())
-    print(f"\nCPU time of each stage by itself, in ms a MB of legacy text ({os.cpu_count()} cores)")
+    print(f"\nCPU time of each stage by itself, all {os.cpu_count()} cores at it, in ms a MB of legacy text")
     for name, seconds in medians.items():
         print(f"  {name:28} {seconds / size * 1e9:7.2f}   {seconds / total_s:5.1%}")
     print("\nMB/s: " + ", ".join(f"{name} {statistics.median(each):.1f}" for name, each in rates.items()))
@@ -137,6 +139,14 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         ratios = [ours / other for ours, other in zip(rates["ours"], rates[side], strict=True)]
         low, mid, high = statistics.quantiles(ratios, n=4)
         print(f"migration / {noun}: {mid:.2f} (quartiles {low:.2f} to {high:.2f})")
+
+
+def texts(asked: argparse.Namespace) -> Iterator[tuple[uuid.UUID, str, int, bytes]]:
+    """Yield the legacy cells: each logbook's text, under as many row_keys as asked."""
+    for logbook in logbook_documents(limit=asked.documents):
+        text = logbook.json_text()
+        for copy in range(asked.copies):
+            yield uuid.uuid5(logbook.row_key, str(copy)), COLUMN, logbook.ref_key, text
 
 
 def database_url(url: str, name: str) -> str:
@@ -174,9 +184,9 @@ def settle(server: LocalServer) -> None:
             return
 
 
-def compare(store: schemaless.Datastore, texts: list[Any]) -> None:
+def compare(store: schemaless.Datastore, cells: Iterable[tuple[uuid.UUID, str, int, bytes]]) -> None:
     """Check that every document is what it was."""
-    for row_key, column, ref_key, text in texts:
+    for row_key, column, ref_key, text in cells:
         found = store.get_cell(row_key, column, ref_key)
         assert found is not None
         assert found.body == json.loads(text)
@@ -213,46 +223,94 @@ def plain_loop(server: LocalServer, store: schemaless.Datastore) -> None:
 
 
 class Stages:
-    """What each stage takes by itself, measured in every round: these machines are not equally fast all the time.
+    """What each stage takes by itself.
+
+    One process for each core does a share of the shards, all at once: a core does less in a second while the others
+    work, too, and a migration has them all.
 
     Attributes:
-        found: the CPU seconds of each stage for all documents, round by round.
+        found: the CPU seconds of each stage for all documents, time by time.
     """
 
-    def __init__(self, server: LocalServer, store: schemaless.Datastore, texts: list[Any]) -> None:
+    def __init__(self, server: LocalServer, store: schemaless.Datastore) -> None:
         self._server = server
         self._store = store
-        self._bodies = [each[3] for each in texts]
-        self._parsed = [quick[0] for body in self._bodies if (quick := read_quickly(body, 512, ENGINE)) is not None]
-        assert len(self._parsed) == len(self._bodies)
-        packed = [ENGINE.msgpack.dumps_model(document) for document in self._parsed]
-        self._sealed = [seal(MSGPACK.id, each, DEFAULT, ENGINE) for each in packed]
+        self._pipes: list[MultiprocessingConnection] = []
+        self._cores = os.cpu_count() or 1
+        context = multiprocessing.get_context("fork")
+        for number in range(self._cores):
+            here, there = context.Pipe()
+            shards = range(number, store.shard_count, self._cores)
+            context.Process(target=serve_stages, args=(there, store.url, shards), daemon=True).start()
+            self._pipes.append(here)
+        for pipe in self._pipes:
+            pipe.recv()
         self.found: dict[str, list[float]] = {}
 
     def measure(self) -> None:
         """Do every stage once."""
         put_back(self._store)
         settle(self._server)
-        server_s, own_s = cpu_of(self._server.pid), time.process_time()
-        self._read()
-        self._note("read, client", time.process_time() - own_s)
-        self._note("read, server", cpu_of(self._server.pid) - server_s)
-        for name, stage in (("parse", self._parse), ("encode", self._encode), ("verify", self._verify)):
-            own_s = time.process_time()
-            stage()
-            self._note(name, time.process_time() - own_s)
-        self._write()
-
-    def limit(self, size: int) -> float:
-        """Return what all cores could do by the last round, if none ever waited, in MB/s of so many bytes."""
-        return (os.cpu_count() or 1) * size / sum(each[-1] for each in self.found.values()) / 1e6
+        for stage in ("read", "parse", "encode", "verify", "write"):
+            server_s = cpu_of(self._server.pid)
+            for pipe in self._pipes:
+                pipe.send(stage)
+            own_s = sum(pipe.recv() for pipe in self._pipes)
+            if stage == "write":
+                # What it purges of the old bodies afterwards is a part of replacing them.
+                settle(self._server)
+            if stage in ("read", "write"):
+                self._note(f"{stage}, client", own_s)
+                self._note(f"{stage}, server", cpu_of(self._server.pid) - server_s)
+            else:
+                self._note(stage, own_s)
 
     def _note(self, name: str, seconds: float) -> None:
         self.found.setdefault(name, []).append(seconds)
 
-    def _read(self) -> None:
+    def limit(self, size: int) -> float:
+        """Return what all cores could do, if none ever waited, in MB/s of so many bytes, by the last two times."""
+        taken_s = statistics.fmean(sum(each[time_ago] for each in self.found.values()) for time_ago in (-1, -2))
+        return self._cores * size / taken_s / 1e6
+
+
+def serve_stages(pipe: MultiprocessingConnection, url: str, shards: range) -> None:
+    """Do the stages that come through a pipe, for these shards, and answer with the CPU seconds that each took."""
+    gc.freeze()
+    store = schemaless.connect(url)
+    share = Share(store, shards)
+    pipe.send(None)
+    while True:
+        try:
+            stage = getattr(share, pipe.recv())
+        except EOFError:
+            return
+        began_s = time.process_time()
+        stage()
+        pipe.send(time.process_time() - began_s)
+
+
+class Share:
+    """One process's share of the work, stage by stage."""
+
+    def __init__(self, store: schemaless.Datastore, shards: range) -> None:
+        self._store = store
+        self._shards = shards
+        self._changes: dict[int, list[tuple[int, bytes, bytes]]] = {}
+        self._parsed: list[Any] = []
+        for shard in shards:
+            self._changes[shard] = []
+            for cell in store.scan_shard(shard, legacy_only=True):
+                quick = read_quickly(cell.body, 512, ENGINE)
+                assert quick is not None
+                sealed = seal(MSGPACK.id, ENGINE.msgpack.dumps_model(quick[0]), DEFAULT, ENGINE)
+                self._parsed.append(quick[0])
+                self._changes[shard].append((cell.added_id, cell.body, sealed))
+
+    def read(self) -> None:
+        """Read blocks as a migration does."""
         wanted = statements.wanted_bodies(DEFAULT.format_byte, (), ())
-        for shard in range(self._store.shard_count):
+        for shard in self._shards:
             after = 0
             while rows := self._store.shards.rows(
                 shard, statements.select_block(self._store.shards.database(shard), after, 128, 1 << 20, wanted)
@@ -261,36 +319,31 @@ class Stages:
                     self._store.stored_cell(row[:6], shard)
                 after = int(rows[-1][0])
 
-    def _parse(self) -> None:
-        for body in self._bodies:
-            read_quickly(body, 512, ENGINE)
+    def parse(self) -> None:
+        """Parse legacy texts."""
+        for changes in self._changes.values():
+            for _, body, _ in changes:
+                read_quickly(body, 512, ENGINE)
 
-    def _encode(self) -> None:
+    def encode(self) -> None:
+        """Encode and compress what was parsed."""
         for document in self._parsed:
             seal(MSGPACK.id, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
 
-    def _verify(self) -> None:
+    def verify(self) -> None:
+        """Decode new bodies, and write them as text to compare."""
         assert ENGINE.json.gate is not None
-        for new in self._sealed:
-            _, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
-            ENGINE.json.gate.text(ENGINE.msgpack.loads(payload))
+        for changes in self._changes.values():
+            for _, _, new in changes:
+                _, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
+                ENGINE.json.gate.text(ENGINE.msgpack.loads(payload))
 
-    def _write(self) -> None:
-        client_s = server_s = 0.0
-        for shard in range(self._store.shard_count):
-            cells = list(self._store.scan_shard(shard, legacy_only=True))
-            part = [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells]
-            own_s, before_s = time.process_time(), cpu_of(self._server.pid)
-            for start in range(0, len(part), 100):
-                sql = statements.update_bodies(self._store.shards.database(shard), part[start : start + 100])
+    def write(self) -> None:
+        """Replace bodies by the statements that a migration sends."""
+        for shard, changes in self._changes.items():
+            for start in range(0, len(changes), 100):
+                sql = statements.update_bodies(self._store.shards.database(shard), changes[start : start + 100])
                 self._store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
-            client_s += time.process_time() - own_s
-            server_s += cpu_of(self._server.pid) - before_s
-        # What it purges of the old bodies afterwards is a part of replacing them.
-        before_s = cpu_of(self._server.pid)
-        settle(self._server)
-        self._note("write, client", client_s)
-        self._note("write, server", server_s + cpu_of(self._server.pid) - before_s)
 
 
 def replace_bodies(connection: Connection, sql: bytes) -> None:

@@ -40,6 +40,7 @@ INTERRUPTED: Final = "interrupted"
 
 _RUNNER: Final = re.compile(r".*?@(?P<host>.+) pid (?P<driver>\d+) of (?P<space>\d+) [0-9a-f]+(/(?P<worker>\d+)\.\d+)?")
 _TURN_WAIT_S: Final = 10
+_MEASURED_AT_ONCE: Final = 500
 _NOW: Final = b"UTC_TIMESTAMP(6)"
 _LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL %d SECOND" % LEASE_S
 _WATCH_LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL 5 SECOND"
@@ -398,9 +399,27 @@ class Ledger:
             b"AND runner LIKE %b" % (self._db, job_id, text(_like(runner_prefix) + "%"))
         )
 
-    def measure_shard(self, job_id: int, shard: int, measures: Mapping[str, Any]) -> None:
-        """Add to what was measured of a shard; same names are replaced."""
-        self._merge(b"job_shard", b"job_id=%d AND shard=%d" % (job_id, shard), measures)
+    def measure_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add to what was measured of shards, by their numbers; same names are replaced."""
+        numbers = sorted(measures)
+
+        def operation(connection: Connection, part: Sequence[int]) -> None:
+            where = b"job_id=%d AND shard IN (%b)" % (job_id, b",".join(b"%d" % shard for shard in part))
+            with connection.transaction():
+                rows = connection.rows(
+                    b"SELECT shard, measures FROM %b.job_shard WHERE %b FOR UPDATE" % (self._db, where)
+                )
+                merged = [(int(shard), {**_loaded(before), **measures[int(shard)]}) for shard, before in rows]
+                if merged:
+                    cases = b" ".join(b"WHEN %d THEN %b" % (shard, _json(each)) for shard, each in merged)
+                    connection.execute(
+                        b"UPDATE %b.job_shard SET measures=CASE shard %b ELSE measures END WHERE %b"
+                        % (self._db, cases, where)
+                    )
+
+        for start in range(0, len(numbers), _MEASURED_AT_ONCE):
+            part = numbers[start : start + _MEASURED_AT_ONCE]
+            self._pool.run(lambda connection, part=part: operation(connection, part))  # type: ignore[misc]
 
     def _guarded(self, job_id: int, state: ShardState, assignments: bytes) -> None:
         found = self._execute(

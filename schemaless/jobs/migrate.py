@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -32,7 +33,7 @@ from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.jobs.space import note_sizes
 from schemaless.jobs.tally import MigrateReport, ShardTally
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
-from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
+from schemaless.jobs.workers import GIVE_UP_S, Driver, opening_of, workers
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point, log_settings
 from schemaless.mysql.load import note_read
@@ -207,16 +208,22 @@ def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tup
 
 def versions(store: Datastore) -> dict[str, Any]:
     """Return the versions of everything that makes stored bytes, and of the servers."""
-    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION}
+    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
+    found["servers"] = {
+        cluster.name: store.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
+        for cluster in store.topology.clusters
+    }
+    return found
+
+
+@cache
+def _installed() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
     for name in ("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = None
-    found["servers"] = {
-        cluster.name: store.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
-        for cluster in store.topology.clusters
-    }
     return found
 
 
@@ -261,21 +268,20 @@ def run(
     elif not job.unfinished:
         raise JobConflict(f"job {job.job_id} is {job.state}; run 'schemaless migrate run --execute' for a new one")
     on_job(job, new)
-    if new:
-        _measure_log(store, job, "before")
-        note_sizes(store, job, "before")
-    driver = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn)
     with workers(count, dask) as hands:
-        ended = driver.run(hands)
-    _measure_log(store, ended, "after")
-    note_sizes(store, ended, "after")
+        hands.prepare(opening_of(store))
+        if new:
+            _measure(store, job, "before")
+        ended = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn).run(hands)
+        hands.let_go()
+        _measure(store, ended, "after")
     if ended.state == "aborted":
         raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
     return report_of(store, ended)
 
 
-def _measure_log(store: Datastore, job: Job, when: str) -> None:
-    """Note how far each cluster's binary log is, where it says so, and at the beginning how it will be written."""
+def _measure(store: Datastore, job: Job, when: str) -> None:
+    """Note how far each cluster's binary log is, and how it will be written, and what the shards' files take."""
     full_images = MigrateSpec.from_json(job.spec).full_row_images
     ledger = Ledger(store.catalog, store.name)
     for state in ledger.clusters(job.job_id):
@@ -286,6 +292,7 @@ def _measure_log(store: Datastore, job: Job, when: str) -> None:
             log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
             measures["binary_log"] = {**asdict(log), "settings": None}
         ledger.measure_cluster(job.job_id, state.cluster, measures)
+    note_sizes(store, job, when)
 
 
 def report_of(store: Datastore, job: Job) -> MigrateReport:
@@ -379,7 +386,7 @@ class _ShardWork:
         self._tally = ShardTally.of(self._state)
         if self._state.message == INTERRUPTED:
             self._tally.interruptions += 1
-        self._rows = _FIRST_ROWS
+        self._rows: int = shard_run.learned.get("rows", _FIRST_ROWS)
         self._statement_s = 0.0
         self._update_s = 0.0
         self._read_to = self._state.checkpoint
@@ -454,8 +461,8 @@ class _ShardWork:
             rows = self._store.shards.rows(self._shard, sql)
             worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
-                self._settle()
                 break
+            at_end = len(rows) < self._rows
             cells = [self._store.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
             size = sum(len(cell.body) for cell in cells)
             self._run.spend(size)
@@ -479,13 +486,20 @@ class _ShardWork:
             if self._run.due():
                 self._save()
             self._run.rest(worked_s + time.monotonic() - began_s)
+            if at_end:
+                break
+        self._settle()
 
     def _resize(self, rows: int, size: int) -> None:
         """Choose the next block's rows so that its slower statement takes what it should."""
+        if 2 * rows < self._rows:
+            # The few at a shard's end say little.
+            return
         wanted_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
-        factor = min(2.0, max(0.5, wanted_s / max(self._statement_s, self._update_s, 1e-6)))
+        could = rows * wanted_s / max(self._statement_s, self._update_s, 1e-6)
         most = min(_MOST_ROWS, max(1, _MOST_BYTES * rows // max(size, 1)))
-        self._rows = max(1, min(most, int(rows * factor)))
+        self._rows = max(1, min(most, 2 * self._rows, max(self._rows // 2, int(could))))
+        self._run.learned["rows"] = self._rows
 
     def _save(self) -> None:
         self._verify()

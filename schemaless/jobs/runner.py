@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.jobs.job import Failure, Job, ShardState, Signal
@@ -73,6 +73,7 @@ class ShardRun:
         cluster: the cluster that it is on.
         watch: gives the watch over the cluster's servers under these thresholds, when it falls to this runner, and
             keeps it for its next shard; None looks at nothing.
+        learned: what this runner has found out on other shards of the job, for the work to use and to add to.
     """
 
     def __init__(
@@ -82,11 +83,13 @@ class ShardRun:
         state: ShardState,
         cluster: str,
         watch: Callable[[Thresholds], Watch] | None = None,
+        learned: dict[str, Any] | None = None,
     ) -> None:
         self.ledger = ledger
         self.job = job
         self.state = state
         self.cluster = cluster
+        self.learned: dict[str, Any] = {} if learned is None else learned
         self._make_watch = watch
         self._watch: Watch | None = None
         self._thresholds = Thresholds.of(job.spec.get("thresholds", {}))
@@ -250,7 +253,7 @@ class ShardRun:
             self._changed.notify_all()
         if self._make_watch is None:
             return
-        if self._spec is not None and signal.spec != self._spec:
+        if signal.spec != self._spec:
             self._take_thresholds(signal.spec)
         self._spec = signal.spec
         if not signal.watches:

@@ -42,9 +42,11 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
     for cluster in ledger.clusters(job.job_id):
         pool = store.shards.pool_for(store.topology.cluster(cluster.cluster).primary)
         names = {store.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
-        for name, size in known_table_sizes(pool, list(names)).items():
-            noted = {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
-            ledger.measure_shard(job.job_id, names[name], {f"size_{when}": noted})
+        noted = {
+            names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
+            for name, size in known_table_sizes(pool, list(names)).items()
+        }
+        ledger.measure_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
         points = [cluster.measures.get(f"binary_log_{each}") for each in ("before", "after")]
         if when == "after" and None not in points:
             start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]

@@ -7,6 +7,7 @@ A runner that dies takes nothing along but the second since its last checkpoint.
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -32,12 +33,15 @@ from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerEr
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger, is_dead_here, runner_name
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
-from schemaless.jobs.throttle import Thresholds
+from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.store.datastore import Datastore, Opening
 
 _log = logging.getLogger("schemaless")
 
 _TURN_S: Final = 0.5
+_LOOK_S: Final = 0.25
+"""Half of what a runner waits between two looks."""
+
 _STOP_S: Final = 30.0
 _MOST_PAUSE_S: Final = 30.0
 _DASK_S: Final = 10.0
@@ -79,7 +83,34 @@ class _Kept:
     store: Datastore | None = None
     opening: Opening | None = None
     ledger: Ledger | None = None
-    watches: dict[tuple[int, str], tuple[Thresholds, Watch]] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
+    learned: dict[int, dict[str, Any]] = field(default_factory=dict)
+    watches: dict[tuple[int, str], tuple[Thresholds, _KeptWatch]] = field(default_factory=dict)
+
+
+class _KeptWatch:
+    """A worker's watch over a cluster, which goes on from one shard to the next.
+
+    A shard begins with a look; where shards are small, that of the shard before is taken.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._look: Look | None = None
+        self._looked_s = -math.inf
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Look, or return what was seen a moment ago; see ``Watch``."""
+        if self._look is None or time.monotonic() - self._looked_s >= _LOOK_S:
+            self._look = None
+            look = self._watch.look(reads, runners)
+            self._look, self._looked_s = replace(look, notes=()), time.monotonic()
+            return look
+        return self._look
+
+    def close(self) -> None:
+        """Let its connections go."""
+        self._watch.close()
 
 
 _kept = threading.local()
@@ -94,7 +125,8 @@ def work_on(
         store, ledger = kept.store, kept.ledger
         assert store is not None
         assert ledger is not None
-        job = ledger.job(job_id)
+        # Of what may change, the claim and signals tell.
+        job = kept.jobs.setdefault(job_id, kept.jobs.get(job_id) or ledger.job(job_id))
         # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
         state = ledger.claim(job_id, shard, runner)
@@ -110,7 +142,7 @@ def work_on(
             if before is not None:
                 before[1].close()
             assert make_watch is not None
-            kept.watches[key] = thresholds, make_watch(store, job, cluster, runner, thresholds)
+            kept.watches[key] = thresholds, _KeptWatch(make_watch(store, job, cluster, runner, thresholds))
             return kept.watches[key][1]
 
         with ShardRun(
@@ -119,6 +151,7 @@ def work_on(
             state,
             cluster,
             watch if make_watch is not None else None,
+            kept.learned.setdefault(job_id, {}),
         ) as run:
             work(store, run)
     except Stopped:
@@ -140,6 +173,12 @@ def _kept_for(opening: Opening) -> _Kept:
         kept = _Kept(store, opening, Ledger(store.catalog, store.name))
         _kept.kept = kept
     return kept
+
+
+def _make_ready(opening: Opening) -> None:
+    """Do what this worker's first call would have to wait for."""
+    store = store_for(opening)
+    store.catalog.run(lambda connection: connection.version)
 
 
 def store_for(opening: Opening) -> Datastore:
@@ -177,10 +216,24 @@ class Workers:
         self._make = make
         self._end = end
         self._executor = make()
+        self._going: threading.Thread | None = None
 
     def submit(self, function: Callable[..., Outcome], *arguments: Any) -> Future[Outcome]:
         """Have a worker call a function."""
         return self._executor.submit(function, *arguments)
+
+    def prepare(self, opening: Opening) -> None:
+        """Have processes start and open the datastore, while the caller does something else."""
+        if isinstance(self._executor, ProcessPoolExecutor):
+            for _ in range(self.size):
+                # Where it cannot be opened, the first shard's call says so.
+                self._executor.submit(_make_ready, opening)
+
+    def let_go(self) -> None:
+        """Have idle processes end, while the caller does something else; ``close`` waits for that."""
+        if isinstance(self._executor, ProcessPoolExecutor):
+            self._going = threading.Thread(target=self._executor.shutdown, name="letting workers go")
+            self._going.start()
 
     def restart(self) -> None:
         """Make new workers where the old ones died."""
@@ -190,6 +243,8 @@ class Workers:
 
     def close(self, *, kill: bool = False) -> None:
         """Let the workers go."""
+        if self._going is not None:
+            self._going.join()
         if kill and isinstance(self._executor, ProcessPoolExecutor):
             for process in list((self._executor._processes or {}).values()):  # noqa: SLF001 - no public way
                 process.kill()
@@ -281,6 +336,11 @@ def _dask(count: int, address: str) -> Workers:
     return Workers(size, lambda: client.get_executor(pure=False, retries=0), end)
 
 
+def opening_of(store: Datastore) -> Opening:
+    """Return how workers open a datastore: with the topology that it was opened with here."""
+    return replace(store.opening, topology=store.topology)
+
+
 class Driver:
     """Hands out the shards of a job to workers until none is left.
 
@@ -304,7 +364,7 @@ class Driver:
         on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
-        self._opening = replace(store.opening, topology=store.topology)
+        self._opening = opening_of(store)
         self._job = job
         self._work = work
         self._make_watch = make_watch
@@ -313,6 +373,10 @@ class Driver:
         self._name = runner_name()
         self._ledger = Ledger(store.catalog, store.name)
         self._calls: dict[Future[Outcome], int] = {}
+        # By cluster: shards to hand out, the next one last, and how many others have in hand, both as of the last look.
+        self._free: dict[str, list[int]] = {}
+        self._held: Counter[str] = Counter()
+        self._looked_s = -math.inf
         self._deaths = 0
         # By cluster; "" is the catalog.
         self._failing_since_s: dict[str, float] = {}
@@ -328,12 +392,15 @@ class Driver:
         try:
             while True:
                 try:
-                    job = self._ledger.job(job_id)
-                    if job.unfinished:
+                    looks = not self._calls or time.monotonic() - self._looked_s >= _TURN_S
+                    if looks:
+                        self._look()
+                    if self._job.unfinished:
                         self._hand_out(hands)
-                    through = not self._calls and self._turn_ended(job)
-                    self._on_turn()
-                    self._works("")
+                    through = not self._calls and self._turn_ended(self._job)
+                    if looks:
+                        self._on_turn()
+                        self._works("")
                 except ServerError as error:
                     self._fails("", error)
                     through = False
@@ -347,29 +414,39 @@ class Driver:
     def _turn_ended(self, job: Job) -> bool:
         return not job.unfinished or (self._ledger.complete(job.job_id))
 
+    def _look(self) -> None:
+        """See where the job is. What others do meanwhile shows when a shard is claimed."""
+        job_id = self._job.job_id
+        self._job = self._ledger.job(job_id)
+        waiting = [state for state in self._ledger.shards(job_id, counters=False) if state.state == "waiting"]
+        calls = set(self._calls.values())
+        for runner in {state.runner for state in waiting if state.held and state.runner is not None}:
+            if not runner.startswith(self._name) and is_dead_here(runner):
+                self._ledger.release_dead(job_id, runner)
+        self._free = {}
+        self._held = Counter()
+        for state in reversed(waiting):
+            cluster = self._store.topology.cluster_of(state.shard).name
+            if state.held and state.shard not in calls:
+                self._held[cluster] += 1
+            elif state.shard not in calls:
+                self._free.setdefault(cluster, []).append(state.shard)
+        self._looked_s = time.monotonic()
+
     def _hand_out(self, hands: Workers) -> None:
         # One more than there are workers each: the next shard is at hand when one is through.
         most = 2 * hands.size
         if len(self._calls) > hands.size:
             return
         topology = self._store.topology
-        waiting = [state for state in self._ledger.shards(self._job.job_id, counters=False) if state.state == "waiting"]
-        calls = set(self._calls.values())
-        load = Counter(topology.cluster_of(state.shard).name for state in waiting if state.held or state.shard in calls)
-        for runner in {state.runner for state in waiting if state.held and state.runner is not None}:
-            if not runner.startswith(self._name) and is_dead_here(runner):
-                self._ledger.release_dead(self._job.job_id, runner)
+        load = self._held + Counter(topology.cluster_of(shard).name for shard in self._calls.values())
         now_s = time.monotonic()
-        free: dict[str, list[int]] = {}
-        for state in reversed(waiting):
-            if not state.held and state.shard not in calls:
-                free.setdefault(topology.cluster_of(state.shard).name, []).append(state.shard)
         while len(self._calls) < most:
-            ready = [name for name, shards in free.items() if shards and self._not_before_s.get(name, 0) <= now_s]
+            ready = [name for name, shards in self._free.items() if shards and self._not_before_s.get(name, 0) <= now_s]
             if not ready:
                 return
             cluster = min(ready, key=lambda name: (load[name], name))
-            shard = free[cluster].pop()
+            shard = self._free[cluster].pop()
             load[cluster] += 1
             call = hands.submit(
                 work_on, self._opening, self._job.job_id, shard, self._name, self._work, self._make_watch

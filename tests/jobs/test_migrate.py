@@ -326,6 +326,27 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
     assert (report.job_id, report.total().cells) == (1, 300)
 
 
+def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy, monkeypatch, migrate_store):
+    """A shard that one block takes costs one read, and the few rows at a shard's end make no block smaller."""
+    monkeypatch.setattr(migrate, "_FIRST_ROWS", 16)
+    original = statements.select_block
+    blocks: dict[str, list[int]] = {}
+
+    def select_block(database, after, rows, *others):
+        blocks.setdefault(database, []).append(rows)
+        return original(database, after, rows, *others)
+
+    monkeypatch.setattr(statements, "select_block", select_block)
+    monkeypatch.setattr(migrate.ShardRun, "yields", False)
+    report = migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000))
+    asked = [rows for each in blocks.values() for rows in each]
+
+    assert report.total().cells == 300
+    assert asked[0] == 16
+    assert asked == sorted(asked)
+    assert [len(each) for each in blocks.values()][-1] == 1
+
+
 @pytest.mark.parametrize(
     ("lengths", "room", "groups"),
     [

@@ -19,6 +19,7 @@ from schemaless.jobs import workers as workers_module
 from schemaless.jobs.check import check, check_with_workers
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.throttle import Look
 from schemaless.jobs.workers import Driver, workers
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
@@ -291,3 +292,92 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
 
     assert ended.state == "done"
     assert (seen, os.getpriority(os.PRIO_PROCESS, 0)) == ({max(10, own)}, own)
+
+
+def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migrate_store, monkeypatch):
+    """However many small shards there are, the catalog is asked where the job is by time, and at the end."""
+    monkeypatch.setattr(workers_module, "_TURN_S", 600.0)
+    original = Ledger.shards
+    asked = []
+
+    def shards(ledger, job_id, **how):
+        asked.append(how)
+        return original(ledger, job_id, **how)
+
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    monkeypatch.setattr(Ledger, "shards", shards)
+    with workers(1) as hands:
+        ended = Driver(migrate_store, job, migrate.work, migrate.make_watch).run(hands)
+
+    assert ended.state == "done"
+    assert bodies(fresh_store) == legacy
+    # At the beginning, and once nothing is left to hand out.
+    assert len(asked) == 2
+
+
+def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legacy, migrate_store):
+    """The same for all shards of a worker and job."""
+    seen = []
+
+    def work(store, shard_run):
+        seen.append(dict(shard_run.learned))
+        shard_run.learned["shards"] = shard_run.learned.get("shards", 0) + 1
+        shard_run.finish()
+
+    for _ in range(2):
+        job, _ = migrate.start(migrate_store, MigrateSpec())
+        with workers(1) as hands:
+            Driver(migrate_store, job, work).run(hands)
+
+    assert seen == [{}, {"shards": 1}, {"shards": 2}, {"shards": 3}] * 2
+
+
+def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, legacy, migrate_store):
+    """A worker keeps a job from shard to shard, but what may change comes with each sign of life."""
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    other = migrate.Thresholds(max_threads_running=77)
+    made = []
+
+    def make_watch(store, job, cluster, runner, thresholds):
+        made.append(thresholds)
+        return migrate.make_watch(store, job, cluster, runner, thresholds)
+
+    def work(store, shard_run):
+        shard_run.gate()
+        ledger.change_thresholds(job.job_id, other.asdict())
+        shard_run.finish()
+
+    with workers(1) as hands:
+        Driver(migrate_store, job, work, make_watch).run(hands)
+
+    assert made[0] == migrate.Thresholds()
+    assert made[-1] == other
+
+
+class CountedWatch:
+    """A watch that says how often it has looked."""
+
+    looks = 0
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Look."""
+        self.looks += 1
+        return Look(None, None, {"look": self.looks}, notes=(f"note {self.looks}",))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_look_of_a_moment_ago_is_taken_for_the_next_shard(monkeypatch):
+    """Its notes are said once; later there is another look."""
+    watch = CountedWatch()
+    kept = workers_module._KeptWatch(watch)
+    monkeypatch.setattr(workers_module, "_LOOK_S", 600.0)
+    first, second = kept.look(), kept.look()
+    monkeypatch.setattr(workers_module, "_LOOK_S", 0.0)
+    third = kept.look()
+
+    assert (first.figures, first.notes) == ({"look": 1}, ("note 1",))
+    assert (second.figures, second.notes) == ({"look": 1}, ())
+    assert (third.figures, third.notes) == ({"look": 2}, ("note 2",))
