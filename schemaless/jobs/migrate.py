@@ -49,6 +49,9 @@ _FIRST_ROWS: Final = 64
 _STEP_MS: Final = 4
 """How long a statement should take where applications use the server: what they wait for is over soon."""
 
+_STEP_BYTES: Final = 128 << 10
+"""Of a block's bodies there: a commit that waits for the disk takes as long for one row as for some."""
+
 _MOST_ROWS: Final = 2_000
 _MOST_BYTES: Final = 8 << 20
 """Of a block's bodies, as far as the sizes of the last one tell; what is longer than the rest is fetched by itself."""
@@ -497,7 +500,8 @@ class _ShardWork:
             return
         wanted_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
         could = rows * wanted_s / max(self._statement_s, self._update_s, 1e-6)
-        most = min(_MOST_ROWS, max(1, _MOST_BYTES * rows // max(size, 1)))
+        most_bytes = _STEP_BYTES if self._run.yields else _MOST_BYTES
+        most = min(_MOST_ROWS, max(1, most_bytes * rows // max(size, 1)))
         self._rows = max(1, min(most, 2 * self._rows, max(self._rows // 2, int(could))))
         self._run.learned["rows"] = self._rows
 

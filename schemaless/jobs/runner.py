@@ -37,7 +37,7 @@ _NOTE_S: Final = 2.0
 _RUNNERS_S: Final = 10.0
 """How long a number of runners is taken for the present one."""
 
-_REST: Final = 1.5
+_REST: Final = 4
 """Of the time of a step, how much is rested after it."""
 
 _MARGIN_S: Final = 10.0
