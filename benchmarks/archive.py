@@ -29,7 +29,7 @@ from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
 from schemaless.jobs.archive_files import archive_files, read_archive
 from schemaless.jobs.finalise import archive_of
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.restore import restore
 from schemaless.jobs.verify import verify
 from schemaless.testing.servers import private_servers

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from schemaless.bench.logbooks import documents
 from schemaless.capacity.report import make
 from schemaless.cell import NewStoredCell
-from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as migrate
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.store.create import create

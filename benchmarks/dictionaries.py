@@ -31,7 +31,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.codec.training import train
 from schemaless.jobs import migrate
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.local.description import LocalServer
 from schemaless.store.advice import ColumnAdvice, advise, train_column
 from schemaless.store.columns import ColumnSetting, set_column

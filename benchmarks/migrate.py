@@ -49,6 +49,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.registry import DEFAULT, MSGPACK
 from schemaless.jobs import migrate
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
@@ -65,7 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", choices=["mysql", "mariadb"], default="mysql")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--documents", type=int, default=2_219)
     parser.add_argument("--copies", type=int, default=1, help="store each document so many times, under other row_keys")
@@ -117,7 +118,7 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
                 plain_loop(server, store)
             else:
                 archive = str(folder / f"archive-{number}") if asked.archive else None
-                spec = migrate.MigrateSpec(archive=archive)
+                spec = MigrateSpec(archive=archive)
                 report = migrate.run(store, spec, count=asked.workers)
                 assert report.total().cells == count, report.total()
             taken = time.perf_counter() - began

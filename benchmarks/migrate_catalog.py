@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import schemaless
 from schemaless.jobs.ledger import LEASE_S, Ledger
-from schemaless.jobs.migrate import MigrateSpec, versions
+from schemaless.jobs.migrate import versions
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.status import status_of
 from schemaless.testing.servers import private_servers
 

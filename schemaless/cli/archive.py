@@ -30,7 +30,7 @@ from schemaless.jobs.finalise import archive_of, missing_originals, named_failur
 from schemaless.jobs.finalise import finalise as finalise_job
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.originals import Originals
 from schemaless.jobs.restore import RestoreReport
 from schemaless.jobs.restore import restore as restore_cells

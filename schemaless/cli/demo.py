@@ -28,8 +28,8 @@ from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, Schemaless
 from schemaless.jobs.check import check
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.load import LoadReport, document_reader, load, open_lines
-from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as migrate
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.jobs.space import report as space_report
 from schemaless.jobs.tally import MigrateReport

@@ -24,8 +24,8 @@ from schemaless.cli.report import report as space_report
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger, who
-from schemaless.jobs.migrate import MigrateSpec
 from schemaless.jobs.migrate import run as run_migration
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.space import note_prediction
 from schemaless.jobs.status import status_of
 from schemaless.jobs.tally import MigrateReport, Tally

@@ -15,7 +15,7 @@ from schemaless.jobs.archive_files import ArchiveFile
 from schemaless.jobs.check import Fault
 from schemaless.jobs.job import Failure, Job, ShardState
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.originals import Originals
 from schemaless.jobs.verify import ERASED, LAG_TIMEOUT_S, VerifyReport, verify, verify_with_workers
 from schemaless.jobs.workers import Workers

@@ -26,7 +26,7 @@ from schemaless.jobs.archive import ArchivedCell
 from schemaless.jobs.check import Fault, faults_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import FAILURES_KEPT
-from schemaless.jobs.migrate import LEAVES, MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.originals import (
     Originals,
     StoredDigest,
@@ -37,6 +37,7 @@ from schemaless.jobs.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.jobs.reencode import LEAVES
 from schemaless.jobs.replicas import ReplicaLags, differing, top_beyond
 from schemaless.jobs.workers import Workers, run_shards, store_for
 from schemaless.mysql.errors import DatabaseMissing

@@ -13,6 +13,7 @@ from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
 from schemaless.capacity.report import make
 from schemaless.jobs import migrate, rebuild
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.mysql.page_model import MYSQL
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.store.sampling import Estimate
@@ -78,7 +79,7 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
     assert found.after is not None
     predicted = found.after.file_bytes
     assert predicted is not None
-    migrate.run(migrate_store, migrate.MigrateSpec("msgpack+zlib"))
+    migrate.run(migrate_store, MigrateSpec("msgpack+zlib"))
     with schemaless.connect(admin_url) as store:
         rebuild.run(store)
     shards = by_hand(fresh_store)

@@ -9,7 +9,7 @@ from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
 from schemaless.jobs import migrate
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds

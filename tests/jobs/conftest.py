@@ -6,7 +6,7 @@ import pytest
 
 from schemaless.jobs import migrate
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from tests.jobs.originals import load
 
 

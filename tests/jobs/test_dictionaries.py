@@ -19,7 +19,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.jobs import load as loading
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.plan import plan
 from schemaless.jobs.restore import restore
 from schemaless.jobs.verify import verify

@@ -12,7 +12,7 @@ from schemaless.jobs import migrate
 from schemaless.jobs.archive_files import archive_files
 from schemaless.jobs.finalise import finalise
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.originals import Originals
 from schemaless.jobs.restore import restore
 from tests.faults.kinds import ONE_KIND

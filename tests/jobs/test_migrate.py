@@ -11,10 +11,10 @@ import schemaless
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
 from schemaless.errors import VerificationFailed
-from schemaless.jobs import migrate
+from schemaless.jobs import migrate, reencode
 from schemaless.jobs.check import check
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.mysql import statements
 
 pytestmark = pytest.mark.mysql
@@ -257,9 +257,9 @@ def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fres
 
 def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
     """Interrupted after some blocks, the next run does the rest of the job; the end is that of an undisturbed run."""
-    monkeypatch.setattr(migrate, "_FIRST_ROWS", 10)
-    monkeypatch.setattr(migrate, "_MOST_ROWS", 10)
-    original = migrate._ShardWork._replace
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 10)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 10)
+    original = reencode._ShardWork._replace
     blocks: list[int] = []
 
     def breaks(work, cells, rows) -> None:
@@ -268,10 +268,10 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
         blocks.append(len(cells))
         original(work, cells, rows)
 
-    monkeypatch.setattr(migrate._ShardWork, "_replace", breaks)
+    monkeypatch.setattr(reencode._ShardWork, "_replace", breaks)
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
-    monkeypatch.setattr(migrate._ShardWork, "_replace", original)
+    monkeypatch.setattr(reencode._ShardWork, "_replace", original)
     report = migrate.run(migrate_store)
 
     assert (report.job_id, report.total().cells, report.interruptions) == (1, 300, 0)
@@ -281,9 +281,9 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
 
 def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
     """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
-    monkeypatch.setattr(migrate, "_FIRST_ROWS", 10)
-    monkeypatch.setattr(migrate, "_MOST_ROWS", 10)
-    original = migrate._ShardWork._update
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 10)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 10)
+    original = reencode._ShardWork._update
     calls: list[int] = []
 
     def fails(work, sql):
@@ -292,7 +292,7 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
             raise VerificationFailed("third")
         return original(work, sql)
 
-    monkeypatch.setattr(migrate._ShardWork, "_update", fails)
+    monkeypatch.setattr(reencode._ShardWork, "_update", fails)
     with pytest.raises(VerificationFailed, match="third"):
         migrate.run(migrate_store)
     states = {state.shard: state for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
@@ -306,8 +306,8 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
 
 def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
     """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
-    monkeypatch.setattr(migrate, "_packet_limit", lambda connection: 3_000)
-    original = migrate._ShardWork._update
+    monkeypatch.setattr(reencode, "_packet_limit", lambda connection: 3_000)
+    original = reencode._ShardWork._update
     calls: list[int] = []
 
     def fails(work, sql):
@@ -316,10 +316,10 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
             raise VerificationFailed("second")
         return original(work, sql)
 
-    monkeypatch.setattr(migrate._ShardWork, "_update", fails)
+    monkeypatch.setattr(reencode._ShardWork, "_update", fails)
     with pytest.raises(VerificationFailed, match="second"):
         migrate.run(migrate_store)
-    monkeypatch.setattr(migrate._ShardWork, "_update", original)
+    monkeypatch.setattr(reencode._ShardWork, "_update", original)
     report = migrate.run(migrate_store)
 
     assert calls[0] == calls[1]
@@ -328,7 +328,7 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
 
 def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy, monkeypatch, migrate_store):
     """A shard that one block takes costs one read, and the few rows at a shard's end make no block smaller."""
-    monkeypatch.setattr(migrate, "_FIRST_ROWS", 16)
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 16)
     original = statements.select_block
     blocks: dict[str, list[int]] = {}
 
@@ -337,7 +337,7 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
         return original(database, after, rows, *others)
 
     monkeypatch.setattr(statements, "select_block", select_block)
-    monkeypatch.setattr(migrate.ShardRun, "yields", False)
+    monkeypatch.setattr(reencode.ShardRun, "yields", False)
     report = migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000))
     asked = [rows for each in blocks.values() for rows in each]
 
@@ -359,14 +359,14 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
 )
 def test_long_bodies_are_grouped_by_what_fits(monkeypatch, lengths, room, groups):
     """The first group may share the block's memory; every other has as much as one block."""
-    monkeypatch.setattr(migrate, "_MOST_BLOCK_BYTES", 100)
-    assert list(migrate._groups(enumerate(lengths), room)) == groups
+    monkeypatch.setattr(reencode, "_MOST_BLOCK_BYTES", 100)
+    assert list(reencode._groups(enumerate(lengths), room)) == groups
 
 
 def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store, monkeypatch):
     """Some share the block with the others, some have one of their own; some wait for the next."""
-    monkeypatch.setattr(migrate, "_MOST_BLOCK_BYTES", 100_000)
-    monkeypatch.setattr(migrate, "_FIRST_ROWS", 20)
+    monkeypatch.setattr(reencode, "_MOST_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 20)
     sizes = [10, 6_000, 30_000, 90_000, 50_000, 20, 60_000, 10] * 4
     rows = [new_row() for _ in sizes]
     fresh_store.put_stored_cells(

@@ -16,11 +16,11 @@ import pytest
 from schemaless import ArchiveFailed, CorruptBody
 from schemaless.codec.envelope import is_enveloped
 from schemaless.codec.recode import recode
-from schemaless.jobs import archive, migrate
+from schemaless.jobs import archive, migrate, reencode
 from schemaless.jobs.archive_files import archive_files, read_archive
 from schemaless.jobs.finalise import finalise
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.originals import digest_of
 from schemaless.jobs.restore import restore
 from tests.faults.kinds import ONE_KIND
@@ -80,7 +80,7 @@ def test_nothing_is_updated_that_is_not_archived(fresh_store, before, migrate_st
             raise ArchiveFailed("no space; go on")
         return original(writer, cells)
 
-    monkeypatch.setattr(migrate, "_FIRST_ROWS", 8)
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 8)
     monkeypatch.setattr(archive.ArchiveWriter, "append", fails)
     for _ in range(3):
         with pytest.raises(ArchiveFailed):
@@ -185,7 +185,8 @@ import os, signal, sys
 from pathlib import Path
 
 import schemaless
-from schemaless.jobs import archive, migrate, restore
+from schemaless.jobs import archive, migrate, reencode, restore
+from schemaless.jobs.migrate_spec import MigrateSpec
 
 where, url, folder = sys.argv[1:]
 calls = 0
@@ -213,16 +214,16 @@ elif where == "before the sync":
 elif where == "before the UPDATE":
     archive.os.fdatasync = dies(os.fdatasync, after=True)
 elif where == "after the UPDATE":
-    migrate._ShardWork._update = dies(migrate._ShardWork._update, after=True)
+    reencode._ShardWork._update = dies(reencode._ShardWork._update, after=True)
 elif where == "restore":
     restore._CHUNK_CELLS = 5
     restore._Shard._send = dies(restore._Shard._send, after=True)
-migrate._FIRST_ROWS = migrate._MOST_ROWS = 3
+reencode._FIRST_ROWS = reencode._MOST_ROWS = 3
 with schemaless.connect(url) as store:
     if where == "restore":
         restore.restore(store, [Path(folder)])
     else:
-        migrate.run(store, migrate.MigrateSpec(archive=folder))
+        migrate.run(store, MigrateSpec(archive=folder))
 """
 
 

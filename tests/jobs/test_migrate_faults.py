@@ -24,9 +24,9 @@ import pytest
 import schemaless
 from schemaless import JobConflict, NewStoredCell
 from schemaless.codec.recode import recode
-from schemaless.jobs import migrate
+from schemaless.jobs import migrate, reencode
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
@@ -75,8 +75,8 @@ def bodies(store: schemaless.Datastore) -> dict[tuple[uuid.UUID, int], bytes]:
 def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
     """At any statement of a run, its job's own included, before or after the server had it: nothing is done twice."""
     monkeypatch.setattr(pools, "_FIRST_PAUSE_S", 0.002)
-    monkeypatch.setattr(migrate, "_FIRST_ROWS", 7)
-    monkeypatch.setattr(migrate, "_MOST_ROWS", 7)
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 7)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 7)
     chance = random.Random(f"cuts {how}")
     name = f"migratecuts{next(_names)}"
     proxy = Proxy([str(servers[0].socket)])

@@ -11,7 +11,7 @@ from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.jobs import migrate
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.plan import plan
 from schemaless.mysql import statements
 from schemaless.store.sampling import Bounds, Estimate

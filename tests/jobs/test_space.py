@@ -11,7 +11,7 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.jobs import migrate, rebuild
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.space import note_prediction, report
 from schemaless.mysql.sizes import cell_table_sizes
 

@@ -21,7 +21,8 @@ from schemaless import NewStoredCell
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec, run
+from schemaless.jobs.migrate import run
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer

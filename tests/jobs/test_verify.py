@@ -11,7 +11,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.jobs import migrate
 from schemaless.jobs import verify as verify_job
 from schemaless.jobs.finalise import archive_of
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.verify import verify, verify_with_workers
 from schemaless.jobs.workers import workers
 from schemaless.local.description import LocalServer

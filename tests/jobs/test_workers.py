@@ -14,11 +14,11 @@ import pytest
 from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
-from schemaless.jobs import migrate
+from schemaless.jobs import migrate, reencode
 from schemaless.jobs import workers as workers_module
 from schemaless.jobs.check import check, check_with_workers
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import MigrateSpec
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.throttle import Look
 from schemaless.jobs.workers import Driver, workers
 from schemaless.mysql.pool import PoolOptions
@@ -234,8 +234,8 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
 
 def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
     """A legacy body that comes in behind the checkpoint is caught by the next pass."""
-    monkeypatch.setattr(migrate, "_NEXT_PASS_S", 0.01)
-    original = migrate._ShardWork._save
+    monkeypatch.setattr(reencode, "_NEXT_PASS_S", 0.01)
+    original = reencode._ShardWork._save
     late = []
 
     def save(work) -> None:
@@ -248,7 +248,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
             )
         original(work)
 
-    monkeypatch.setattr(migrate._ShardWork, "_save", save)
+    monkeypatch.setattr(reencode._ShardWork, "_save", save)
     report = migrate.run(migrate_store, MigrateSpec(follow=True))
     passes = {state.shard: state.pass_number for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
 

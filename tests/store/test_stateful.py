@@ -15,6 +15,7 @@ from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
 from schemaless.jobs import migrate
 from schemaless.jobs.check import check
+from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.store.columns import ColumnSetting, set_column
 from schemaless.store.shards import Shards
 from tests.dictionaries import kept
@@ -140,7 +141,7 @@ class Store(RuleBasedStateMachine):
     @rule(codec=st.sampled_from([name for name in codec_names() if name != "legacy"]), dictionary=dictionaries)
     def migrate(self, codec, dictionary) -> None:
         dictionary = dictionary if codec.endswith("+zstd") else None
-        report = migrate.run(self.migrating, migrate.MigrateSpec(codec, dictionary=dictionary))
+        report = migrate.run(self.migrating, MigrateSpec(codec, dictionary=dictionary))
         assert report.total().left == {}
         named = {dictionary_of(cell.body) for shard in range(4) for cell in self.store.scan_shard(shard)}
         assert named <= {None, dictionary}
