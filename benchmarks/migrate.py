@@ -3,11 +3,13 @@
     python benchmarks/migrate.py [--flavour mysql|mariadb] [--workers N] [--rounds N] [--shards N] [--durable]
 
 One private server, on this machine, so that it and the workers share the cores. The demo's 2,219 logbooks stand there
-as legacy JSON text, in two datastores, one for each side; sides take turns, round by round, and all bodies are put back
-to the same text in between.
+as legacy JSON text, in two datastores, one for each side; sides take turns, round by round. In between all bodies are
+put back to the same text, and the server writes out every page that this has changed.
 
 - The plain loop: one connection; read a page of rows, ``json.loads``, ``msgpack.packb``, ``zlib.compress`` at level 6,
   decode again and compare, one UPDATE for each row with the old body's digest in its WHERE, commit every 200.
+- The bare loop: as many processes as the migration has workers, with this library's functions and statements, and
+  nothing else: no job, no leases, no checkpoints, no throttle. Nothing of it could be stopped or gone on with.
 - The migration: ``migrate run`` with its job, leases, checkpoints and all verification, and worker processes; with
   ``--archive`` it keeps the originals too, which the plain loop does not.
 
@@ -47,6 +49,7 @@ from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
+from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, MSGPACK
 from schemaless.jobs import migrate
 from schemaless.jobs.migrate_spec import MigrateSpec
@@ -58,6 +61,7 @@ from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.pool import Connection
 
 COLUMN = "BASE"
+SIDES = ("plain", "bare", "ours")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -93,7 +97,7 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
     """Run both sides in turns, then the stages."""
     count = size = 0
     sides = {}
-    for name in ("plain", "ours"):
+    for name in SIDES:
         schemaless.create(name, asked.shards, [server.url])
         sides[name] = store = schemaless.connect(database_url(server.url, name))
         cells = [schemaless.NewStoredCell(*each) for each in texts(asked)]
@@ -104,18 +108,20 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         del cells
         keep_originals(store)
     print(f"{count:,} documents, {size:,} bytes")
-    rates: dict[str, list[float]] = {"plain": [], "ours": [], "limit": []}
+    rates: dict[str, list[float]] = {name: [] for name in (*SIDES, "limit")}
     stages = Stages(server, sides["plain"])
     for number in range(asked.rounds):
-        for name in ("plain", "ours") if number % 2 else ("ours", "plain"):
+        for name in SIDES if number % 2 else reversed(SIDES):
             store = sides[name]
             if name == "ours":
                 stages.measure()
             put_back(store)
-            settle(server)
+            clean(server)
             began = time.perf_counter()
             if name == "plain":
                 plain_loop(server, store)
+            elif name == "bare":
+                bare_loop(store, asked.workers)
             else:
                 archive = str(folder / f"archive-{number}") if asked.archive else None
                 spec = MigrateSpec(archive=archive)
@@ -129,14 +135,15 @@ def measure(server: LocalServer, asked: argparse.Namespace, folder: Path) -> Non
         print(
             f"  round {number + 1}: " + ", ".join(f"{name} {each[-1]:.1f}" for name, each in rates.items()), flush=True
         )
-    compare(sides["ours"], texts(asked))
+    for name in ("ours", "bare"):
+        compare(sides[name], texts(asked))
     medians = {name: statistics.median(seconds) for name, seconds in stages.found.items()}
     total_s = sum(medians.values())
     print(f"\nCPU time of each stage by itself, all {os.cpu_count()} cores at it, in ms a MB of legacy text")
     for name, seconds in medians.items():
         print(f"  {name:28} {seconds / size * 1e9:7.2f}   {seconds / total_s:5.1%}")
     print("\nMB/s: " + ", ".join(f"{name} {statistics.median(each):.1f}" for name, each in rates.items()))
-    for side, noun in (("plain", "plain loop"), ("limit", "limit")):
+    for side, noun in (("plain", "plain loop"), ("bare", "bare loop"), ("limit", "limit")):
         ratios = [ours / other for ours, other in zip(rates["ours"], rates[side], strict=True)]
         low, mid, high = statistics.quantiles(ratios, n=4)
         print(f"migration / {noun}: {mid:.2f} (quartiles {low:.2f} to {high:.2f})")
@@ -176,8 +183,24 @@ def put_back(store: schemaless.Datastore) -> None:
         )
 
 
+def clean(server: LocalServer) -> None:
+    """Have the server write out every changed page, so that none of that is left to what is measured next."""
+    with pymysql.connect(unix_socket=str(server.socket), user="root") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@innodb_max_dirty_pages_pct, @@innodb_max_dirty_pages_pct_lwm")
+        (usual,) = cursor.fetchall()
+        cursor.execute("SET GLOBAL innodb_max_dirty_pages_pct_lwm=0, innodb_max_dirty_pages_pct=0")
+        for _ in range(100):
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_dirty'")
+            ((_, dirty),) = cursor.fetchall()
+            if int(dirty) < 100:
+                break
+            time.sleep(0.1)
+        cursor.execute("SET GLOBAL innodb_max_dirty_pages_pct=%s, innodb_max_dirty_pages_pct_lwm=%s", usual)
+    settle(server)
+
+
 def settle(server: LocalServer) -> None:
-    """Wait until the server has nothing left to do, such as purging: it would share the cores with what is measured."""
+    """Wait until the server has nothing left to do, such as purging: it would share the cores with what comes next."""
     for _ in range(50):
         before = cpu_of(server.pid)
         time.sleep(0.2)
@@ -223,6 +246,33 @@ def plain_loop(server: LocalServer, store: schemaless.Datastore) -> None:
     connection.close()
 
 
+def bare_loop(store: schemaless.Datastore, count: int) -> None:
+    """Re-encode every body as fast as this library's functions can, and nothing else."""
+    context = multiprocessing.get_context("fork")
+    shares = [range(number, store.shard_count, count) for number in range(count)]
+    processes = [context.Process(target=reencode_share, args=(store.url, shards)) for shards in shares]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+
+
+def reencode_share(url: str, shards: range) -> None:
+    """Re-encode these shards, a block after the other."""
+    wanted = statements.wanted_bodies(DEFAULT.format_byte, (), ())
+    with schemaless.connect(url) as store:
+        for shard in shards:
+            database, after = store.shards.database(shard), 0
+            while rows := store.shards.rows(shard, statements.select_block(database, after, 128, 1 << 20, wanted)):
+                cells = [store.stored_cell(row[:6], shard) for row in rows]
+                sql = statements.update_bodies(
+                    database, [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells]
+                )
+                store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
+                after = int(rows[-1][0])
+
+
 class Stages:
     """What each stage takes by itself.
 
@@ -251,7 +301,7 @@ class Stages:
     def measure(self) -> None:
         """Do every stage once."""
         put_back(self._store)
-        settle(self._server)
+        clean(self._server)
         for stage in ("read", "parse", "encode", "verify", "write"):
             server_s = cpu_of(self._server.pid)
             for pipe in self._pipes:
