@@ -83,7 +83,6 @@ class _Kept:
     store: Datastore | None = None
     opening: Opening | None = None
     ledger: Ledger | None = None
-    jobs: dict[int, Job] = field(default_factory=dict)
     learned: dict[int, dict[str, Any]] = field(default_factory=dict)
     watches: dict[tuple[int, str], tuple[Thresholds, _KeptWatch]] = field(default_factory=dict)
 
@@ -125,8 +124,7 @@ def work_on(
         store, ledger = kept.store, kept.ledger
         assert store is not None
         assert ledger is not None
-        # Of what may change, the claim and signals tell.
-        job = kept.jobs.setdefault(job_id, kept.jobs.get(job_id) or ledger.job(job_id))
+        job = ledger.job(job_id)
         # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
         state = ledger.claim(job_id, shard, runner)

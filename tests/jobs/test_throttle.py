@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -191,6 +192,8 @@ def test_replica_that_lags_is_a_reason_until_it_has_caught_up(watching, until, r
     sql(replica, f"STOP {word(replica)} SQL_THREAD")
     try:
         first = until(watch, "lag")
+        # It is told in milliseconds.
+        time.sleep(0.01)
         later = watch.look()
     finally:
         sql(replica, f"START {word(replica)} SQL_THREAD")

@@ -333,7 +333,7 @@ def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legac
 
 
 def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, legacy, migrate_store):
-    """A worker keeps a job from shard to shard, but what may change comes with each sign of life."""
+    """A worker keeps its watch from shard to shard, but not one with other thresholds."""
     ledger = Ledger(migrate_store.catalog, migrate_store.name)
     job, _ = migrate.start(migrate_store, MigrateSpec())
     other = migrate.Thresholds(max_threads_running=77)
