@@ -31,12 +31,14 @@ def installed() -> Iterator[None]:
     for table in shard_metadata.sorted_tables:
         table.to_metadata(later)
     later.tables["cell"].append_column(Column("later", BigInteger()))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(revisions, "configuration", configuration)
-        patch.setitem(revisions.METADATA, "shard", later)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(revisions, "configuration", configuration)
+            patch.setitem(revisions.METADATA, "shard", later)
+            _forget()
+            yield
+    finally:
         _forget()
-        yield
-    _forget()
 
 
 def _forget() -> None:
