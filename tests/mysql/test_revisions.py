@@ -150,10 +150,10 @@ def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_dat
             monkeypatch.context() as patch,
             pool.session(database) as connection,
             revisions._turn(connection, pool, database),
-            pytest.raises(ServerTimeout, match="another upgrade is changing"),
         ):
             patch.setattr(revisions, "_TURN_WAIT_S", 0)
-            schema.upgrade(pool, database, "shard")
+            with pytest.raises(ServerTimeout, match="another upgrade is changing"):
+                schema.upgrade(pool, database, "shard")
         with pool.session(database) as connection:
             connection.exec_driver_sql("START TRANSACTION")
             connection.exec_driver_sql("SELECT * FROM cell")
