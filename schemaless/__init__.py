@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from schemaless.cell import Cell, CellKey, NewCell, NewStoredCell, Page, Put, StoredCell
+    from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
+    from schemaless.codec.envelope import Limits
     from schemaless.errors import (
         AccessDenied,
         ArchiveFailed,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         InvalidInput,
         JobConflict,
         LeaseLost,
+        LocalServerError,
         LocationLost,
         MalformedPayload,
         NestingTooDeep,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
         ServerTimeout,
         ServerUnavailable,
         ShardIdentityMismatch,
+        TooManyValues,
         TopologyError,
         TrailingBytes,
         TruncatedBody,
@@ -56,9 +59,11 @@ if TYPE_CHECKING:
         UnreadableLegacy,
         VerificationFailed,
         WorkersDied,
+        WrongReply,
     )
     from schemaless.store.create import create
     from schemaless.store.datastore import Datastore, connect
+    from schemaless.store.shards import ReadFrom
 
 __all__ = [
     "AccessDenied",
@@ -81,8 +86,10 @@ __all__ = [
     "InvalidBody",
     "InvalidCell",
     "InvalidInput",
+    "JSONDocument",
     "JobConflict",
     "LeaseLost",
+    "Limits",
     "LocalServerError",
     "LocationLost",
     "MalformedPayload",
@@ -93,7 +100,9 @@ __all__ = [
     "OutcomeUnknown",
     "Page",
     "Put",
+    "ReadFrom",
     "ReplicaRefused",
+    "RowKey",
     "SchemaMismatch",
     "SchemalessError",
     "ServerError",
@@ -102,6 +111,7 @@ __all__ = [
     "ServerUnavailable",
     "ShardIdentityMismatch",
     "StoredCell",
+    "TooManyValues",
     "TopologyError",
     "TrailingBytes",
     "TruncatedBody",
@@ -111,25 +121,39 @@ __all__ = [
     "UnreadableLegacy",
     "VerificationFailed",
     "WorkersDied",
+    "WrongReply",
     "connect",
     "create",
 ]
 
 _HOMES = {
-    "schemaless.cell": ("Cell", "CellKey", "NewCell", "NewStoredCell", "Page", "Put", "StoredCell"),
+    "schemaless.cell": (
+        "Cell",
+        "CellKey",
+        "JSONDocument",
+        "NewCell",
+        "NewStoredCell",
+        "Page",
+        "Put",
+        "RowKey",
+        "StoredCell",
+    ),
+    "schemaless.codec.envelope": ("Limits",),
     "schemaless.store.create": ("create",),
     "schemaless.store.datastore": ("Datastore", "connect"),
+    "schemaless.store.shards": ("ReadFrom",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
+if not TYPE_CHECKING:  # type checkers have the imports above; this would let them take any name for one
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF.get(name, "schemaless.errors")), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'schemaless' has no attribute {name!r}")
+        value = getattr(import_module(_HOME_OF.get(name, "schemaless.errors")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return sorted(__all__)

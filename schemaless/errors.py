@@ -15,6 +15,7 @@
     |   |-- TrailingBytes           more bytes than the payload needs
     |   |-- DecodedSizeExceeded     larger than the limit once inflated
     |   |-- NestingTooDeep          more levels of lists and objects than the limit
+    |   |-- TooManyValues           more lists, objects, keys and scalars than the limit
     |   |-- MalformedPayload        the serializer or the compressor refuses the payload
     |   |-- NotCanonical            decodes, but to something no writer of this store would write (``check`` only)
     |   `-- UnreadableLegacy        no envelope, and not JSON text either
@@ -32,6 +33,7 @@
     |   |-- AccessDenied            the account may not do this
     |   |-- ServerRefused           the server reported an error that repeating does not mend
     |   |-- FeedRefused             the server cannot tell which cells of the change feed are settled
+    |   |-- WrongReply              the reply was about another cell; nothing of it was used
     |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
     |-- ArchiveFailed               originals cannot be written to the archive; nothing that is not in it was updated
     |-- CorruptArchive              a file of an archive is damaged; says where
@@ -72,7 +74,7 @@ class InvalidBody(InvalidCell):
 
 
 class BodyTooLarge(InvalidCell):
-    """An encoded body over 16 MiB - 1, or a statement over the server's ``max_allowed_packet``."""
+    """A body over a limit of its bytes or values, or a statement over the server's ``max_allowed_packet``."""
 
 
 class CellConflict(SchemalessError):
@@ -184,6 +186,10 @@ class NestingTooDeep(CorruptBody):
     """The document has more levels of lists and objects than the limit."""
 
 
+class TooManyValues(CorruptBody):
+    """The document has more lists, objects, keys and scalars than the limit; none of them was made."""
+
+
 class MalformedPayload(CorruptBody):
     """The checksum holds, but the compressor or the serializer refuses the payload."""
 
@@ -282,6 +288,15 @@ class FeedRefused(ServerError):
 
     The message says what to grant or to set. Cells before the first gap are not concerned: they are still given.
     """
+
+
+class WrongReply(ServerError):
+    """A reply was about another cell than was asked for; nothing of it was used, and its connection is closed.
+
+    A second lock on the door: a reply that is not the statement's own should never get so far.
+    """
+
+    retryable = True
 
 
 class OutcomeUnknown(ServerError):
