@@ -1,0 +1,227 @@
+//! Keys and layouts of objects that were read before: a faster way to the same result, never another one.
+//!
+//! A layout is found again by all of its bytes. Both tables have a fixed number of places, and a newcomer takes the place
+//! of what stood there, or, where there are many long ones, of all: so nobody can fill the memory, or make a search long.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::py;
+use crate::refusal::{malformed, Refusal};
+use crate::wire::Cursor;
+
+const LAYOUTS: usize = 4096;
+const LONGEST_LAYOUT: usize = 1024;
+/// How many bytes of layouts are remembered; their templates take fifty times as much at worst.
+const MOST_BYTES: usize = 512 << 10;
+const KEYS: usize = 4096;
+const LONGEST_KEY: usize = 64;
+
+/// The keys and shapes of a node's objects.
+pub struct Layout {
+    pub keys: Vec<Py<PyString>>,
+    pub shapes: Vec<Shape>,
+}
+
+/// A layout with its bytes, and the place of the one that came after it: documents are like those before them.
+struct Known {
+    bytes: Box<[u8]>,
+    layout: Arc<Layout>,
+    next: usize,
+}
+
+type Key = (Box<[u8]>, Py<PyString>);
+
+/// The keys that some of a node's objects have, in their order.
+pub struct Shape {
+    pub keys: Vec<u32>,
+    /// An object with these keys, whose copies have room for their values from the beginning.
+    pub template: Py<PyDict>,
+}
+
+pub struct Cache {
+    layouts: Vec<Option<Known>>,
+    /// The place of the layout that was read last.
+    last: usize,
+    bytes: usize,
+    keys: Vec<Option<Key>>,
+}
+
+impl Cache {
+    pub fn new() -> Self {
+        Cache {
+            layouts: (0..LAYOUTS).map(|_| None).collect(),
+            last: 0,
+            bytes: 0,
+            keys: (0..KEYS).map(|_| None).collect(),
+        }
+    }
+
+    /// Takes the layout of objects from the schema.
+    pub fn layout(&mut self, py: Python<'_>, schema: &mut Cursor<'_>) -> Result<Arc<Layout>, Refusal> {
+        let start = schema.rest();
+        let next = self.layouts[self.last].as_ref().map_or(0, |known| known.next);
+        if let Some(known) = &self.layouts[next] {
+            // A layout tells where it ends, so that no other one begins with its bytes.
+            if start.starts_with(&known.bytes) {
+                schema.bytes(known.bytes.len())?;
+                self.last = next;
+                return Ok(known.layout.clone());
+            }
+        }
+        self.search(py, schema)
+    }
+
+    #[inline(never)]
+    fn search(&mut self, py: Python<'_>, schema: &mut Cursor<'_>) -> Result<Arc<Layout>, Refusal> {
+        let start = schema.rest();
+        let (shape_count, key_count) = skip_layout(schema)?;
+        let bytes = &start[..start.len() - schema.left()];
+        let place = hash(bytes) as usize % LAYOUTS;
+        if let Some(before) = &mut self.layouts[self.last] {
+            before.next = place;
+        }
+        if let Some(known) = &self.layouts[place] {
+            if *known.bytes == *bytes {
+                self.last = place;
+                return Ok(known.layout.clone());
+            }
+        }
+        let layout = Arc::new(self.read_layout(py, bytes, shape_count, key_count)?);
+        if bytes.len() <= LONGEST_LAYOUT {
+            if self.bytes + bytes.len() > MOST_BYTES {
+                self.layouts.fill_with(|| None);
+                self.bytes = 0;
+            }
+            let new = Known { bytes: bytes.into(), layout: layout.clone(), next: place };
+            self.bytes += bytes.len();
+            if let Some(old) = self.layouts[place].replace(new) {
+                self.bytes -= old.bytes.len();
+            }
+            self.last = place;
+        }
+        Ok(layout)
+    }
+
+    /// Reads a layout that `skip_layout` has passed over.
+    #[inline(never)]
+    fn read_layout(
+        &mut self,
+        py: Python<'_>,
+        bytes: &[u8],
+        shape_count: usize,
+        key_count: usize,
+    ) -> Result<Layout, Refusal> {
+        let mut cursor = Cursor::new(bytes);
+        cursor.varint()?;
+        cursor.varint()?;
+        let mut keys = Vec::with_capacity(key_count);
+        let all = py::new_dict(py);
+        let null = py::new_null(py);
+        for _ in 0..key_count {
+            let length = cursor.varint()? as usize;
+            let key = self.key(py, cursor.bytes(length)?)?;
+            py::set_member(&all, &key, &null)?;
+            keys.push(key);
+        }
+        if all.len() < key_count {
+            return malformed(&"a key that comes twice");
+        }
+        if shape_count == 1 {
+            let shape = Shape { keys: (0..key_count as u32).collect(), template: all.unbind() };
+            return Ok(Layout { keys, shapes: vec![shape] });
+        }
+        let mut shapes = Vec::with_capacity(shape_count);
+        let mut known = std::collections::HashSet::with_capacity(shape_count);
+        let mut last_shape_with = vec![0usize; key_count];
+        let mut seen = 0;
+        for number in 1..=shape_count {
+            let count = cursor.varint()? as usize;
+            let mut shape = Vec::with_capacity(count);
+            let template = py::new_dict(py);
+            let mut following = 0;
+            for _ in 0..count {
+                let key = match cursor.varint()? {
+                    0 => following,
+                    index if index - 1 == following => return malformed(&"a key named where 0 would do"),
+                    index => index - 1,
+                };
+                if key > seen {
+                    return malformed(&"a key before its turn");
+                }
+                seen += u64::from(key == seen);
+                match last_shape_with.get_mut(usize::try_from(key).unwrap_or(usize::MAX)) {
+                    Some(last) if *last == number => return malformed(&"a key that a shape has twice"),
+                    Some(last) => *last = number,
+                    None => return malformed(&"a key that is not there"),
+                }
+                py::set_member(&template, &keys[key as usize], &null)?;
+                shape.push(key as u32);
+                following = key + 1;
+            }
+            if !known.insert(shape.clone()) {
+                return malformed(&"a shape that comes twice");
+            }
+            shapes.push(Shape { keys: shape, template: template.unbind() });
+        }
+        if seen < key_count as u64 {
+            return malformed(&"a key that no shape has");
+        }
+        Ok(Layout { keys, shapes })
+    }
+
+    fn key(&mut self, py: Python<'_>, bytes: &[u8]) -> Result<Py<PyString>, Refusal> {
+        let place = hash(bytes) as usize % KEYS;
+        if let Some((known, key)) = &self.keys[place] {
+            if **known == *bytes {
+                return Ok(key.clone_ref(py));
+            }
+        }
+        let key = py::new_key(py, bytes)?;
+        if bytes.len() <= LONGEST_KEY {
+            self.keys[place] = Some((bytes.into(), key.clone_ref(py)));
+        }
+        Ok(key)
+    }
+}
+
+/// Passes over the layout of objects, without a look at what it says; returns how many shapes and keys it has.
+#[inline]
+fn skip_layout(schema: &mut Cursor<'_>) -> Result<(usize, usize), Refusal> {
+    let shapes = schema.count(schema.left())?;
+    let keys = schema.count(schema.left())?;
+    if shapes == 0 || (keys == 0 && shapes > 1) {
+        return malformed(&"an impossible number of shapes");
+    }
+    for _ in 0..keys {
+        let length = schema.count(schema.left())?;
+        schema.bytes(length)?;
+    }
+    // An only shape has all keys, in their order, and is not written.
+    let listed = if shapes > 1 { shapes } else { 0 };
+    for _ in 0..listed {
+        for _ in 0..schema.count(keys)? {
+            schema.varint()?;
+        }
+    }
+    Ok((shapes, keys))
+}
+
+/// A hash of eight bytes at a time. It need not withstand anybody: a collision only costs the place in a table.
+#[inline]
+fn hash(bytes: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mut hash = bytes.len() as u64;
+    let mut chunks = bytes.chunks_exact(8);
+    for chunk in &mut chunks {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(chunk);
+        hash = (hash.rotate_left(23) ^ u64::from_le_bytes(eight)).wrapping_mul(FACTOR);
+    }
+    for &byte in chunks.remainder() {
+        hash = (hash.rotate_left(23) ^ u64::from(byte)).wrapping_mul(FACTOR);
+    }
+    hash ^ (hash >> 32)
+}

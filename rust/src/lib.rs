@@ -1,0 +1,128 @@
+//! The native part of the packed serializer: documents to payloads and back, without anything in between.
+//!
+//! The grammar is that of `schemaless/codec/FORMAT.md`. The Python reference is the law: what this module refuses, it
+//! decides and words.
+
+mod cache;
+mod py;
+mod reader;
+mod refusal;
+mod scale;
+mod shapes;
+mod typed;
+mod wire;
+mod writer;
+
+use std::cell::Cell;
+use std::ops::RangeInclusive;
+use std::sync::Mutex;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes};
+
+use cache::Cache;
+use reader::Reader;
+use refusal::Refusal;
+use writer::Room;
+
+/// The most levels of lists and objects that this module walks: few enough for the smallest stack of a thread.
+const MAX_LEVELS: usize = 32;
+/// The lengths of arrays that are stored position by position.
+const TUPLES: RangeInclusive<i64> = 2..=8;
+/// Fewer strings than this are never typed.
+const TYPED_MIN: usize = 4;
+
+/// Returns how many values a payload pays for.
+fn budget(payload_bytes: usize) -> u64 {
+    4 * payload_bytes as u64
+}
+
+/// The kinds of values, as rows of mixed nodes name them. Stored; never renumber.
+mod kind {
+    pub const NULL: u8 = 0;
+    pub const FALSE: u8 = 1;
+    pub const TRUE: u8 = 2;
+    pub const INT: u8 = 3;
+    pub const DECIMAL: u8 = 4;
+    pub const TEXT: u8 = 5;
+    pub const ARRAY: u8 = 6;
+    pub const OBJECT: u8 = 7;
+    pub const TYPED: u8 = 8;
+    pub const DOUBLE: u8 = 9;
+    pub const BIGINT: u8 = 10;
+    pub const ALL: usize = 11;
+    /// The order in which the values of a node are stored; those of the first three kinds are not.
+    pub const IN_ORDER: [u8; 8] = [INT, DECIMAL, TEXT, TYPED, DOUBLE, BIGINT, ARRAY, OBJECT];
+}
+
+/// The bits of a node's mask. Stored; never renumber.
+mod mask {
+    pub const NULL: u64 = 1;
+    pub const BOOLEAN: u64 = 2;
+    pub const TRUE: u64 = 3;
+    pub const INT: u64 = 4;
+    pub const DECIMAL: u64 = 8;
+    pub const TEXT: u64 = 16;
+    pub const ARRAY: u64 = 32;
+    pub const OBJECT: u64 = 64;
+    pub const TYPED: u64 = 128;
+    pub const DOUBLE: u64 = 256;
+    pub const BIGINT: u64 = 512;
+    pub const ALL: u64 = 1023;
+    pub const OF_KIND: [u64; super::kind::ALL] =
+        [NULL, BOOLEAN, BOOLEAN, INT, DECIMAL, TEXT, ARRAY, OBJECT, TYPED, DOUBLE, BIGINT];
+}
+
+thread_local! {
+    static ROOM: Cell<Option<Box<Room>>> = const { Cell::new(None) };
+}
+
+static CACHE: Mutex<Option<Cache>> = Mutex::new(None);
+
+/// Returns a document's payload, or None where only the reference can tell why there is none, or make it.
+#[pyfunction]
+#[pyo3(signature = (document, /))]
+fn pack<'py>(document: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let mut room = ROOM.take().unwrap_or_default();
+    let packed = match writer::pack(document.as_borrowed(), &mut room) {
+        Ok(payload) => PyBytes::new_with(document.py(), payload.bytes(), |to| {
+            payload.write(to);
+            Ok(())
+        })
+        .map(Some),
+        Err(Refusal::NotHeld) => Ok(None),
+        Err(refusal) => Err(refusal.raised(document.py())),
+    };
+    if room.is_small() {
+        ROOM.set(Some(room));
+    }
+    packed
+}
+
+/// Returns a payload's document, of at most so many levels, and so many values, keys included.
+///
+/// Raises ValueError where only the reference can tell, and OverflowError where there are more values.
+#[pyfunction]
+#[pyo3(signature = (payload, levels, values = u64::MAX, /))]
+fn unpack<'py>(payload: &Bound<'py, PyAny>, levels: usize, values: u64) -> PyResult<Bound<'py, PyAny>> {
+    let py = payload.py();
+    let copied;
+    let bytes = if let Ok(bytes) = payload.cast::<PyBytes>() {
+        bytes.as_bytes()
+    } else {
+        copied = payload.cast::<PyByteArray>()?.to_vec();
+        &copied
+    };
+    // Making objects may start the garbage collector and, by it, code that unpacks: that has a cache of its own.
+    match CACHE.try_lock() {
+        Ok(mut cache) => Reader::unpack(py, bytes, levels, values, cache.get_or_insert_with(Cache::new)),
+        Err(_) => Reader::unpack(py, bytes, levels, values, &mut Cache::new()),
+    }
+    .map_err(|refusal| refusal.raised(py))
+}
+
+#[pymodule]
+fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(pack, module)?)?;
+    module.add_function(wrap_pyfunction!(unpack, module)?)
+}

@@ -1,0 +1,493 @@
+//! The writer: one walk over a document, column by column, into the three sections.
+
+use std::mem::take;
+
+use crate::py::{self, Class, Value};
+use crate::refusal::Refusal;
+use crate::scale::{least_scale, scale_of, scaled};
+use crate::shapes::Shapes;
+use crate::typed::Format;
+use crate::wire::{put_numbers, put_varint, zigzag};
+use crate::{kind, mask, MAX_LEVELS, TUPLES};
+
+/// Room that outlives a document, so that the next one need not ask for it.
+#[derive(Default)]
+pub struct Room {
+    schema: Vec<u8>,
+    tokens: Vec<u8>,
+    text: Vec<u8>,
+    kinds: Vec<u8>,
+    ints: Vec<i64>,
+    floats: Vec<f64>,
+    decimals: Vec<i64>,
+    ticks: Vec<i64>,
+    /// Only its room: what stood there is no longer alive.
+    rows: Vec<usize>,
+}
+
+const KEPT_BYTES: usize = 1 << 18;
+
+impl Room {
+    /// Whether it is small enough to be kept.
+    pub fn is_small(&self) -> bool {
+        self.schema.capacity() + self.tokens.capacity() + self.text.capacity() + 8 * self.floats.capacity() < KEPT_BYTES
+    }
+}
+
+/// The three sections of a payload, and their lengths before them.
+pub struct Payload<'r> {
+    head: Vec<u8>,
+    room: &'r Room,
+}
+
+impl Payload<'_> {
+    pub fn bytes(&self) -> usize {
+        self.parts().iter().map(|part| part.len()).sum()
+    }
+
+    pub fn write(&self, to: &mut [u8]) {
+        let mut at = 0;
+        for part in self.parts() {
+            to[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+    }
+
+    fn parts(&self) -> [&[u8]; 4] {
+        [&self.head, &self.room.schema, &self.room.tokens, &self.room.text]
+    }
+}
+
+struct Writer<'r, 'a, 'py> {
+    to: &'r mut Room,
+    /// The rows of the nodes that are being written, one node's behind its parent's.
+    rows: Vec<Value<'a, 'py>>,
+    texts: Vec<&'a str>,
+    charged: u64,
+    /// How many zero bytes the text has by right.
+    zeros: usize,
+    /// Where the search for a scale begins; it ends at the same in any case.
+    hint: usize,
+}
+
+/// Returns the payload of `document`.
+pub fn pack<'r>(document: Value<'_, '_>, room: &'r mut Room) -> Result<Payload<'r>, Refusal> {
+    room.schema.clear();
+    room.tokens.clear();
+    room.text.clear();
+    let rows = emptied(take(&mut room.rows));
+    let mut writer = Writer { to: room, rows, texts: Vec::new(), charged: 0, zeros: 0, hint: 0 };
+    writer.one(document, 0)?;
+    let Writer { charged, zeros, rows, .. } = writer;
+    room.rows = emptied(rows);
+    let mut head = Vec::with_capacity(20);
+    put_varint(&mut head, room.schema.len() as u64);
+    put_varint(&mut head, room.tokens.len() as u64);
+    let payload = Payload { head, room };
+    // One zero behind each string, and no other in any of them.
+    if charged > crate::budget(payload.bytes()) || memchr::memchr_iter(0, &payload.room.text).count() != zeros {
+        return Err(Refusal::NotHeld);
+    }
+    Ok(payload)
+}
+
+/// Returns a vector without elements that has the memory of another one, whose elements are as large.
+fn emptied<Old, New>(mut vector: Vec<Old>) -> Vec<New> {
+    vector.clear();
+    vector.into_iter().map(|_| unreachable!()).collect()
+}
+
+impl<'a, 'py> Writer<'_, 'a, 'py> {
+    fn node(&mut self, start: usize, depth: usize) -> Result<(), Refusal> {
+        match self.rows.len() - start {
+            1 => self.one(self.rows[start], depth),
+            _ => self.many(start, depth),
+        }
+    }
+
+    // ---- one row
+
+    fn one(&mut self, value: Value<'a, 'py>, depth: usize) -> Result<(), Refusal> {
+        let to = &mut *self.to;
+        self.charged += 1;
+        match py::class_of(value) {
+            Class::Text => {
+                to.tokens.push(mask::TEXT as u8);
+                put_text(&mut to.text, text_of(value)?);
+                self.zeros += 1;
+            }
+            Class::Null => to.tokens.push(mask::NULL as u8),
+            Class::False => to.tokens.push(mask::BOOLEAN as u8),
+            Class::True => to.tokens.push(mask::TRUE as u8),
+            Class::Int => match py::int_of(value) {
+                Some(int) => {
+                    to.tokens.push(mask::INT as u8);
+                    put_varint(&mut to.tokens, zigzag(int));
+                }
+                None => {
+                    put_varint(&mut to.tokens, mask::BIGINT);
+                    self.put_bigint(value)?;
+                }
+            },
+            Class::Float => {
+                let float = py::float_of(value);
+                match least_scale(float, 0, self.hint) {
+                    Some((scale, held)) => {
+                        self.hint = scale;
+                        to.tokens.extend_from_slice(&[mask::DECIMAL as u8, scale as u8]);
+                        put_varint(&mut to.tokens, zigzag(held));
+                    }
+                    None => {
+                        put_varint(&mut to.tokens, mask::DOUBLE);
+                        self.put_raw(&float.to_le_bytes());
+                    }
+                }
+            }
+            Class::Array => return self.array(value, depth),
+            Class::Object => return self.object(value, depth),
+            Class::Stranger => return Err(Refusal::NotHeld),
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn array(&mut self, value: Value<'a, 'py>, depth: usize) -> Result<(), Refusal> {
+        if depth >= MAX_LEVELS {
+            return Err(Refusal::NotHeld);
+        }
+        let start = self.rows.len();
+        let length = py::elements(value, &mut self.rows);
+        self.to.tokens.push(mask::ARRAY as u8);
+        put_varint(&mut self.to.tokens, zigzag(length as i64));
+        if length > 0 {
+            self.node(start, depth + 1)?;
+        }
+        self.rows.truncate(start);
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn object(&mut self, value: Value<'a, 'py>, depth: usize) -> Result<(), Refusal> {
+        if depth >= MAX_LEVELS {
+            return Err(Refusal::NotHeld);
+        }
+        let start = self.rows.len();
+        let to = &mut *self.to;
+        let size = py::size_of(value);
+        to.tokens.push(mask::OBJECT as u8);
+        to.schema.push(1);
+        put_varint(&mut to.schema, size as u64);
+        for (key, member) in py::members(value) {
+            put_key(&mut to.schema, text_of(key)?);
+            self.rows.push(member);
+        }
+        if size == 0 {
+            to.tokens.push(0);
+        }
+        for row in start..self.rows.len() {
+            self.one(self.rows[row], depth + 1)?;
+        }
+        self.rows.truncate(start);
+        Ok(())
+    }
+
+    // ---- many rows
+
+    fn many(&mut self, start: usize, depth: usize) -> Result<(), Refusal> {
+        let present = self.columns(start)?;
+        if present & (mask::ARRAY | mask::OBJECT) == 0 {
+            return Ok(());
+        }
+        if depth >= MAX_LEVELS {
+            return Err(Refusal::NotHeld);
+        }
+        let end = self.rows.len();
+        for (bit, class) in [(mask::ARRAY, Class::Array), (mask::OBJECT, Class::Object)] {
+            if present & bit == 0 {
+                continue;
+            }
+            let mut first = start;
+            if present != bit {
+                first = end;
+                for index in start..end {
+                    if py::class_of(self.rows[index]) == class {
+                        self.rows.push(self.rows[index]);
+                    }
+                }
+            }
+            if class == Class::Array {
+                self.arrays(first, depth + 1)?;
+            } else {
+                self.objects(first, depth + 1)?;
+            }
+            self.rows.truncate(end);
+        }
+        Ok(())
+    }
+
+    /// Writes the mask, the kinds and every scalar of a node, and returns its mask.
+    #[inline(never)]
+    fn columns(&mut self, start: usize) -> Result<u64, Refusal> {
+        let rows = &self.rows[start..];
+        self.charged += rows.len() as u64;
+        let to = &mut *self.to;
+        to.kinds.clear();
+        to.ints.clear();
+        to.floats.clear();
+        self.texts.clear();
+        let mut bigints = Vec::new();
+        let mut present = 0;
+        let mut row = 0;
+        // Run by run: neighbours are mostly of one class.
+        while let Some(&value) = rows.get(row) {
+            let class = py::class_of(value);
+            let run = rows[row..].iter().copied().take_while(|&value| py::class_of(value) == class);
+            let ran = to.kinds.len();
+            let kind = match class {
+                Class::Float => {
+                    let before = to.floats.len();
+                    to.floats.extend(run.map(py::float_of));
+                    row += to.floats.len() - before;
+                    kind::DECIMAL
+                }
+                Class::Int => match py::int_of(value) {
+                    Some(_) => {
+                        let before = to.ints.len();
+                        to.ints.extend(run.map_while(py::int_of));
+                        row += to.ints.len() - before;
+                        kind::INT
+                    }
+                    None => {
+                        bigints.push(value);
+                        row += 1;
+                        kind::BIGINT
+                    }
+                },
+                Class::Text => {
+                    for value in run {
+                        self.texts.push(text_of(value)?);
+                        row += 1;
+                    }
+                    kind::TEXT
+                }
+                Class::Stranger => return Err(Refusal::NotHeld),
+                _ => {
+                    row += run.count();
+                    match class {
+                        Class::Object => kind::OBJECT,
+                        Class::Array => kind::ARRAY,
+                        Class::Null => kind::NULL,
+                        Class::False => kind::FALSE,
+                        _ => kind::TRUE,
+                    }
+                }
+            };
+            present |= mask::OF_KIND[kind as usize];
+            debug_assert!(row > ran);
+            to.kinds.resize(row, kind);
+        }
+        let mut scale = 0;
+        if present & mask::DECIMAL != 0 {
+            scale = scale_of(&to.floats, self.hint, &mut to.decimals);
+            self.hint = scale;
+            if to.decimals.len() < to.floats.len() {
+                present |= mask::DOUBLE;
+                present &= if to.decimals.is_empty() { !mask::DECIMAL } else { !0 };
+                let mut floats = to.floats.iter();
+                for each in to.kinds.iter_mut().filter(|each| **each == kind::DECIMAL) {
+                    if floats.next().is_some_and(|&float| scaled(float, scale).is_none()) {
+                        *each = kind::DOUBLE;
+                    }
+                }
+            }
+        }
+        let format = Format::of(&self.texts, &mut to.ticks);
+        if format.is_some() {
+            present ^= mask::TEXT ^ mask::TYPED;
+        }
+        put_varint(&mut to.schema, present);
+        if !present.is_power_of_two() || present <= mask::BOOLEAN {
+            if format.is_some() {
+                to.kinds.iter_mut().filter(|each| **each == kind::TEXT).for_each(|each| *each = kind::TYPED);
+            }
+            to.tokens.extend_from_slice(&to.kinds);
+        }
+        if present & mask::INT != 0 {
+            put_numbers(&mut to.schema, &mut to.tokens, &to.ints);
+        }
+        if present & mask::DECIMAL != 0 {
+            to.schema.push(scale as u8);
+            put_numbers(&mut to.schema, &mut to.tokens, &to.decimals);
+        }
+        match format {
+            None => {
+                self.texts.iter().for_each(|text| put_text(&mut to.text, text));
+                self.zeros += self.texts.len();
+            }
+            Some(format) => {
+                format.put(&mut to.schema);
+                if format.raw_bytes().is_some() {
+                    let from = to.text.len();
+                    self.texts.iter().for_each(|text| format.put_raw(text, &mut to.text));
+                    self.zeros += memchr::memchr_iter(0, &to.text[from..]).count();
+                } else {
+                    put_numbers(&mut to.schema, &mut to.tokens, &to.ticks);
+                }
+            }
+        }
+        if present & mask::DOUBLE != 0 {
+            for double in take(&mut self.to.floats) {
+                if scaled(double, scale).is_none() {
+                    self.put_raw(&double.to_le_bytes());
+                }
+            }
+        }
+        for bigint in bigints {
+            self.put_bigint(bigint)?;
+        }
+        Ok(present)
+    }
+
+    fn put_raw(&mut self, bytes: &[u8]) {
+        self.to.text.extend_from_slice(bytes);
+        self.zeros += bytes.iter().filter(|&&byte| byte == 0).count();
+    }
+
+    #[inline(never)]
+    fn put_bigint(&mut self, value: Value<'a, 'py>) -> Result<(), Refusal> {
+        let digits = py::digits_of(value).ok_or(Refusal::NotHeld)?;
+        if digits.trim_start_matches('-').len() > py::MAX_DIGITS {
+            return Err(Refusal::NotHeld);
+        }
+        put_text(&mut self.to.text, &digits);
+        self.zeros += 1;
+        Ok(())
+    }
+
+    /// Writes the arrays from `first` on; `depth` is that of their elements.
+    #[inline(never)]
+    fn arrays(&mut self, first: usize, depth: usize) -> Result<(), Refusal> {
+        let end = self.rows.len();
+        let count = end - first;
+        let mut lengths = take(&mut self.to.ints);
+        lengths.clear();
+        for row in first..end {
+            let row = self.rows[row];
+            lengths.push(py::elements(row, &mut self.rows) as i64);
+        }
+        let length = lengths[0];
+        let is_fixed = count > 1 && TUPLES.contains(&length) && lengths.iter().all(|&each| each == length);
+        if is_fixed {
+            self.to.schema.push(length as u8);
+        } else {
+            if count > 1 {
+                self.to.schema.push(0);
+            }
+            put_numbers(&mut self.to.schema, &mut self.to.tokens, &lengths);
+        }
+        self.to.ints = lengths;
+        if is_fixed {
+            return self.columns_of(end, length as usize, count, depth);
+        }
+        if self.rows.len() > end {
+            self.node(end, depth)?;
+        }
+        self.rows.truncate(end);
+        Ok(())
+    }
+
+    /// Writes `count` rows of `width` values each, from `first` on, column by column, and drops them.
+    fn columns_of(&mut self, first: usize, width: usize, count: usize, depth: usize) -> Result<(), Refusal> {
+        let end = self.rows.len();
+        for column in 0..width {
+            for row in 0..count {
+                self.rows.push(self.rows[first + row * width + column]);
+            }
+            self.node(end, depth)?;
+            self.rows.truncate(end);
+        }
+        self.rows.truncate(first);
+        Ok(())
+    }
+
+    /// Writes the objects from `first` on; `depth` is that of their members.
+    #[inline(never)]
+    fn objects(&mut self, first: usize, depth: usize) -> Result<(), Refusal> {
+        let end = self.rows.len();
+        let mut found = Shapes::default();
+        for row in first..end {
+            let row = self.rows[row];
+            found.add(row, &mut self.rows)?;
+        }
+        let Shapes { keys, shapes, of_row, .. } = found;
+        let to = &mut *self.to;
+        put_varint(&mut to.schema, shapes.len() as u64);
+        put_varint(&mut to.schema, keys.len() as u64);
+        for key in &keys {
+            put_key(&mut to.schema, key);
+        }
+        if shapes.len() > 1 {
+            for shape in &shapes {
+                put_varint(&mut to.schema, shape.len() as u64);
+                let mut following = 0;
+                for &key in shape {
+                    put_varint(&mut to.schema, if key == following { 0 } else { u64::from(key) + 1 });
+                    following = key + 1;
+                }
+            }
+        }
+        if shapes.len() > 1 || keys.is_empty() {
+            for &shape in &of_row {
+                put_varint(&mut to.tokens, u64::from(shape));
+            }
+        }
+        if shapes.len() == 1 {
+            return self.columns_of(end, keys.len(), of_row.len(), depth);
+        }
+        // Where the column of each key starts; then every value goes to its own.
+        let mut places = vec![0usize; keys.len() + 1];
+        for &shape in &of_row {
+            for &key in &shapes[shape as usize] {
+                places[key as usize + 1] += 1;
+            }
+        }
+        for key in 0..keys.len() {
+            places[key + 1] += places[key];
+        }
+        let starts = places.clone();
+        let values = self.rows.split_off(end);
+        let mut columns = values.clone();
+        let mut values = values.into_iter();
+        for &shape in &of_row {
+            for (&key, value) in shapes[shape as usize].iter().zip(&mut values) {
+                columns[places[key as usize]] = value;
+                places[key as usize] += 1;
+            }
+        }
+        for key in 0..keys.len() {
+            self.rows.extend_from_slice(&columns[starts[key]..starts[key + 1]]);
+            self.node(end, depth)?;
+            self.rows.truncate(end);
+        }
+        Ok(())
+    }
+}
+
+/// Returns a str as UTF-8; anything else, or a lone surrogate in it, is not held.
+#[inline]
+pub fn text_of<'a>(value: Value<'a, '_>) -> Result<&'a str, Refusal> {
+    py::text_of(value).ok_or(Refusal::NotHeld)
+}
+
+#[inline]
+fn put_text(to: &mut Vec<u8>, text: &str) {
+    to.reserve(text.len() + 1);
+    to.extend_from_slice(text.as_bytes());
+    to.push(0);
+}
+
+#[inline]
+fn put_key(to: &mut Vec<u8>, key: &str) {
+    put_varint(to, key.len() as u64);
+    to.extend_from_slice(key.as_bytes());
+}
