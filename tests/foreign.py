@@ -19,7 +19,7 @@ import pytest
 from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.urls import parse_url
 from tests.accounts import connect, run
 

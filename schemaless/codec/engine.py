@@ -8,7 +8,8 @@ from typing import Final, Protocol
 from schemaless.cell import JSONDocument
 from schemaless.codec.compressors import Stored, Zlib, Zstd
 from schemaless.codec.dictionaries import Dictionaries, Dictionary
-from schemaless.codec.registry import JSON, MSGPACK, NONE, ZLIB, ZSTD
+from schemaless.codec.packed import Packed
+from schemaless.codec.registry import JSON, MSGPACK, NONE, PACKED, ZLIB, ZSTD
 from schemaless.codec.serializers import JSONText, MessagePack, Payload
 
 
@@ -16,9 +17,12 @@ class PayloadSerializer(Protocol):
     """What stands behind a ``Serializer``."""
 
     def dumps(self, document: JSONDocument) -> bytes:
-        """Return a document's payload."""
+        """Return a document's payload, or raise ``NotHeld`` where there is none."""
 
-    def loads(self, payload: Payload, depth: int) -> JSONDocument:
+    def dumps_model(self, document: JSONDocument) -> bytes:
+        """Return the payload of what a parser returned: known to be in the data model."""
+
+    def loads(self, payload: Payload, depth: int, values: int = ...) -> JSONDocument:
         """Return a payload's document."""
 
 
@@ -45,12 +49,17 @@ class Engine:
         self.fast = fast
         self.json = JSONText(fast=fast)
         self.msgpack = MessagePack(fast=fast)
-        self.serializers: dict[int, PayloadSerializer] = {JSON.id: self.json, MSGPACK.id: self.msgpack}
+        self.packed = Packed(fast=fast)
+        self.serializers: dict[int, PayloadSerializer] = {
+            JSON.id: self.json,
+            MSGPACK.id: self.msgpack,
+            PACKED.id: self.packed,
+        }
         self.compressors: dict[int, PayloadCompressor] = {NONE.id: Stored(), ZLIB.id: Zlib(fast=fast), ZSTD.id: Zstd()}
 
 
 REFERENCE: Final = Engine(fast=False)
-"""Stock ``msgpack``, ``json`` and ``zlib``."""
+"""Stock ``msgpack``, ``json`` and ``zlib``, and packed in pure Python."""
 
 ENGINE: Final = REFERENCE if os.environ.get("SCHEMALESS_FAST") == "0" else Engine(fast=True)
 """What every call uses unless told; ``SCHEMALESS_FAST=0`` in the environment, at import, makes it ``REFERENCE``."""

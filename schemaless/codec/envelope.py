@@ -11,13 +11,16 @@ from schemaless.codec.compressors import frame_header, with_dictionary_id
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
-from schemaless.codec.legacy import parse_legacy, read_legacy
-from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, MSGPACK, NONE, SERIALIZERS, ZLIB, ZSTD, Codec
-from schemaless.codec.serializers import NotHeld, Payload
+from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
+from schemaless.codec.packed_reader import VALUES_PER_BYTE
+from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, MSGPACK, NONE, PACKED, SERIALIZERS, ZLIB, ZSTD, Codec
+from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload
+from schemaless.codec.values import MAX_VALUES, packed_exceeds, text_exceeds
 from schemaless.errors import (
     BodyTooLarge,
     ChecksumMismatch,
     DecodedSizeExceeded,
+    InvalidInput,
     NotCanonical,
     TruncatedBody,
     UnknownFormat,
@@ -43,14 +46,22 @@ class Limits:
     Attributes:
         decoded_bytes: the largest payload, once inflated; checked while inflating.
         depth: the most levels of lists and objects, 1 to 512.
+        values: the most lists, objects, keys of objects and scalars together; counted before any is made.
+
+    Raises:
+        InvalidInput: one is out of range.
     """
 
     decoded_bytes: int = 64 << 20
     depth: int = MAX_DEPTH
+    values: int = MAX_VALUES
 
     def __post_init__(self) -> None:
-        if not (self.decoded_bytes >= 1 and 1 <= self.depth <= MAX_DEPTH):
-            raise ValueError(f"decoded_bytes must be at least 1 and depth 1 to {MAX_DEPTH}, got {self}")
+        for name, most in (("decoded_bytes", None), ("depth", MAX_DEPTH), ("values", None)):
+            limit = getattr(self, name)
+            if type(limit) is not int or limit < 1 or (most is not None and limit > most):
+                allowed = "1 up" if most is None else f"1 to {most}"
+                raise InvalidInput(f"limits: {name} must be a number from {allowed}, got {limit!r}")
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -74,7 +85,8 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
     """Return a document's stored bytes.
 
     What MessagePack cannot hold (integers beyond 64 bits, lone surrogates) is stored as JSON text, under the same
-    compressor. A payload that compression would not make smaller is stored uncompressed.
+    compressor; so is what packed cannot hold, or not in fewer bytes. A payload that compression would not make smaller
+    is stored uncompressed.
 
     Args:
         document: dict with str keys, list, str, int, float, bool or None, nested up to 512 levels; no subclasses.
@@ -83,16 +95,16 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
 
     Raises:
         InvalidBody: something in it is outside the JSON data model; the message names its path.
-        BodyTooLarge: the body would be longer than 16 MiB - 1, or its payload than readers accept.
+        BodyTooLarge: the body would be longer than 16 MiB - 1, or its payload than readers accept, or have more values.
     """
-    if codec.serializer == MSGPACK:
+    if codec.is_binary:
         try:
-            return seal(MSGPACK.id, engine.msgpack.dumps(document), codec, engine)
+            return seal(codec.serializer_id, payload_of(document, codec, engine, checked=False), codec, engine)
         except NotHeld:
             pass
     text = engine.json.dumps(document)
     if codec.serializer is None:
-        return check_length(text)
+        return check_length(_check_values(JSON.id, text))
     return seal(JSON.id, text, codec, engine)
 
 
@@ -118,9 +130,9 @@ def decode_body(
     if body[:1] != b"\xc1":
         if len(body) > limits.decoded_bytes:
             raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
-        return parse_legacy(body, limits.depth, engine=engine)
+        return parse_legacy(body, limits.depth, limits.values, engine=engine)
     serializer_id, payload = unseal(body, limits, engine, dictionaries)
-    return engine.serializers[serializer_id].loads(payload, limits.depth)
+    return engine.serializers[serializer_id].loads(payload, limits.depth, limits.values)
 
 
 def is_enveloped(body: bytes) -> bool:
@@ -168,7 +180,7 @@ def counts_as(
     """Whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
 
     Its own format does, and so do the fallbacks: a payload stored uncompressed that is below ``compress_min_bytes`` or
-    that compression does not shorten, and JSON text under a MessagePack codec that has a reason to be kept as text.
+    that compression does not shorten, and JSON text under a codec that has a reason to keep it as text.
     A zstd frame has to name the codec's dictionary, or none where that has none. Its level does not show in a body.
     Bodies in their own format are told apart by their first bytes; only fallbacks are looked into.
 
@@ -189,7 +201,7 @@ def counts_as(
             return False
         if own:
             return True
-    if serializer_id != codec.serializer.id and not (serializer_id == JSON.id and codec.serializer == MSGPACK):
+    if serializer_id not in (codec.serializer.id, JSON.id):
         return False
     _, payload = unseal(body, DEFAULT_LIMITS, engine, dictionaries)
     if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
@@ -197,16 +209,62 @@ def counts_as(
     if serializer_id == codec.serializer.id:
         return True
     engine.json.loads(payload, DEFAULT_LIMITS.depth)  # so that bad text is a bad payload, not a bad legacy body
-    return read_legacy(bytes(payload), engine=engine).keep_reason is not None
+    return keep_reason(bytes(payload), codec, DEFAULT_LIMITS.depth, engine=engine) is not None
+
+
+def keep_reason(
+    text: bytes, codec: Codec, depth: int, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+) -> str | None:
+    """Return why JSON text stays text under a codec (one of ``legacy.KEEP_REASONS``), or None where it does not.
+
+    Raises:
+        CorruptBody: one of its family: it is no JSON text, or too deep, or has too many values.
+    """
+    document, reason = read_legacy(text, depth, values, engine=engine)
+    if not codec.is_binary or reason in LOSSES:
+        return reason if codec.is_binary else None
+    try:
+        payload_of(document, codec, engine, text)
+    except NotHeld as refusal:
+        return str(refusal)
+    return None
+
+
+def payload_of(
+    document: JSONDocument, codec: Codec, engine: Engine, text: bytes | None = None, *, checked: bool = True
+) -> bytes:
+    """Return a document's payload in a codec's serializer.
+
+    Args:
+        document: what to write.
+        codec: one that ``is_binary``.
+        engine: with or without the ``[fast]`` extra.
+        text: the JSON text that would be stored in its place; compact text unless given.
+        checked: whether ``document`` is known to be in the JSON data model.
+
+    Raises:
+        InvalidBody: it is not.
+        NotHeld: JSON text is to be stored: the serializer cannot hold the document, or its payload is packed, too short
+            to be compressed, and no shorter than the text.
+    """
+    serializer = engine.serializers[codec.serializer_id]
+    payload = serializer.dumps_model(document) if checked else serializer.dumps(document)
+    if codec.serializer_id == PACKED.id and len(payload) > MAX_VALUES // (2 * VALUES_PER_BYTE):
+        # Its bytes do not tell how many values there are; those of the text do.
+        _check_values(JSON.id, engine.json.dumps_model(document))
+    short = codec.serializer_id == PACKED.id and len(payload) < codec.compress_min_bytes
+    if short and len(engine.json.dumps_model(document) if text is None else text) <= len(payload):
+        raise NotHeld(SHORT_AS_TEXT)
+    return payload
 
 
 def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> None:
     """Raise unless a body is one that this store writes: stricter than reading, and zlib streams always by ``zlib``.
 
     Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
-    key twice in an object, the shortest form of everything), a compressed payload that is shorter than the plain one, a
-    zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else or, with a dictionary, its id
-    in two bytes and a checksum besides.
+    key twice in an object, the shortest form of everything), and packed in its; a compressed payload that is
+    shorter than the plain one, a zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else
+    or, with a dictionary, its id in two bytes and a checksum besides.
 
     Raises:
         NotCanonical: it decodes, but no writer of this store would have written it.
@@ -231,8 +289,19 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
         flags = 6 if dictionary_id else 0
         if size is None or compressed[4] & 0x0F != flags:
             raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
-    if serializer_id == MSGPACK.id and ENGINE.msgpack.dumps_model(document) != payload:
-        raise NotCanonical("MessagePack in another spelling: a key twice, or a form that is not the shortest")
+    if serializer_id != JSON.id and _spelling(document, serializer_id) != payload:
+        raise NotCanonical(
+            "MessagePack in another spelling: a key twice, or a form that is not the shortest"
+            if serializer_id == MSGPACK.id
+            else "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
+        )
+
+
+def _spelling(document: JSONDocument, serializer_id: int) -> bytes | None:
+    try:
+        return ENGINE.serializers[serializer_id].dumps_model(document)
+    except NotHeld:  # its own longer payload paid for more values than the right one does
+        return None
 
 
 def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
@@ -260,10 +329,11 @@ def seal(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> by
     """Return a payload in an envelope, compressed as ``codec`` has it where that makes it shorter.
 
     Raises:
-        BodyTooLarge: longer than 16 MiB - 1, or a payload that readers would refuse.
+        BodyTooLarge: longer than 16 MiB - 1, or a payload that readers would refuse, for its length or its values.
     """
     if len(payload) > DEFAULT_LIMITS.decoded_bytes:
         raise BodyTooLarge(f"body has {len(payload)} bytes before compression, at most {DEFAULT_LIMITS.decoded_bytes}")
+    _check_values(serializer_id, payload)
     compressed = _shortened(payload, codec, engine)
     if compressed is None:
         head = b"".join((_HEADERS[serializer_id << 4 | NONE.id], payload))
@@ -304,6 +374,18 @@ def check_length(body: bytes) -> bytes:
     if len(body) > MAX_BODY_BYTES:
         raise BodyTooLarge(f"body has {len(body)} bytes once encoded, at most {MAX_BODY_BYTES}; split the document")
     return body
+
+
+_EXCEEDS: Final = {JSON.id: text_exceeds, MSGPACK.id: packed_exceeds}
+
+
+def _check_values(serializer_id: int, payload: bytes) -> bytes:
+    if len(payload) > MAX_VALUES and serializer_id != PACKED.id and _EXCEEDS[serializer_id](payload, MAX_VALUES):
+        raise BodyTooLarge(
+            f"body has more than {MAX_VALUES:,} lists, objects, keys and scalars, which readers refuse; split the "
+            "document"
+        )
+    return payload
 
 
 def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None:

@@ -18,6 +18,9 @@ from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
     MISSED,
+    NUL_IN_TEXT,
+    SHORT_AS_TEXT,
+    TOO_MANY_VALUES,
     NotHeld,
     NotJSONText,
     Payload,
@@ -26,13 +29,17 @@ from schemaless.codec.serializers import (
     text_of,
     unpack_reference,
 )
+from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import CorruptBody, UnreadableLegacy
 
 DUPLICATE_KEYS: Final = "duplicate keys"
 OVERFLOW: Final = "number beyond a double"
 
-KEEP_REASONS: Final = (DUPLICATE_KEYS, OVERFLOW, BIG_INTEGER, LONE_SURROGATE)
-"""Why JSON text is kept as text, the first that applies: parsing would lose two of them, MessagePack two."""
+LOSSES: Final = (DUPLICATE_KEYS, OVERFLOW)
+"""What parsing JSON text loses, so that it is kept as text under every codec."""
+
+KEEP_REASONS: Final = (*LOSSES, BIG_INTEGER, LONE_SURROGATE, NUL_IN_TEXT, TOO_MANY_VALUES, SHORT_AS_TEXT)
+"""Why JSON text is kept as text, the first that applies; the first two of all, then what MessagePack or packed has."""
 
 
 class LegacyDocument(NamedTuple):
@@ -40,14 +47,16 @@ class LegacyDocument(NamedTuple):
 
     Attributes:
         value: the document, as ``json.loads`` gives it.
-        keep_reason: why re-encoding keeps the text (one of ``KEEP_REASONS``), or None where ``value`` is all of it.
+        keep_reason: why MessagePack keeps the text (one of ``KEEP_REASONS``), or None where ``value`` is all of it.
     """
 
     value: JSONDocument
     keep_reason: str | None
 
 
-def read_legacy(text: bytes, depth: int = MAX_DEPTH, *, engine: Engine = ENGINE) -> LegacyDocument:
+def read_legacy(
+    text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+) -> LegacyDocument:
     """Read a legacy body, and tell whether its document is all that it says.
 
     More digits than a double has are no loss: ``json.loads`` drops them too.
@@ -55,30 +64,45 @@ def read_legacy(text: bytes, depth: int = MAX_DEPTH, *, engine: Engine = ENGINE)
     Args:
         text: a body without an envelope.
         depth: the most levels of lists and objects that it may have.
+        values: the most lists, objects, keys and scalars that it may have.
         engine: with or without the ``[fast]`` extra; the result is the same.
 
     Raises:
         UnreadableLegacy: it is not JSON text; the message says what it looks like.
         NestingTooDeep: more levels than ``depth``.
+        TooManyValues: more than ``values``.
     """
-    quick = read_quickly(text, depth, engine)
-    return read_exactly(text, depth) if quick is None else LegacyDocument(quick[0], None)
+    quick = read_quickly(text, depth, engine, values)
+    return read_exactly(text, depth, values) if quick is None else LegacyDocument(quick[0], None)
 
 
-def parse_legacy(text: bytes, depth: int = MAX_DEPTH, *, engine: Engine = ENGINE) -> JSONDocument:
+def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> LegacyDocument:
+    """``read_legacy`` for text that is no body yet, such as a line of a file: what it raises speaks of JSON alone."""
+    try:
+        return read_legacy(text, depth, values)
+    except UnreadableLegacy as refusal:
+        raise UnreadableLegacy(refusal.message.removeprefix("no envelope, and ")) from None
+
+
+def parse_legacy(
+    text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+) -> JSONDocument:
     """Return a legacy body's document: ``read_legacy`` without the question what it loses.
 
     Raises:
         UnreadableLegacy: it is not JSON text.
         NestingTooDeep: more levels than ``depth``.
+        TooManyValues: more than ``values``.
     """
     try:
-        return engine.json.parse(text, depth)
+        return engine.json.parse(text, depth, values)
     except NotJSONText as refusal:
         raise _unreadable(text, refusal) from None
 
 
-def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocument, bytes] | None:
+def read_quickly(
+    text: Payload, depth: int, engine: Engine, values: int = MAX_VALUES
+) -> tuple[JSONDocument, bytes] | None:
     r"""Return the document and its compact text if it is certain at C speed that nothing is lost; else None.
 
     All fast parsers drop duplicate keys in silence. Writing the document again and comparing shows whether one did.
@@ -89,7 +113,7 @@ def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocumen
     gate = engine.json.gate
     if gate is None:
         return None
-    value = engine.json.parse_quick(text, depth)
+    value = engine.json.parse_quick(text, depth, values)
     if value is MISSED:
         return None
     shown = gate.text(value)
@@ -100,12 +124,13 @@ def read_quickly(text: Payload, depth: int, engine: Engine) -> tuple[JSONDocumen
     return None
 
 
-def read_exactly(text: Payload, depth: int = MAX_DEPTH) -> LegacyDocument:
+def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> LegacyDocument:
     """``read_legacy`` with the stock parser: the reference.
 
     Raises:
         UnreadableLegacy: it is not JSON text.
         NestingTooDeep: more levels than ``depth``.
+        TooManyValues: more than ``values``.
     """
     lost = set()
 
@@ -122,7 +147,7 @@ def read_exactly(text: Payload, depth: int = MAX_DEPTH) -> LegacyDocument:
         return value
 
     try:
-        value = json.loads(text_of(text, depth), object_pairs_hook=members, parse_float=number)
+        value = json.loads(text_of(text, depth, values), object_pairs_hook=members, parse_float=number)
     except NotJSONText as refusal:
         raise _unreadable(text, refusal) from None
     except ValueError as refusal:

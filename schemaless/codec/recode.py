@@ -14,13 +14,15 @@ from schemaless.codec.envelope import (
     check_length,
     counts_as,
     is_enveloped,
+    keep_reason,
+    payload_of,
     same_document,
     seal,
     unseal,
 )
-from schemaless.codec.legacy import parse_legacy, read_exactly, read_legacy, read_quickly
+from schemaless.codec.legacy import LOSSES, parse_legacy, read_exactly, read_quickly
 from schemaless.codec.registry import DEFAULT, JSON, MSGPACK, Codec
-from schemaless.codec.serializers import Payload
+from schemaless.codec.serializers import NotHeld, Payload
 from schemaless.errors import DecodedSizeExceeded, UnreadableLegacy, VerificationFailed
 
 
@@ -29,7 +31,7 @@ class Recoded(NamedTuple):
 
     Attributes:
         body: the bytes to store.
-        keep_reason: why a MessagePack codec kept JSON text, byte for byte (one of ``legacy.KEEP_REASONS``), or None.
+        keep_reason: why JSON text is kept, byte for byte, or written (one of ``legacy.KEEP_REASONS``), or None.
         unchanged: whether the body was in that codec already; ``body`` is then the very bytes that came.
     """
 
@@ -48,9 +50,9 @@ def recode(
 ) -> Recoded:
     """Return a stored body in another codec, after decoding the new bytes again and comparing.
 
-    Text goes to a MessagePack codec as its document, unless that would lose something: then the text itself is kept,
-    compressed. Text goes to a JSON codec, and back to ``legacy``, byte for byte. A payload whose serializer stays is
-    compressed anew.
+    Text goes to a MessagePack or packed codec as its document, unless that would lose something or not be smaller:
+    then the text itself is kept, compressed. Text goes to a JSON codec, and back to ``legacy``, byte for byte. A
+    payload whose serializer stays is compressed anew.
 
     Args:
         body: any stored body.
@@ -68,66 +70,94 @@ def recode(
         if len(body) > limits.decoded_bytes:
             raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
         if codec.serializer is None:
-            parse_legacy(body, limits.depth, engine=engine)
+            parse_legacy(body, limits.depth, limits.values, engine=engine)
             return Recoded(body, None, True)
-        return _from_text(body, codec, limits.depth, engine)
+        return _from_text(body, codec, limits, engine)
     serializer_id, payload = unseal(body, limits, engine, dictionaries)
     unchanged = counts_as(body, codec, dictionaries, engine=engine)
-    if serializer_id == MSGPACK.id:
-        document = engine.msgpack.loads(payload, limits.depth)
-        return Recoded(body, None, True) if unchanged else _from_msgpack(payload, document, codec, engine)
+    if serializer_id != JSON.id:
+        document = engine.serializers[serializer_id].loads(payload, limits.depth, limits.values)
+        if unchanged:
+            return Recoded(body, None, True)
+        return _from_document(serializer_id, payload, document, codec, engine)
     text = bytes(payload)
     try:
         if not unchanged:
-            return _from_text(text, codec, limits.depth, engine)
-        document, keep_reason = read_legacy(text, limits.depth, engine=engine)
+            return _from_text(text, codec, limits, engine)
+        reason = keep_reason(text, codec, limits.depth, limits.values, engine=engine)
     except UnreadableLegacy:
-        engine.json.loads(payload, limits.depth)  # raises, and says it of a payload
+        engine.json.loads(payload, limits.depth, limits.values)  # raises, and says it of a payload
         raise
-    return Recoded(body, keep_reason if codec.serializer == MSGPACK else None, True)
+    return Recoded(body, reason, True)
 
 
-def _from_text(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recoded:
-    if codec.serializer == MSGPACK:
-        return _to_msgpack(text, codec, depth, engine)
-    parse_legacy(text, depth, engine=engine)
+def _from_text(text: bytes, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
+    if codec.is_binary:
+        return _to_binary(text, codec, limits, engine)
+    parse_legacy(text, limits.depth, limits.values, engine=engine)
     if codec.serializer is None:
         return Recoded(check_length(text), None, False)
     return Recoded(_carried(JSON.id, text, codec, engine), None, False)
 
 
-def _to_msgpack(text: bytes, codec: Codec, depth: int, engine: Engine) -> Recoded:
-    """Return JSON text as MessagePack, or kept as text: the hot path of a migration."""
-    quick = read_quickly(text, depth, engine)
+def _to_binary(text: bytes, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
+    """Return JSON text as MessagePack or packed, or kept as text: the hot path of a migration."""
+    quick = read_quickly(text, limits.depth, engine, limits.values)
     if quick is not None:
-        document, shown = quick
-        keep_reason = None
+        (document, shown), reason = quick, None
     else:
-        document, keep_reason = read_exactly(text, depth)
-        shown = None
-    if keep_reason is not None:
-        return Recoded(_carried(JSON.id, text, codec, engine), keep_reason, False)
-    packed = engine.msgpack.dumps_model(document)
-    body = seal(MSGPACK.id, packed, codec, engine)
+        (document, reason), shown = read_exactly(text, limits.depth, limits.values), None
+    if reason not in LOSSES:
+        try:
+            return Recoded(_written(document, shown, codec, engine, text), None, False)
+        except NotHeld as refusal:
+            reason = str(refusal)
+    return Recoded(_carried(JSON.id, text, codec, engine), reason, False)
+
+
+def _written(
+    document: JSONDocument, shown: bytes | None, codec: Codec, engine: Engine, text: bytes | None = None
+) -> bytes:
+    """Return a document's body.
+
+    Raises:
+        NotHeld: JSON text is to be stored.
+        VerificationFailed: the new bytes do not decode to the document.
+    """
+    packed = payload_of(document, codec, engine, text)
+    body = seal(codec.serializer_id, packed, codec, engine)
     _, payload = unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries)
-    again = engine.msgpack.loads(payload)
+    again = engine.serializers[codec.serializer_id].loads(payload, DEFAULT_LIMITS.depth)
     # Compared by other means than the packer's: compact JSON text tells 1 from 1.0 and 0.0 from -0.0, keeps the order,
     # and no NaN comes this way.
-    same = identical(again, document) if shown is None else _shown(again, engine) == shown
+    if shown is not None:
+        same = _shown(again, engine) == shown
+    elif codec.serializer == MSGPACK:
+        same = identical(again, document)
+    else:
+        same = same_document(again, document, engine=engine)
     if not same or payload != packed:
         raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the document that went in")
-    return Recoded(body, None, False)
+    return body
 
 
-def _from_msgpack(payload: Payload, document: JSONDocument, codec: Codec, engine: Engine) -> Recoded:
-    if codec.serializer == MSGPACK:
-        return Recoded(_carried(MSGPACK.id, bytes(payload), codec, engine), None, False)
+def _from_document(
+    serializer_id: int, payload: Payload, document: JSONDocument, codec: Codec, engine: Engine
+) -> Recoded:
+    if codec.serializer is not None and codec.serializer_id == serializer_id:
+        return Recoded(_carried(serializer_id, bytes(payload), codec, engine), None, False)
+    reason = None
+    if codec.is_binary:
+        try:
+            return Recoded(_written(document, None, codec, engine), None, False)
+        except NotHeld as refusal:
+            reason = str(refusal)
     text = engine.json.dumps_model(document)
     if not same_document(engine.json.parse(text), document, engine=engine):
         raise VerificationFailed(f"{len(text)} bytes of JSON text do not read back as the document that went in")
     if codec.serializer is None:
         return Recoded(check_length(text), None, False)
-    return Recoded(_carried(JSON.id, text, codec, engine), None, False)
+    return Recoded(_carried(JSON.id, text, codec, engine), reason, False)
 
 
 def _carried(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> bytes:

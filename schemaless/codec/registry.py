@@ -92,6 +92,7 @@ COMPRESSORS: Final = Registry[Compressor]("compressor")
 # stored; never renumber
 JSON: Final = SERIALIZERS.add(Serializer(0, "json"))
 MSGPACK: Final = SERIALIZERS.add(Serializer(1, "msgpack"))
+PACKED: Final = SERIALIZERS.add(Serializer(2, "packed"))
 NONE: Final = COMPRESSORS.add(Compressor(0, "none"))
 ZLIB: Final = COMPRESSORS.add(Compressor(1, "zlib", level=6, levels=range(1, 10)))
 ZSTD: Final = COMPRESSORS.add(Compressor(2, "zstd", level=3, levels=range(1, 23)))
@@ -137,6 +138,16 @@ class Codec:
         return "legacy" if self.serializer is None else f"{self.serializer.name}+{self.compressor.name}"
 
     @property
+    def is_binary(self) -> bool:
+        """Whether it has a serializer other than JSON text, which stands in where that one cannot hold a document."""
+        return self.serializer is not None and self.serializer.id != JSON.id
+
+    @property
+    def serializer_id(self) -> int:
+        """The id of its serializer; that of JSON for ``LEGACY``."""
+        return JSON.id if self.serializer is None else self.serializer.id
+
+    @property
     def format_byte(self) -> int | None:
         """The serializer in the high four bits, the compressor in the low four; None for ``LEGACY``."""
         return None if self.serializer is None else self.serializer.id << 4 | self.compressor.id
@@ -155,7 +166,7 @@ _CODECS: Final = {
         DEFAULT,
         *(
             Codec(serializer, compressor, compressor.level)
-            for serializer in (MSGPACK, JSON)
+            for serializer in (MSGPACK, JSON, PACKED)
             for compressor in COMPRESSORS
         ),
         LEGACY,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
@@ -19,7 +18,15 @@ import msgpack
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody
+from schemaless.codec.values import MAX_VALUES, STRINGS, packed_exceeds, text_exceeds
+from schemaless.errors import (
+    InvalidBody,
+    MalformedPayload,
+    NestingTooDeep,
+    TooManyValues,
+    TrailingBytes,
+    TruncatedBody,
+)
 
 TYPED_LEVELS: Final = (8, 12)
 """Levels that the typed decoders read by themselves; deeper documents take the reference.
@@ -29,13 +36,15 @@ Making one takes 2 ms for 8 levels and doubles with each, so the second is made 
 
 BIG_INTEGER: Final = "integer beyond 64 bits"
 LONE_SURROGATE: Final = "lone surrogate"
+NUL_IN_TEXT: Final = "NUL in a string"
+TOO_MANY_VALUES: Final = "more values than its bytes pay for"
+SHORT_AS_TEXT: Final = "no longer as text"
 
 Payload = bytes | bytearray
 
 _BYTES_THAT_OPEN: Final = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _BYTES_THAT_DO_NOT_OPEN: Final = bytes(byte for byte in range(256) if byte not in _BYTES_THAT_OPEN)
 _EMPTY_BIN: Final = (b"\xc4\x00", b"\xc5\x00\x00", b"\xc6\x00\x00\x00\x00")
-_STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _WRITE_TEXT: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -47,7 +56,7 @@ MISSED: Final = object()
 
 
 class NotHeld(Exception):
-    """MessagePack cannot hold a document; ``args[0]`` is the reason. Never leaves the codec."""
+    """A serializer cannot hold a document, or not in fewer bytes; ``args[0]`` is the reason. Never leaves the codec."""
 
 
 class NotJSONText(Exception):
@@ -174,23 +183,28 @@ class MessagePack:
                 return packed
         return pack_reference(document)
 
-    def loads(self, payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+    def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Return a payload's document.
 
         Args:
             payload: the whole of it.
             depth: the most levels of lists and objects that it may have.
+            values: the most lists, objects, keys and scalars that it may have.
 
         Raises:
+            TooManyValues: it announces more than ``values``.
             TruncatedBody: it ends before the document does.
             TrailingBytes: it goes on after the document.
             NestingTooDeep: more levels than ``depth``.
             MalformedPayload: anything else.
         """
-        document = MISSED if self._typed is None else self._typed.decode(payload, depth)
-        if document is not MISSED:
-            return document
-        return unpack_reference(payload, depth)
+        if self._typed is not None:
+            if len(payload) > values:
+                _refuse_values(packed_exceeds(payload, values), values)
+            document = self._typed.decode(payload, depth)
+            if document is not MISSED:
+                return document
+        return unpack_reference(payload, depth, values)
 
 
 class JSONText:
@@ -225,53 +239,64 @@ class JSONText:
         except UnicodeEncodeError:  # a lone surrogate: JSON has an escape for it, UTF-8 has nothing
             return _WRITE_ASCII(document).encode()
 
-    def loads(self, payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+    def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Return a payload's document.
 
         Raises:
             MalformedPayload: it is not JSON text.
             NestingTooDeep: more levels than ``depth``.
+            TooManyValues: more than ``values``.
         """
         try:
-            return self.parse(payload, depth)
+            return self.parse(payload, depth, values)
         except NotJSONText as refusal:
             raise MalformedPayload(f"the payload is not JSON text: {refusal}") from None
 
-    def parse(self, text: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+    def parse(self, text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Return ``json.loads(text.decode("utf-8"))``.
 
         Raises:
             NotJSONText: there is no such thing.
             NestingTooDeep: more levels than ``depth``.
+            TooManyValues: more than ``values``.
             RecursionError: the caller's own stack is too deep for the parser.
         """
-        quick = self.parse_quick(text, depth)
-        return _parse(text, depth) if quick is MISSED else quick
+        quick = self.parse_quick(text, depth, values)
+        return _parse(text, depth, values) if quick is MISSED else quick
 
-    def parse_quick(self, text: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+    def parse_quick(self, text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Return what ``parse`` would, or ``MISSED`` where only the reference can tell.
 
         What comes back was spelled without NaN, infinities and numbers beyond a double; keys may have come twice.
+
+        Raises:
+            TooManyValues: more than ``values``.
         """
-        return MISSED if self._typed is None else self._typed.decode(text, depth)
+        if self._typed is None:
+            return MISSED
+        if len(text) > values:
+            _refuse_values(text_exceeds(text, values), values)
+        return self._typed.decode(text, depth)
 
 
 def nesting_of(text: Payload) -> int:
     """Return how deep the brackets of JSON text go, without parsing it: a parser may run out of stack first."""
     depth = deepest = 0
-    for bracket in _STRINGS.sub(b"", text).translate(None, _NOT_BRACKETS):
+    for bracket in STRINGS.sub(b"", text).translate(None, _NOT_BRACKETS):
         depth += _STEPS[bracket]
         deepest = max(deepest, depth)
     return deepest
 
 
-def text_of(text: Payload, depth: int = MAX_DEPTH) -> str:
+def text_of(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> str:
     """Return ``text`` as a str, once its depth is known to be allowed: only a deep caller can exhaust the stack then.
 
     Raises:
         NotJSONText: it is not UTF-8.
         NestingTooDeep: more levels than ``depth``.
+        TooManyValues: more than ``values``.
     """
+    _refuse_values(text_exceeds(text, values), values)
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError as refusal:
@@ -281,9 +306,14 @@ def text_of(text: Payload, depth: int = MAX_DEPTH) -> str:
     return decoded
 
 
-def _parse(text: Payload, depth: int) -> JSONDocument:
+def _refuse_values(exceeds: bool, values: int) -> None:
+    if exceeds:
+        raise TooManyValues(f"more than {values:,} lists, objects, keys and scalars")
+
+
+def _parse(text: Payload, depth: int, values: int) -> JSONDocument:
     try:
-        return json.loads(text_of(text, depth))
+        return json.loads(text_of(text, depth, values))
     except ValueError as refusal:
         raise NotJSONText(one_line(refusal)) from None
 
@@ -303,10 +333,11 @@ def pack_reference(document: JSONDocument) -> bytes:
     return packed
 
 
-def unpack_reference(payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
+def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
     """Return a payload's document, with the stock library.
 
     Raises:
+        TooManyValues: it announces more than ``values``.
         TruncatedBody: it ends before the document does.
         TrailingBytes: it goes on after the document.
         NestingTooDeep: more levels than ``depth``.
@@ -314,6 +345,7 @@ def unpack_reference(payload: Payload, depth: int = MAX_DEPTH) -> JSONDocument:
     """
     if not payload:
         raise TruncatedBody("the MessagePack payload is empty")
+    _refuse_values(packed_exceeds(payload, values), values)
     try:
         document = msgpack.unpackb(payload, strict_map_key=True, max_bin_len=0, max_ext_len=0, ext_hook=_refuse_ext)
     except msgpack.exceptions.StackError:

@@ -17,7 +17,7 @@ from schemaless.codec.dictionaries import FIRST_ID, NO_DICTIONARIES, Dictionarie
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, unseal
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import JSON, MSGPACK, NONE, ZSTD, Codec
+from schemaless.codec.registry import NONE, ZSTD, Codec
 from schemaless.codec.trial import Trial, try_codec
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 
@@ -158,8 +158,7 @@ def train(
 
 def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries) -> Iterable[bytes]:
     """Yield bodies as what the compressor gets; those that the codec cannot have, or keeps as text, are left out."""
-    wanted = MSGPACK if codec.serializer == MSGPACK else JSON
-    plain = Codec(wanted, NONE)
+    plain = Codec(codec.serializer, NONE)
     size = 0
     for body in bodies:
         try:
@@ -167,7 +166,7 @@ def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries)
             serializer_id, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
         except (CorruptBody, BodyTooLarge, VerificationFailed):
             continue
-        if serializer_id == wanted.id and len(payload) >= codec.compress_min_bytes:
+        if serializer_id == codec.serializer_id and len(payload) >= codec.compress_min_bytes:
             yield bytes(payload)
             size += len(payload)
             if size >= _MOST_PAYLOAD_BYTES:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
@@ -20,10 +21,20 @@ from schemaless.codec.envelope import (
     is_enveloped,
     same_document,
 )
-from schemaless.codec.legacy import read_legacy
+from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import JSON, MSGPACK, Codec
+from schemaless.codec.registry import JSON, PACKED, Codec
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
+
+NOT_TRIED: Final = (
+    "packed was not tried: its native part is not installed, and in pure Python it takes many times the time of the "
+    "others."
+)
+
+
+def worth_trying(codec: Codec, engine: Engine = ENGINE) -> bool:
+    """Whether what a codec takes here is what it would take where it is used: packed has to have its native part."""
+    return codec.serializer_id != PACKED.id or engine.packed.native
 
 
 @dataclass(slots=True)
@@ -100,7 +111,7 @@ def _encoded(
     decoded = time.thread_time()
     if not same_document(again, document, engine=engine):
         raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
-    if not exact:
+    if not exact or (codec.is_binary and new[1] >> 4 != codec.serializer_id):
         # Its text says more than the document does; a migration keeps it.
         new = recode(body, codec, dictionaries=dictionaries, limits=limits, engine=engine).body
     trial.encode_s += encoded - started
@@ -114,6 +125,6 @@ def _document(
     """Return a body's document, and whether encoding that gives what a migration would."""
     if not is_enveloped(body):
         document, keep_reason = read_legacy(body, limits.depth, engine=engine)
-        return document, codec.serializer == MSGPACK and keep_reason is None
+        return document, codec.is_binary and keep_reason not in LOSSES
     kept = describe_body(body).name.startswith(f"{JSON.name}+")
     return decode_body(body, limits, dictionaries, engine=engine), not kept

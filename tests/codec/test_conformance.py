@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from schemaless.codec.documents import identical
+from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import REFERENCE, Engine
-from schemaless.codec.envelope import check_canonical, decode_body, encode_body
+from schemaless.codec.envelope import check_canonical, decode_body, encode_body, keep_reason
 from schemaless.codec.legacy import read_exactly, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import ZLIB, codec_named, codec_names
@@ -56,7 +56,10 @@ def reads(text: bytes) -> bool:
     for name in codec_names():
         for engine in ENGINES:
             recoded = recode(text, codec_named(name), engine=engine)
-            assert recoded.keep_reason == (fast[1].keep_reason if name.startswith("msgpack") else None)
+            if name.startswith("packed"):
+                assert recoded.keep_reason == keep_reason(text, codec_named(name), MAX_DEPTH, engine=REFERENCE)
+            else:
+                assert recoded.keep_reason == (fast[1].keep_reason if name.startswith("msgpack") else None)
             for reader in ENGINES:
                 assert identical(decode_body(recoded.body, engine=reader), fast[1].value)
             check_canonical(recoded.body)
@@ -206,7 +209,7 @@ def test_real_documents_round_trip(shared: Path) -> None:
     assert files
     for path in files:
         with gzip.open(path) as lines:
-            sample = chance.sample(list(lines), 12)
+            sample = chance.sample(list(lines), 5)
         for line in sample:
             assert reads(line.rstrip(b"\n"))
             assert reads(json.dumps(json.loads(line)).encode())

@@ -28,6 +28,7 @@ from schemaless.codec.envelope import (
     same_document,
     same_put,
 )
+from schemaless.codec.packed_reader import unpack_reference
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import MSGPACK, ZLIB, Codec, codec_named, codec_names
 from schemaless.errors import (
@@ -36,6 +37,7 @@ from schemaless.errors import (
     CorruptBody,
     DecodedSizeExceeded,
     InvalidBody,
+    InvalidInput,
     MalformedPayload,
     NestingTooDeep,
     NotCanonical,
@@ -72,9 +74,9 @@ def test_encode_stranger_names_its_path(document: Any, message: str | None, engi
 
 
 def test_encode_payloads_stay_standard(engine: Engine) -> None:
-    """Any MessagePack, JSON, zlib and zstd library reads a payload."""
+    """Any MessagePack, JSON, zlib and zstd library reads a payload, and the page's grammar those that are packed."""
     inflate = {"none": bytes, "zlib": zlib.decompress, "zstd": zstandard.ZstdDecompressor().decompress}
-    parse = {"msgpack": msgpack.unpackb, "json": json.loads}
+    parse = {"msgpack": msgpack.unpackb, "json": json.loads, "packed": unpack_reference}
     for name in codec_names()[:-1]:
         body = encode_body(TRIP, codec_named(name), engine=engine)
         serializer, compressor = name.split("+")
@@ -136,11 +138,16 @@ def test_encode_payload_that_readers_would_refuse_raises(engine: Engine) -> None
         (b"\xc1\x11\x00\x00\x00\x00", TruncatedBody),
         (encode_body(TRIP)[:-1], ChecksumMismatch),
         (encode_body(TRIP)[:1] + b"\x12" + encode_body(TRIP)[2:], ChecksumMismatch),
-        (enveloped(0x20, b"\xc0"), UnknownFormat),
+        (enveloped(0x30, b"\xc0"), UnknownFormat),
         (enveloped(0x13, b"\xc0"), UnknownFormat),
         (enveloped(0xF0, b"\xc0"), UnknownFormat),
         (enveloped(0x1F, b"\xc0"), UnknownFormat),
         (enveloped(0x10, b"\x92\xc0"), TruncatedBody),
+        (enveloped(0x10, b"\xdc\x00\x04\xc0\xc0"), TruncatedBody),
+        (enveloped(0x10, b"\xdd\xff\xff\xff\xff\xc0"), MalformedPayload),
+        (enveloped(0x10, b"\xdf\xff\xff\xff\xff\xc0"), MalformedPayload),
+        (enveloped(0x10, b"\xdb\xff\xff\xff\xffa"), TruncatedBody),
+        (enveloped(0x10, b"\xda\x00\x04a"), TruncatedBody),
         (enveloped(0x10, b"\xc0\xc0"), TrailingBytes),
         (enveloped(0x10, b"\xc1"), MalformedPayload),
         (enveloped(0x10, b"\xc4\x01a"), MalformedPayload),
@@ -386,10 +393,20 @@ def test_same_is_strict(left: Any, right: Any, same: bool, put: bool, engine: En
     assert same_put(left, right, engine=engine) is put
 
 
-@pytest.mark.parametrize("limits", [{"depth": 0}, {"depth": 513}, {"decoded_bytes": 0}])
-def test_limits_out_of_range_raise(limits: dict[str, int]) -> None:
-    """Depth may be lowered, never raised: no writer goes deeper."""
-    with pytest.raises(ValueError, match="depth 1 to 512"):
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ({"depth": 0}, "depth must be a number from 1 to 512, got 0"),
+        ({"depth": 513}, "depth must be a number from 1 to 512, got 513"),
+        ({"decoded_bytes": 0}, "decoded_bytes must be a number from 1 up, got 0"),
+        ({"decoded_bytes": 1.5}, "decoded_bytes must be a number from 1 up, got 1.5"),
+        ({"values": 0}, "values must be a number from 1 up, got 0"),
+        ({"values": "7"}, "values must be a number from 1 up, got '7'"),
+    ],
+)
+def test_limits_out_of_range_raise(limits: dict[str, Any], complaint: str) -> None:
+    """Depth may be lowered, never raised: no writer goes deeper. The error is the package's own."""
+    with pytest.raises(InvalidInput, match=complaint):
         Limits(**limits)
 
 

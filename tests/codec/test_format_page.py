@@ -10,10 +10,12 @@ from importlib import resources
 import pytest
 
 from schemaless import errors
+from schemaless.codec import packed_reader
 from schemaless.codec.documents import MAX_DEPTH, MAX_INTEGER_DIGITS
 from schemaless.codec.engine import Engine
 from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, describe_body, encode_body
-from schemaless.codec.registry import COMPRESS_MIN_BYTES, COMPRESSORS, SERIALIZERS, codec_names
+from schemaless.codec.registry import COMPRESS_MIN_BYTES, COMPRESSORS, SERIALIZERS, codec_named, codec_names
+from schemaless.codec.values import MAX_VALUES
 
 PAGE = resources.files("schemaless.codec").joinpath("FORMAT.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"`(\{.*\})`[^`]*```hex\n([^`]*)```", PAGE)
@@ -24,8 +26,8 @@ def bytes_of(block: str) -> list[bytes]:
 
 
 def test_page_has_its_examples() -> None:
-    """One body uncompressed, one compressed."""
-    assert len(EXAMPLES) == 2
+    """One body uncompressed, one compressed, and two that are packed."""
+    assert len(EXAMPLES) == 4
 
 
 @pytest.mark.parametrize(("text", "block"), EXAMPLES)
@@ -45,6 +47,33 @@ def test_uncompressed_example_is_what_is_written(engine: Engine) -> None:
 
     assert b"".join(bytes_of(block)) == body
     assert f"The payload has {len(body) - 6} bytes" in PAGE
+
+
+@pytest.mark.parametrize(("text", "block"), EXAMPLES[2:])
+def test_packed_example_is_what_is_written(text: str, block: str, engine: Engine) -> None:
+    """The packed examples are byte for byte what ``encode_body`` gives, and their payloads as long as the page says."""
+    body = encode_body(json.loads(text), codec_named("packed+none"), engine=engine)
+    sections = [int(spelled) for spelled in re.findall(r"# (\d+) bytes of (?:schema|tokens)", block)]
+
+    assert b"".join(bytes_of(block)) == body
+    assert list(body[2:4]) == sections
+
+
+def test_packed_numbers_on_the_page_are_those_of_the_code() -> None:
+    """Kinds, their bits, and what the payload pays for stand in the code as on the page."""
+    names, bits, kinds = (
+        [cell.strip() for cell in row.split("|")[2:-1]]
+        for row in re.findall(r"^\| (?:kind|bit of the mask|byte among the kinds) \|.*$", PAGE, re.MULTILINE)
+    )
+    numbers = {name.upper(): kind for name, kind in zip(names, kinds, strict=True) if name != "boolean"}
+
+    assert numbers == {name: str(getattr(packed_reader, name)) for name in numbers}
+    assert dict(zip(names, map(int, bits), strict=True)) == {
+        name: packed_reader.BITS[packed_reader.TRUE if name == "boolean" else getattr(packed_reader, name.upper())]
+        for name in names
+    }
+    assert "four times the payload's length" in PAGE
+    assert packed_reader.VALUES_PER_BYTE == packed_reader.TYPED_MIN == 4
 
 
 def test_id_tables_on_the_page_are_the_registry() -> None:
@@ -67,7 +96,7 @@ def test_errors_on_the_page_exist() -> None:
     """Each error that the page names is one of the corruption family."""
     named = set(re.findall(r"\| `([A-Z][a-z]\w+)` \|$", PAGE, re.MULTILINE))
 
-    assert len(named) == 10
+    assert len(named) == 11
     assert all(issubclass(getattr(errors, name), errors.CorruptBody) for name in named)
 
 
@@ -75,5 +104,6 @@ def test_numbers_on_the_page_are_the_limits() -> None:
     """The limits that the page states are those of the code."""
     assert f"shorter than {COMPRESS_MIN_BYTES} bytes" in PAGE
     assert f"more than {MAX_DEPTH} levels" in PAGE
+    assert PAGE.count(f"{MAX_VALUES:,}") == 2
     assert f"{DEFAULT_LIMITS.decoded_bytes >> 20} MiB (unless told)" in PAGE
     assert f"at most {MAX_INTEGER_DIGITS:,} digits" in PAGE

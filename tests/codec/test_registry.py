@@ -25,7 +25,7 @@ from schemaless.errors import UnknownCodec
 
 def test_ids_are_the_stored_ones() -> None:
     """The ids on disk: this list is only ever added to."""
-    assert {kind.name: kind.id for kind in SERIALIZERS} == {"json": 0, "msgpack": 1}
+    assert {kind.name: kind.id for kind in SERIALIZERS} == {"json": 0, "msgpack": 1, "packed": 2}
     assert {kind.name: kind.id for kind in COMPRESSORS} == {"none": 0, "zlib": 1, "zstd": 2}
 
 

@@ -7,10 +7,11 @@ import json
 import pytest
 
 from schemaless.codec import trial
+from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import Codec, codec_named, codec_names
-from schemaless.codec.trial import try_codec
+from schemaless.codec.registry import COMPRESSORS, Codec, codec_named, codec_names
+from schemaless.codec.trial import try_codec, worth_trying
 
 DOCUMENTS = [
     {"legs": [{"from": "EWR", "to": "IAH", "miles": 1400 + number}] * 9, "fare": number / 8} for number in range(20)
@@ -31,6 +32,15 @@ def test_lengths_are_those_of_a_migration(name: str, stored: str) -> None:
     assert found.encoded == len(bodies)
     assert found.encode_s > 0
     assert found.decode_s > 0
+
+
+def test_packed_is_worth_trying_with_its_native_part() -> None:
+    """In pure Python its times are not those of any use, so nothing is advised by them; all others are tried anyway."""
+    assert {name for name in codec_names() if not worth_trying(codec_named(name), REFERENCE)} == {
+        f"packed+{compressor.name}" for compressor in COMPRESSORS
+    }
+    fast = Engine(fast=True)
+    assert worth_trying(codec_named("packed+zstd"), fast) is fast.packed.native
 
 
 def test_levels_count_for_new_bodies_and_not_for_a_migration() -> None:

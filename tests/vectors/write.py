@@ -11,15 +11,17 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import zstandard
 
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.engine import REFERENCE, Engine
-from schemaless.codec.envelope import encode_body
+from schemaless.codec.envelope import encode_body, seal
+from schemaless.codec.packed import pack_reference
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import codec_named
+from schemaless.codec.registry import PACKED, codec_named
 from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
 
 HERE = Path(__file__).parent
@@ -38,6 +40,10 @@ TRIP = {
     ],
     "driver": {"name": "Zoë 🚕", "rating": 4.97, "rated": False, "badges": []},
 }
+PACKED_TEXTS = {
+    "kept-nul": '{"a": "%s", "s": "\\u0000"}' % ("kept as text " * 12),
+    "kept-short": '{"status":"ok"}',
+}
 SPACED = json.dumps(TRIP, indent=1)
 LONG = '{"a": "%s"' % ("kept as text " * 12)
 TEXTS = {
@@ -47,6 +53,126 @@ TEXTS = {
     "kept-overflow": LONG + ', "x": 1e999}',
     "kept-short": '{"n":-9223372036854775809}',
 }
+LOG = {
+    "trip": "71f0c4d2",
+    "points": [
+        {
+            "at": f"2013-01-31T23:59:{second:02}.{second:03}Z",
+            "on": [-73.98 - second / 1e5, 40.75 + second * second / 1e5],
+            "speed": second * 0.5,
+            "heading": 359 - second,
+            "fix": second % 3 > 0,
+            "note": None if second % 2 else f"leg {second}",
+        }
+        for second in range(12)
+    ],
+}
+UUIDS = [
+    f"{number * 0x9E3779B9 % 2**32:08x}-0f00-4{number:03x}-8000-{number * 0x9E3779B97F:012x}" for number in range(1, 5)
+]
+"""Four of them."""
+
+NEAR = [
+    ["12:00:00\n", "12:00:00", "12:00:00", "12:00:00"],
+    ["\u0661\u0662:00:00", "12:00:00", "12:00:00", "12:00:00"],
+    ["12:60:00"] * 4,
+    ["2013-02-29"] * 4,
+    ["0000-01-01"] * 4,
+    ["2013-01-01T24:00:00Z"] * 4,
+    ["2013-01-01T23:59:60Z"] * 4,
+    ["2013-01-01t00:00:00Z"] * 4,
+    ["2013-01-01T00:00:00z"] * 4,
+    ["+5"] * 4,
+    ["007"] * 4,
+    ["-0.0"] * 4,
+    ["1.", "1.", ".5", ".5"],
+    ["9223372036854775808"] * 4,
+    ["0.0123456789"] * 4,
+    ["ABCD"] * 4,
+    ["abc"] * 4,
+    ["ab" * 128] * 4,
+    [""] * 4,
+    ["12.5", "12.50", "12.5", "12.5"],
+    [UUIDS[0].upper()] * 4,
+]
+"""Strings that are nearly of a type."""
+
+PACKED_DOCUMENTS: dict[str, Any] = {
+    "null": None,
+    "false": False,
+    "true": True,
+    "int": -150,
+    "int-least": -(1 << 63),
+    "int-greatest": (1 << 63) - 1,
+    "decimal": -12.5,
+    "decimal-scale-15": 0.123456789012345,
+    "decimal-greatest": 9007199254740992.0,
+    "double": 0.1 + 0.2,
+    "double-minus-zero": -0.0,
+    "double-not-finite": [float("nan"), float("inf"), float("-inf"), 1e308, 5e-324],
+    "double-beyond-decimal": 9007199254740994.0,
+    "bigint": 1 << 63,
+    "bigints": [1 << 63, -(1 << 63) - 1, 10**4299, 0],
+    "text": "Zoë 🚕",
+    "text-empty": "",
+    "array-empty": [],
+    "arrays-empty": [[], []],
+    "array-one": [[7]],
+    "object-empty": {},
+    "objects-empty": [{}, {}, {}],
+    "object": {"b": 1, "a": {"b": 2}, "": {"\0": 3}},
+    "nulls": [None] * 3,
+    "booleans": [True, False, True],
+    "every-kind": [None, False, True, 1, 0.5, "text", [1, "x"], {"k": None}, 1e300, 1 << 64, [], {}, -7, 2.25, "more"],
+    "predictor-zero": [5, -3, 900, -4, 7, -1000],
+    "predictor-previous": [1_000_000, 1_000_003, 1_000_001, 1_000_009, 1_000_004],
+    "predictor-line": [1_000_000, 1_000_250, 1_000_500, 1_000_751, 1_001_000],
+    "predictor-wraps": [-(1 << 63), (1 << 63) - 1, -(1 << 63), (1 << 63) - 1, -2, 1, 1 << 62, -(1 << 62)],
+    "predictor-line-wraps": [(1 << 63) - 3, -(1 << 63), -(1 << 63) + 3, -(1 << 63) + 6, -(1 << 63) + 9],
+    "predictor-tie": [0, 0, 0, 0],
+    "scales": {str(scale): [number / 10**scale for number in (7, 1, 3)] for scale in range(16)},
+    "scale-of-most": [0.1, 0.25, 1e15, 123456789012345.6, -0.0, 3.0, 1e-15],
+    "scale-of-none": [1e300, 1e-300, -0.0, 2**60 + 0.0],
+    "typed-time": ["00:00:00", "23:59:59", "99:59:59", "12:34:56"],
+    "typed-timestamp": ["2013-01-01T00:00:00", "0001-01-01T00:00:00", "9999-12-31T23:59:59", "1969-12-31T23:59:59"],
+    "typed-timestamp-space-zone": [f"2016-02-29 23:59:59.{digits}+05:30" for digits in ("00", "01", "99", "50")],
+    "typed-timestamp-suffixes": {
+        suffix: [f"2013-0{month}-01T00:00:00{suffix}" for month in (1, 2, 3, 4)]
+        for suffix in ("Z", "-0530", "+01", "+99:99")
+    },
+    "typed-timestamp-nanoseconds": [
+        "1970-01-01T00:00:00.000000001Z",
+        "1677-09-21T00:12:43.145224192Z",
+        "2262-04-11T23:47:16.854775807Z",
+        "1969-12-31T23:59:59.999999999Z",
+    ],
+    "typed-date": ["0001-01-01", "9999-12-31", "2000-02-29", "1900-02-28"],
+    "typed-decimal": ["12.50", "-0.05", "0.00", "99999999999999999.99"],
+    "typed-integer": ["-9223372036854775808", "9223372036854775807", "0", "-1"],
+    "typed-uuid": UUIDS,
+    "typed-hex": ["00ff", "beef", "1234", "0000"],
+    "typed-hex-longest": [f"{number:02x}" * 127 for number in (0, 127, 128, 255)],
+    "untyped-too-few": ["12:00:00", "12:00:01", "12:00:02"],
+    "untyped-nanoseconds-beyond": ["1970-01-01T00:00:00.000000001Z"] * 3 + ["2262-04-11T23:47:16.854775808Z"],
+    "untyped-near": {str(number): strings for number, strings in enumerate(NEAR)},
+    "arrays-of-one-length": {str(length): [[number] * length for number in range(2)] for length in range(10)},
+    "arrays-of-lengths": [[1, 2], [3], [], [4, 5, 6]],
+    "shapes": [{"a": 1, "b": 2}, {"b": 3, "a": 4}, {"a": 5}, {}, {"c": 6, "a": 7, "d": 8}, {"a": 9, "b": 10}],
+    "nested": [[[[[[[[{"a": {"a": {"a": [[[1]]]}}}]]]]]]]],
+    "columns": LOG,
+}
+
+
+def packed_vectors() -> dict[str, tuple[bytes, str]]:
+    """Return bodies of packed payloads, uncompressed, so that each byte of the grammar stands in one of them."""
+    plain = codec_named("packed+none")
+    return {
+        f"packed-of-{name}": (
+            seal(PACKED.id, pack_reference(document), plain, REFERENCE),
+            json.dumps(document, indent=None, separators=(",", ":")),
+        )
+        for name, document in PACKED_DOCUMENTS.items()
+    }
 
 
 def write_dictionary() -> None:
@@ -67,7 +193,7 @@ def write_dictionary() -> None:
 def vectors() -> dict[str, tuple[bytes, str]]:
     """Return each vector's body and the JSON text that says which document it holds, by name."""
     made: dict[str, tuple[bytes, str]] = {}
-    for serializer in ("msgpack", "json"):
+    for serializer in ("msgpack", "json", "packed"):
         for compressor in ("none", "zlib", "zstd"):
             codec = codec_named(f"{serializer}+{compressor}")
             made[f"{serializer}-{compressor}"] = encode_body(TRIP, codec, engine=REFERENCE), SPACED
@@ -82,7 +208,7 @@ def vectors() -> dict[str, tuple[bytes, str]]:
         made[f"{name}-zlib"] = recode(text.encode(), codec_named("msgpack+zlib"), engine=REFERENCE).body, text
         made[f"{name}-zstd"] = recode(text.encode(), codec_named("msgpack+zstd"), engine=REFERENCE).body, text
     dictionary = Dictionary(DICTIONARY.read_bytes())
-    for name in ("msgpack", "json"):
+    for name in ("msgpack", "json", "packed"):
         codec = replace(codec_named(f"{name}+zstd"), dictionary=dictionary)
         made[f"{name}-zstd-dictionary"] = encode_body(TRIP, codec, engine=REFERENCE), SPACED
     last = replace(codec_named("msgpack+zstd"), dictionary=dictionary.renumbered(LAST_ID))
@@ -90,6 +216,10 @@ def vectors() -> dict[str, tuple[bytes, str]]:
     codec = replace(codec_named("msgpack+zstd"), dictionary=dictionary)
     text = TEXTS["kept-duplicate-keys"]
     made["kept-duplicate-keys-zstd-dictionary"] = recode(text.encode(), codec, engine=REFERENCE).body, text
+    for name in ("kept-nul", "kept-lone-surrogate", "kept-big-integer", "kept-short"):
+        text = PACKED_TEXTS.get(name) or TEXTS[name]
+        made[f"packed-{name}"] = recode(text.encode(), codec_named("packed+zstd"), engine=REFERENCE).body, text
+    made |= packed_vectors()
     made["legacy"] = json.dumps(TRIP, separators=(",", ":"), ensure_ascii=False).encode(), SPACED
     made["legacy-spaced"] = SPACED.encode(), SPACED
     return made

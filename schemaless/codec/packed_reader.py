@@ -1,0 +1,459 @@
+"""Packed payloads to documents: the reference reader, and what it shares with the writer.
+
+``FORMAT.md`` has the grammar. Nothing is allocated that the payload's own bytes have not paid for, and no path takes
+longer than its length allows.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from datetime import date
+from itertools import chain, islice, repeat
+from typing import Any, Final
+
+from schemaless.cell import JSONDocument
+from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.values import MAX_VALUES
+from schemaless.errors import MalformedPayload, NestingTooDeep, TooManyValues
+
+# stored; never renumber
+NULL: Final = 0
+FALSE: Final = 1
+TRUE: Final = 2
+INT: Final = 3
+DECIMAL: Final = 4
+TEXT: Final = 5
+ARRAY: Final = 6
+OBJECT: Final = 7
+TYPED: Final = 8
+DOUBLE: Final = 9
+BIGINT: Final = 10
+BITS: Final = (1, 2, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""The bit in a node's mask, by kind."""
+
+BARE: Final = frozenset(BITS[INT:])
+"""Masks of nodes whose values have no byte each that tells their kind: all are of one, and more than that."""
+
+TIME_OF_DAY: Final = 0
+TIMESTAMP: Final = 1
+DATE: Final = 2
+DECIMAL_TEXT: Final = 3
+UUID: Final = 4
+HEX: Final = 5
+
+ZERO: Final = 0
+PREVIOUS: Final = 1
+LINE: Final = 2
+
+VALUES_PER_BYTE: Final = 4
+"""How many values of a document each byte of its payload pays for."""
+
+TYPED_MIN: Final = 4
+"""Fewer strings are never typed."""
+
+TUPLES: Final = range(2, 9)
+"""Lengths of arrays that are written position by position, where all of a node have the same one."""
+
+INT_MIN: Final = -(1 << 63)
+INT_MAX: Final = (1 << 63) - 1
+MANTISSA_MAX: Final = 1 << 53
+WRAP: Final = (1 << 64) - 1
+POWERS: Final = tuple(float(10**scale) for scale in range(16))
+"""Powers of ten as doubles, by scale; each is exact."""
+
+EPOCH: Final = date(1970, 1, 1).toordinal()
+DAYS: Final = range(date.min.toordinal() - EPOCH, date.max.toordinal() - EPOCH + 1)
+DAY_SECONDS: Final = 86_400
+TIMES_OF_DAY: Final = range(100 * 3_600)
+SUFFIX: Final = r"(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+
+_ORDER: Final = (INT, DECIMAL, TEXT, TYPED, DOUBLE, BIGINT, ARRAY, OBJECT)
+_SINGLE: Final = {1: NULL, 2: FALSE, 3: TRUE} | {BITS[kind]: kind for kind in _ORDER if kind != TYPED}
+_BIGINT: Final = re.compile(rb"-?[1-9][0-9]{0,4299}")
+_SUFFIX: Final = re.compile(SUFFIX, re.ASCII)
+
+_Node = Generator[Any, Any, list[Any]]
+"""What reads a node: it yields those inside it, is sent their values, and returns its own."""
+
+
+def unpack_reference(payload: bytes | bytearray, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
+    """Return a payload's document.
+
+    Args:
+        payload: the whole of it.
+        depth: the most levels of lists and objects that it may have.
+        values: the most lists, objects, keys and scalars.
+
+    Raises:
+        NestingTooDeep: more levels than ``depth``.
+        TooManyValues: more values than ``values``.
+        MalformedPayload: anything else that the grammar does not have.
+    """
+    return _Reader(bytes(payload), depth, values).document()
+
+
+def traverse(root: Generator[Any, Any, Any]) -> Any:
+    """Run a generator that yields generators, depth first, and return what it returns; the stack is not Python's."""
+    stack = [root]
+    sent = None
+    while stack:
+        try:
+            stack.append(stack[-1].send(sent))
+            sent = None
+        except StopIteration as done:
+            stack.pop()
+            sent = done.value
+    return sent
+
+
+class _Section:
+    """A part of the payload, and the cursor in it."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self._name = name
+        self._content = content
+        self._at = 0
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def take(self, count: int) -> bytes:
+        taken = self._content[self._at : self._at + count]
+        if len(taken) != count:
+            raise self._short()
+        self._at += count
+        return taken
+
+    def rest(self) -> bytes:
+        return self.take(len(self._content) - self._at)
+
+    def varint(self) -> int:
+        return self.varints(1)[0]
+
+    def varints(self, count: int) -> list[int]:
+        content, at, values = self._content, self._at, []
+        try:
+            for _ in range(count):
+                value = content[at]
+                at += 1
+                if value > 127:
+                    value, at = _longer(content, at, value & 127)
+                values.append(value)
+        except IndexError:
+            raise self._short() from None
+        self._at = at
+        return values
+
+    def strings(self, count: int) -> list[bytes]:
+        content, at, values = self._content, self._at, []
+        for _ in range(count):
+            end = content.find(0, at)
+            if end < 0:
+                raise self._short()
+            values.append(content[at:end])
+            at = end + 1
+        self._at = at
+        return values
+
+    def check_end(self) -> None:
+        left = len(self._content) - self._at
+        if left:
+            raise MalformedPayload(f"{left} bytes of {self._name} follow the packed document")
+
+    def _short(self) -> MalformedPayload:
+        return MalformedPayload(f"the packed document goes on behind its {self._name}")
+
+
+def _longer(content: bytes, at: int, value: int) -> tuple[int, int]:
+    for shift in range(7, 70, 7):
+        digit = content[at]
+        at += 1
+        value |= (digit & 127) << shift
+        if digit < 128:
+            if not digit or value > WRAP:
+                break
+            return value, at
+    raise MalformedPayload("a packed varint is not in its shortest form, or beyond 64 bits")
+
+
+class _Reader:
+    def __init__(self, payload: bytes, depth: int, values: int) -> None:
+        whole = _Section("payload", payload)
+        schema_bytes, token_bytes = whole.varints(2)
+        self._schema = _Section("schema", whole.take(schema_bytes))
+        self._tokens = _Section("tokens", whole.take(token_bytes))
+        self._text = _Section("text", whole.rest())
+        self._most = self._left = VALUES_PER_BYTE * len(payload)
+        self._depth = depth
+        self._limit = self._allowed = values
+
+    def document(self) -> JSONDocument:
+        values = traverse(self._node(1, 0))
+        for section in (self._schema, self._tokens, self._text):
+            section.check_end()
+        return values[0]
+
+    def _node(self, count: int, level: int) -> _Node:
+        self._left -= count
+        if self._left < 0:
+            raise MalformedPayload(f"more than {self._most} packed values, which is what the payload's length allows")
+        self._count(count)
+        kinds = self._kinds(count)
+        present = {kind: kinds.count(kind) for kind in set(kinds)}
+        values: dict[int, Iterable[Any]] = {NULL: repeat(None), FALSE: repeat(False), TRUE: repeat(True)}
+        for kind in _ORDER:
+            here = present.get(kind, 0)
+            if not here:
+                continue
+            if kind == ARRAY:
+                found = yield from self._arrays(here, self._below(level))
+            elif kind == OBJECT:
+                found = yield from self._objects(here, self._below(level))
+            else:
+                found = self._scalars(kind, here, count)
+            if here == count:
+                return found
+            values[kind] = found
+        sources = {kind: iter(values[kind]) for kind in present}
+        return [next(sources[kind]) for kind in kinds]
+
+    def _count(self, values: int) -> None:
+        self._allowed -= values
+        if self._allowed < 0:
+            raise TooManyValues(f"more than {self._limit:,} lists, objects, keys and scalars")
+
+    def _kinds(self, count: int) -> bytes:
+        """Return the kind of each value of a node."""
+        if count == 1:
+            mask = self._tokens.varint()
+            if mask not in _SINGLE:
+                raise MalformedPayload(f"a packed value has mask {mask}")
+            return bytes((_SINGLE[mask],))
+        mask = self._schema.varint()
+        if mask in BARE:
+            return bytes((BITS.index(mask),)) * count
+        if not 0 < mask < 2 * BITS[BIGINT] or (mask & BITS[TEXT] and mask & BITS[TYPED]):
+            raise MalformedPayload(f"{count} packed values have mask {mask}")
+        kinds = self._tokens.take(count)
+        found = set(kinds)
+        if max(found) > BIGINT or mask != sum({BITS[kind] for kind in found}):
+            raise MalformedPayload(f"{count} packed values have mask {mask} and other kinds")
+        return kinds
+
+    def _below(self, level: int) -> int:
+        if level == self._depth:
+            raise NestingTooDeep(f"more than {self._depth} levels of lists and objects")
+        return level + 1
+
+    def _numbers(self, count: int) -> list[int]:
+        predictor = self._schema.byte() if count > 1 else ZERO
+        if predictor > LINE:
+            raise MalformedPayload(f"a packed predictor is {predictor}")
+        number = step = 0
+        numbers = []
+        for varint in self._tokens.varints(count):
+            residual = varint >> 1 ^ -(varint & 1)
+            if predictor == ZERO:
+                numbers.append(residual)
+                continue
+            before = number
+            number = (number + step + residual - INT_MIN & WRAP) + INT_MIN
+            if predictor == LINE and numbers:
+                step = number - before
+            numbers.append(number)
+        return numbers
+
+    def _scalars(self, kind: int, count: int, of: int) -> list[Any]:
+        if kind == INT:
+            return self._numbers(count)
+        if kind == DECIMAL:
+            return self._decimals(count, (self._tokens if of == 1 else self._schema).byte())
+        if kind == TEXT:
+            return [_text(string) for string in self._text.strings(count)]
+        if kind == TYPED:
+            return self._typed(count)
+        if kind == DOUBLE:
+            return list(struct.unpack(f"<{count}d", self._text.take(8 * count)))
+        return [_bigint(string) for string in self._text.strings(count)]
+
+    def _decimals(self, count: int, scale: int) -> list[float]:
+        if scale >= len(POWERS):
+            raise MalformedPayload(f"a packed decimal has scale {scale}")
+        numbers = self._numbers(count)
+        if max(numbers) > MANTISSA_MAX or min(numbers) < -MANTISSA_MAX:
+            raise MalformedPayload("a packed decimal is beyond 2^53")
+        power = POWERS[scale]
+        return [number / power for number in numbers]
+
+    def _typed(self, count: int) -> list[str]:
+        if count < TYPED_MIN:
+            raise MalformedPayload(f"{count} packed strings are typed")
+        typed = self._schema.byte()
+        if typed in (UUID, HEX):
+            digits = self._schema.byte() if typed == HEX else 32
+            if not digits or digits % 2 or digits > 254:
+                raise MalformedPayload(f"packed hexadecimal text has {digits} digits")
+            content = self._text.take(count * (digits // 2)).hex()
+            strings = [content[start : start + digits] for start in range(0, count * digits, digits)]
+            return strings if typed == HEX else [uuid_text(string) for string in strings]
+        write = self._writer_of(typed)
+        return [write(number) for number in self._numbers(count)]
+
+    def _writer_of(self, typed: int) -> Callable[[int], str]:
+        """Return what spells the numbers of a typed node."""
+        if typed == TIME_OF_DAY:
+            return time_of_day
+        if typed == DATE:
+            return day
+        if typed not in (TIMESTAMP, DECIMAL_TEXT):
+            raise MalformedPayload(f"packed strings are of type {typed}")
+        separator = self._schema.take(1) if typed == TIMESTAMP else b"T"
+        digits = self._schema.byte()
+        suffix = b"".join(iter(lambda: self._schema.take(1), b"\0")) if typed == TIMESTAMP else b""
+        if digits > 9 or separator not in (b"T", b" ") or not _SUFFIX.fullmatch(suffix.decode("latin-1")):
+            raise MalformedPayload("packed strings have a form that is none")
+        if typed == DECIMAL_TEXT:
+            return lambda number: decimal_text(number, digits)
+        between, behind = separator.decode(), suffix.decode()
+        return lambda number: timestamp(number, between, digits, behind)
+
+    def _arrays(self, count: int, level: int) -> _Node:
+        form = self._schema.byte() if count > 1 else 0
+        if form in TUPLES:
+            columns = yield from self._nodes(repeat(count, form), level)
+            return list(map(list, zip(*columns, strict=True)))
+        if form:
+            raise MalformedPayload(f"packed arrays have form {form}")
+        lengths = self._numbers(count)
+        if min(lengths) < 0 or (count > 1 and lengths[0] in TUPLES and lengths.count(lengths[0]) == count):
+            raise MalformedPayload("packed arrays have lengths that are not written so")
+        total = sum(lengths)
+        items = iter((yield self._node(total, level)) if total else ())
+        return [list(islice(items, length)) for length in lengths]
+
+    def _objects(self, count: int, level: int) -> _Node:
+        keys, shapes = self._shapes()
+        if len(shapes) == 1 and keys:
+            columns = yield from self._nodes(self._keyed(repeat(count, len(keys))), level)
+            return [dict(zip(keys, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows = self._tokens.varints(count)
+        _check_order(rows, len(shapes), "shapes")
+        owners = [0] * len(keys)
+        for number, uses in Counter(rows).items():
+            for key in shapes[number]:
+                owners[key] += uses
+        cursors = list(map(iter, (yield from self._nodes(self._keyed(owners), level))))
+        return [{keys[key]: next(cursors[key]) for key in shapes[row]} for row in rows]
+
+    def _keyed(self, counts: Iterable[int]) -> Iterator[int]:
+        """Count a key for each value of it."""
+        for count in counts:
+            self._count(count)
+            yield count
+
+    def _nodes(self, counts: Iterable[int], level: int) -> _Node:
+        columns = []
+        for count in counts:
+            column = yield self._node(count, level)
+            columns.append(column)
+        return columns
+
+    def _shapes(self) -> tuple[list[str], list[list[int]]]:
+        """Return the keys of a node's objects, and the lists of keys that they have."""
+        shape_count, key_count = self._schema.varints(2)
+        keys = [_text(self._schema.take(self._schema.varint())) for _ in range(key_count)]
+        shapes = [list(range(key_count))] if shape_count == 1 else [self._shape() for _ in range(shape_count)]
+        _check_order(chain.from_iterable(shapes), key_count, "keys")
+        if len(set(keys)) != key_count or len(set(map(tuple, shapes))) != shape_count:
+            raise MalformedPayload("two packed keys or shapes are the same")
+        if any(len(set(shape)) != len(shape) for shape in shapes):
+            raise MalformedPayload("a packed shape has a key twice")
+        return keys, shapes
+
+    def _shape(self) -> list[int]:
+        shape: list[int] = []
+        after = 0
+        for spelled in self._schema.varints(self._schema.varint()):
+            if spelled == after + 1:
+                raise MalformedPayload(f"a packed shape spells key {after} where it has to be 0")
+            shape.append(spelled - 1 if spelled else after)
+            after = shape[-1] + 1
+        return shape
+
+
+def _check_order(numbers: Iterable[int], count: int, noun: str) -> None:
+    """Raise unless ``numbers`` has all from 0 to ``count - 1``, each for the first time after those below it."""
+    seen = 0
+    for number in numbers:
+        if number >= seen:
+            if number > seen or number == count:
+                raise MalformedPayload(f"packed {noun} do not come in the order of their numbers")
+            seen += 1
+    if seen != count:
+        raise MalformedPayload(f"of {count} packed {noun} {count - seen} do not occur")
+
+
+def _text(string: bytes) -> str:
+    try:
+        return string.decode("utf-8")
+    except UnicodeDecodeError as refusal:
+        raise MalformedPayload(f"a packed string is not UTF-8 ({refusal.reason})") from None
+
+
+def _bigint(string: bytes) -> int:
+    try:
+        number = int(string) if _BIGINT.fullmatch(string) else 0
+    except ValueError as refusal:  # sys.set_int_max_str_digits() is lower than Python's own limit
+        raise MalformedPayload(f"a packed integer: {refusal}") from None
+    if INT_MIN <= number <= INT_MAX:
+        raise MalformedPayload("a packed integer is not one beyond 64 bits")
+    return number
+
+
+def time_of_day(number: int) -> str:
+    """Return seconds as ``HH:MM:SS``.
+
+    Raises:
+        MalformedPayload: it would need another form.
+    """
+    if number not in TIMES_OF_DAY:
+        raise MalformedPayload(f"a packed time of day is {number}")
+    return f"{number // 3_600:02}:{number // 60 % 60:02}:{number % 60:02}"
+
+
+def day(number: int) -> str:
+    """Return days since 1970-01-01 as ``YYYY-MM-DD``.
+
+    Raises:
+        MalformedPayload: it would need another form.
+    """
+    if number not in DAYS:
+        raise MalformedPayload(f"a packed date is {number}")
+    return date.fromordinal(number + EPOCH).isoformat()
+
+
+def timestamp(number: int, separator: str, digits: int, suffix: str) -> str:
+    """Return ticks since 1970-01-01, 10^digits of them a second, as a timestamp.
+
+    Raises:
+        MalformedPayload: it would need another form.
+    """
+    seconds, fraction = divmod(number, 10**digits)
+    days, second = divmod(seconds, DAY_SECONDS)
+    point = f".{fraction:0{digits}}" if digits else ""
+    return f"{day(days)}{separator}{time_of_day(second)}{point}{suffix}"
+
+
+def decimal_text(number: int, digits: int) -> str:
+    """Return a number whose last ``digits`` digits stand behind the point."""
+    shown = f"{abs(number):0{digits + 1}}"
+    point = f".{shown[-digits:]}" if digits else ""
+    return f"{'-' if number < 0 else ''}{shown[: len(shown) - digits]}{point}"
+
+
+def uuid_text(digits: str) -> str:
+    """Return 32 hexadecimal digits with their hyphens."""
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

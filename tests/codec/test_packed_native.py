@@ -1,0 +1,296 @@
+"""The native part of packed bodies by itself: it answers where it can, says so where it cannot, and ends no process."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import gc
+import random
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemaless.codec.documents import MAX_DEPTH, identical
+from schemaless.codec.packed import pack_reference
+from schemaless.codec.packed_reader import unpack_reference
+from schemaless.codec.serializers import optional
+from schemaless.errors import CorruptBody
+from tests.codec.mutants import mutated
+
+native: Any = optional("schemaless_packed")
+pytestmark = pytest.mark.skipif(native is None, reason="the native part, ./rust, is not installed here")
+
+BODIES = sorted((Path(__file__).parents[1] / "vectors" / "bodies").glob("packed-of-*.body"))
+PAYLOADS = [path.read_bytes()[2:-4] for path in BODIES]
+LEVELS = 32
+"""Levels of lists and objects that the native part walks by itself."""
+
+MUTANTS = 20_000
+
+DEEPEST_PROGRAM = """
+import sys, threading, schemaless_packed
+
+def work():
+    for wrap in (lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: [inner, 1, "text"],
+                 lambda inner: [{"a": inner}, {"a": 1, "b": None}, 2.5]):
+        document = 1
+        for level in range(int(sys.argv[1])):
+            found.append(schemaless_packed.pack(document))
+            if found[-1] is not None:
+                schemaless_packed.unpack(found[-1], 512)
+            document = wrap(document)
+
+found = []
+threading.stack_size(32 * 1024)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(sum(payload is not None for payload in found))
+"""
+
+NOISE_PROGRAM = """
+import random, schemaless_packed
+
+chance = random.Random(31)
+refused = 0
+for _ in range(200_000):
+    noise = chance.randbytes(chance.randrange(3, 40))
+    try:
+        schemaless_packed.unpack(bytes((chance.randrange(12), chance.randrange(12))) + noise, 512)
+    except ValueError:
+        refused += 1
+print(refused)
+"""
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Members(dict[str, Any]):
+    pass
+
+
+class Elements(list[Any]):
+    pass
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Real(float):
+    pass
+
+
+STRANGERS = [
+    Text("a"), Members(), Elements(), Level.LOW, Real(1), (1, 2), b"bytes", bytearray(b"a"), {1}, object(), 1j, ...,
+]  # fmt: skip
+
+
+def program(source: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def nested(levels: int) -> Any:
+    document: Any = "in the middle"
+    for level in range(levels):
+        document = [document] if level % 2 else {"a": document}
+    return document
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=[path.stem for path in BODIES])
+def test_native_golden_payload_is_its_own_answer(payload: bytes) -> None:
+    """No golden payload is left to the reference, so that a module that always gives up does not pass for one."""
+    document = native.unpack(payload, MAX_DEPTH)
+
+    assert identical(document, unpack_reference(payload))
+    assert native.pack(document) == payload
+    assert identical(native.unpack(bytearray(payload), MAX_DEPTH), document)
+
+
+@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: type(stranger).__name__)
+def test_native_pack_stranger_gives_nothing(stranger: Any) -> None:
+    """Exact types only, wherever they stand: what else there is, the reference names."""
+    for document in (stranger, [stranger], [1, stranger], [stranger] * 5, {"a": stranger}, [{"a": stranger}] * 2):
+        assert native.pack(document) is None
+
+
+@pytest.mark.parametrize("key", [1, None, b"a", ("a",), Text("b"), "\ud800"], ids=repr)
+def test_native_pack_key_that_is_no_text_gives_nothing(key: Any) -> None:
+    """Keys are str, in the first object of a column and in a later one."""
+    for document in ({key: 1}, {"a": 1, key: 1}, [{key: 1}, {key: 1}], [{"a": 1}, {key: 1}], [{"a": 1}, [], {key: 1}]):
+        assert native.pack(document) is None
+
+
+@pytest.mark.parametrize("text", ["\0", "a\0", "\ud800", "\ud800\udc00"], ids=repr)
+def test_native_pack_text_that_is_not_held_gives_nothing(text: str) -> None:
+    """NUL and lone surrogates, alone, in a column, and beside doubles whose bytes are zeros by right."""
+    for document in (text, [text], [text] * 5, ["a", "b", "c", text], {"a": text, "b": -0.0}, [-0.0, 5e-324, text]):
+        assert native.pack(document) is None
+
+
+def test_native_pack_zero_bytes_of_numbers_are_no_text() -> None:
+    """Doubles, UUIDs and hexadecimal text share a section with strings, and may have zeros in it."""
+    document = ["a", -0.0, 5e-324, ["00000000-0000-0000-0000-000000000000"] * 4, ["0000"] * 5, [2.0**60, "b", -0.0]]
+
+    assert native.pack(document) == pack_reference(document)
+    assert identical(native.unpack(native.pack(document), MAX_DEPTH), document)
+
+
+def test_native_counts_levels_and_leaves_deep_ones_to_the_reference() -> None:
+    """It walks so many levels as fit the smallest stack of a thread, and never more than it is asked for."""
+    packed = native.pack(nested(LEVELS))
+
+    assert native.pack(nested(LEVELS + 1)) is None
+    assert native.pack(nested(100_000)) is None
+    assert identical(native.unpack(packed, LEVELS), nested(LEVELS))
+    for payload, levels in ((packed, LEVELS - 1), (pack_reference(nested(LEVELS + 1)), MAX_DEPTH)):
+        with pytest.raises(ValueError, match="levels"):
+            native.unpack(payload, levels)
+
+
+def test_native_list_that_holds_itself_gives_nothing() -> None:
+    """A cycle ends at the limit of levels."""
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    both: dict[str, Any] = {}
+    both["a"] = [both, both]
+
+    assert native.pack(cycle) is None
+    assert native.pack([cycle, cycle]) is None
+    assert native.pack({"a": cycle}) is None
+
+
+def test_native_deepest_documents_fit_the_smallest_stack() -> None:
+    """A thread with the smallest stack that Python gives: no document and no payload ends the process."""
+    done = program(DEEPEST_PROGRAM, "200")
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 3 * LEVELS
+
+
+def test_native_noise_is_refused() -> None:
+    """Random bytes, some of them payloads by chance: ValueError or a document, in a process that lives on."""
+    done = program(NOISE_PROGRAM)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert 190_000 < int(done.stdout) < 200_000
+
+
+def test_native_mutants_are_refused_or_read_as_the_reference_does() -> None:
+    """Mutants of every golden payload, the long ones too: the same document, or ValueError where it refuses."""
+    chance = random.Random(41)
+    read = 0
+    for number in range(MUTANTS):
+        mutant = mutated(chance, PAYLOADS)
+        try:
+            document = native.unpack(mutant, MAX_DEPTH)
+        except ValueError:
+            if number % 10 == 0:  # the reference takes fifty times as long
+                with pytest.raises(CorruptBody):
+                    unpack_reference(mutant)
+            continue
+        read += 1
+        assert identical(document, unpack_reference(mutant)), mutant.hex()
+
+    assert 100 < read < MUTANTS
+
+
+def test_native_refusals_keep_nothing() -> None:
+    """What was made before a payload proved wrong is dropped: memory does not grow with refusals."""
+    chance = random.Random(43)
+    mutants = [mutated(chance, PAYLOADS) for _ in range(2_000)]
+
+    def refuse() -> int:
+        for mutant in mutants:
+            with contextlib.suppress(ValueError):
+                native.unpack(mutant, MAX_DEPTH)
+        for document in ([1, "a", {"b": [2.5, object()]}], [{"a": 1}, {"a": (1,)}], {"a": ["\0"] * 9}):
+            assert native.pack(document) is None
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    refuse()
+    before = refuse()
+    for _ in range(3):
+        after = refuse()
+    assert after - before < 100
+
+
+def test_native_documents_share_no_mutable_value() -> None:
+    """Keys are shared between documents, objects and lists never."""
+    packed = native.pack([{"a": {}, "b": []}] * 3)
+    first, second = native.unpack(packed, MAX_DEPTH), native.unpack(packed, MAX_DEPTH)
+    first[0]["a"]["more"] = 1
+    first[0]["b"].append(1)
+    first[0]["c"] = 1
+
+    assert first[1] == {"a": {}, "b": []}
+    assert second == native.unpack(packed, MAX_DEPTH) == [{"a": {}, "b": []}] * 3
+
+
+def test_native_threads_read_and_write_the_same() -> None:
+    """Room and memory of earlier documents are one thread's at a time."""
+    documents = [native.unpack(payload, MAX_DEPTH) for payload in PAYLOADS]
+    start = threading.Barrier(4)
+
+    def work(seed: int) -> None:
+        chance = random.Random(seed)
+        start.wait()
+        for _ in range(3_000):
+            number = chance.randrange(len(PAYLOADS))
+            assert native.pack(documents[number]) == PAYLOADS[number]
+            assert identical(native.unpack(PAYLOADS[number], MAX_DEPTH), documents[number])
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work, seed) for seed in range(4)]:
+            done.result()
+
+
+def test_native_unpack_within_unpack_reads_the_same() -> None:
+    """Making objects may run the garbage collector, and that somebody's code, which may unpack too."""
+    payload = max(PAYLOADS, key=len)
+    expected = unpack_reference(payload)
+    inner: list[Any] = []
+
+    def collected(phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            inner.append(native.unpack(PAYLOADS[len(inner) % len(PAYLOADS)], MAX_DEPTH))
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(collected)
+    gc.set_threshold(5)
+    try:
+        found = [native.unpack(payload, MAX_DEPTH) for _ in range(50)]
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(collected)
+
+    assert len(inner) > 0
+    assert all(identical(document, expected) for document in found)
+    assert all(
+        identical(document, unpack_reference(PAYLOADS[number % len(PAYLOADS)]))
+        for number, document in enumerate(inner[:200])
+    )
+
+
+@pytest.mark.parametrize("payload", ["text", 1, None, [1], memoryview(b"\0\1\1")], ids=repr)
+def test_native_unpack_what_is_no_bytes_is_a_type_error(payload: Any) -> None:
+    """Bytes and bytearray, and nothing else."""
+    with pytest.raises(TypeError):
+        native.unpack(payload, MAX_DEPTH)
+
+
+def test_native_forgets_when_there_are_too_many_layouts() -> None:
+    """What is remembered of keys has a bound: more different objects than that, and long ones, read the same."""
+    for number in range(6_000):
+        document = {f"{number} {key}": key for key in range(number % 60)}
+        assert native.unpack(native.pack(document), MAX_DEPTH) == document
