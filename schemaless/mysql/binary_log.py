@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, ServerRefused
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 
 _NO_LOG: Final = 1381
 _PRIVILEGE: Final = {False: "SESSION_VARIABLES_ADMIN", True: "BINLOG ADMIN"}

@@ -6,6 +6,7 @@ Drivers differ in their classes but not in MySQL's numbers, so the number decide
 from __future__ import annotations
 
 import re
+from types import TracebackType
 from typing import Final
 
 from sqlalchemy import exc as sqlalchemy_errors
@@ -46,6 +47,8 @@ _WAITED: Final = frozenset({1205, 1317, 1969, 3024, 3572})
 _REPEAT: Final = frozenset({1020, 1213, 1412, 3101})
 _ACCOUNT_LIMIT: Final = 1226
 _MISSING: Final = frozenset({1008, 1049, 1146})
+_WRONG_HOST: Final = "is the server running, and are host and port right?"
+_WRONG_SOCKET: Final = "is the server running, and is the socket right?"
 _NEXT_STEP: Final = {
     1021: "the server's disk is full: make room, then repeat",
     1114: "the server's disk or tablespace is full: make room, then repeat",
@@ -58,13 +61,36 @@ _NEXT_STEP: Final = {
     1698: "the account may not log in this way: check the account in the URL and SCHEMALESS_PASSWORD",
     1205: "a lock was not given in time; nothing was written",
     1290: "the server is read-only: is it a replica?",
-    1792: "the server is read-only: is it a replica?",
+    1792: "its sessions begin with transaction_read_only (MariaDB: tx_read_only) on: set it off there",
     1836: "the server is read-only: is it a replica?",
-    2002: "is the server running, and is the socket right?",
-    2003: "is the server running, and are host and port right?",
+    2002: _WRONG_HOST,
+    2003: _WRONG_HOST,
     3159: "it wants encrypted connections: add ssl_mode=required to the URL",
 }
 _OF_DRIVERS: Final = frozenset({"MySQLdb", "builtins", "pymysql", "socket", "sqlalchemy", "ssl", "struct"})
+"""Where the classes of exceptions come from that a driver raises, or lets through."""
+
+_OF_SERVERS: Final = frozenset({"MySQLdb", "pymysql"})
+_OWN: Final = frozenset({"MySQLdb", "pymysql", "sqlalchemy"})
+"""Whose classes nobody else raises, whatever frames of tools that watch a driver stand between."""
+
+_FRAMES_OF_DRIVERS: Final = frozenset(
+    {
+        "MySQLdb",
+        "codecs",
+        "cryptography",
+        "encodings",
+        # They take the place of Python's socket.
+        "eventlet",
+        "gevent",
+        "pymysql",
+        "socket",
+        "sqlalchemy",
+        "ssl",
+        "struct",
+    }
+)
+_FRAMES_ABOVE: Final = frozenset({"alembic", "contextlib", "schemaless"})
 _LACKS_PRIVILEGE: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _OTHER_NAME: Final = "use a name that is in the certificate, or have only the CA checked: ssl_mode=verify_ca"
 _OTHER_AUTHORITY: Final = "ssl_ca has to name the authority that signed the server's certificate"
@@ -90,8 +116,54 @@ def error_code(error: BaseException) -> int | None:
 
 
 def is_drivers(error: BaseException) -> bool:
-    """Whether a driver can have raised this, and not, say, the handler of a signal that came while it waited."""
-    return type(error).__module__.partition(".")[0] in _OF_DRIVERS
+    """Whether the driver itself raised this, and not, say, the handler of a signal that came while it waited.
+
+    Told by its class, where that is a driver's own, else by where it was raised: each frame is this package's, the
+    driver's, or of what these stand on. What was put into a thread from outside (``PyThreadState_SetAsyncExc``) has no
+    frame of its own; it is told by its class, or by having no arguments, which a driver's errors always have.
+    """
+    room = _room(type(error).__module__)
+    if not isinstance(error, Exception) or not error.args or room not in _OF_DRIVERS:
+        return False
+    if room in _OWN:
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        if (module := _module(trace)) not in _FRAMES_OF_DRIVERS and module not in _FRAMES_ABOVE:
+            return False
+        trace = trace.tb_next
+    return True
+
+
+def is_servers(error: BaseException) -> bool:
+    """Whether this is an error that the server replied with: a driver's class, and no number of a client library's."""
+    code = error_code(error)
+    return _room(type(error).__module__) in _OF_SERVERS and code is not None and code >= 1000 and code // 1000 != 2
+
+
+def interruption(error: BaseException) -> BaseException | None:
+    """Return what the application raised into a driver's work; None where the driver itself failed.
+
+    A driver takes any OSError for a failure of its socket, that of a signal's handler too, and raises its own instead:
+    the handler's is then the reason for it.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if not is_drivers(seen):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+        # What the caller was handling at the time was not caught by a driver.
+        if seen is not None and (seen.__traceback__ is None or _module(seen.__traceback__) not in _FRAMES_OF_DRIVERS):
+            return None
+    return None
+
+
+def _module(trace: TracebackType) -> str:
+    return _room(str(trace.tb_frame.f_globals.get("__name__", "")))
+
+
+def _room(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def translated(error: BaseException, node: str, shard: int | None, *, connecting: bool) -> ServerError:
@@ -106,10 +178,16 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
     code = error_code(error)
     inner = error.orig if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None else error
     text = str(inner.args[1]) if len(inner.args) > 1 else str(inner) or type(inner).__name__
+    # Drivers disagree in the number, 2002 or 2003, and PyMySQL calls the host of every socket localhost.
+    absent_socket = code in (2002, 2003) and node.startswith("/")
+    if absent_socket:
+        text = text.replace(" on 'localhost'", "")
     message = f"{text} (error {code})" if code else text
     unsafe = next((step for words, step in _TLS if words in text), None) if connecting else None
     if unsafe is not None:
         message += f"; {unsafe}"
+    elif absent_socket:
+        message += f"; {_WRONG_SOCKET}"
     elif code in _NEXT_STEP:
         message += f"; {_NEXT_STEP[code]}"
     elif code in _LACKS_PRIVILEGE:

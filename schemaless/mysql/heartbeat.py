@@ -12,8 +12,9 @@ from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import heartbeat_database
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.pool import Connection, NodePool
+from schemaless.mysql.pool import NodePool
 from schemaless.mysql.schema import create_database
 from schemaless.mysql.tables import heartbeat_token
 

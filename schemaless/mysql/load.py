@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 
 _STATUS: Final = (
     b"SHOW GLOBAL STATUS WHERE Variable_name IN "

@@ -13,9 +13,10 @@ from typing import Final
 
 from schemaless.errors import AccessDenied, ServerError
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.heartbeat import make_table, read_token, remove_token, write_token
-from schemaless.mysql.pool import Connection, NodePool
+from schemaless.mysql.pool import NodePool
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 
 _POLL_S: Final = 0.02
@@ -30,12 +31,11 @@ def is_same_server(one: NodePool, other: NodePool) -> bool:
         ServerError: one of them cannot be reached.
     """
     name = statements.text(f"schemaless-{secrets.token_hex(16)}")
-    with one.connection() as holder:
+    # Where the block ends early, the lock goes with the connection.
+    with one.connection() as holder, holder.whole():
         holder.rows(b"SELECT GET_LOCK(%b, 0)" % name)
-        try:
-            rows = other.run(lambda connection: connection.rows(b"SELECT IS_FREE_LOCK(%b)" % name))
-        finally:
-            holder.rows(b"SELECT RELEASE_LOCK(%b)" % name)
+        rows = other.run(lambda connection: connection.rows(b"SELECT IS_FREE_LOCK(%b)" % name))
+        holder.rows(b"SELECT RELEASE_LOCK(%b)" % name)
     return not rows[0][0]
 
 

@@ -12,8 +12,9 @@ from sqlalchemy.schema import CreateTable
 from schemaless.cluster.topology import FORMAT
 from schemaless.errors import ShardIdentityMismatch
 from schemaless.mysql import revisions
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.pool import Connection, NodePool
+from schemaless.mysql.pool import NodePool
 from schemaless.mysql.revisions import Branch
 from schemaless.mysql.statements import insert_identity, select_identity, select_version
 from schemaless.mysql.tables import CHARACTER_SET, COLLATION, catalog_metadata

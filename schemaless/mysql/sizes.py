@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
-from schemaless.mysql.pool import Connection, NodePool
+from schemaless.mysql.pool import NodePool
 
 _AT_ONCE = 500
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput
+from schemaless.mysql.secret import Secret
 
 MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
 """The words of the mysql client's ``--ssl-mode``."""
@@ -48,7 +49,7 @@ class TLS:
     cert: str | None = None
     key: str | None = None
     cipher: str | None = None
-    key_password: str | None = field(default=None, repr=False)
+    key_password: Secret | None = field(default=None, repr=False)
 
     def driver_arguments(self, driver: str, *, socket: bool) -> dict[str, Any]:
         """Return what ``pymysql`` or ``mysqldb`` is to be called with, for a server behind a socket or not.
@@ -83,7 +84,8 @@ class TLS:
             context.verify_mode = ssl.CERT_REQUIRED if self.mode in ("verify_ca", "verify_identity") else ssl.CERT_NONE
             if self.cert is not None:
                 # Without any password at all OpenSSL would ask for one on the terminal.
-                context.load_cert_chain(self.cert, self.key, self.key_password or "")
+                word = self.key_password or Secret("")
+                context.load_cert_chain(self.cert, self.key, word.reveal())
         except OSError as problem:
             named = ", ".join(f"ssl_{name} {getattr(self, name)!r}" for name in _FILES if getattr(self, name))
             raise InvalidInput(f"{named} cannot be used for TLS: {problem.strerror or problem}") from None
@@ -115,8 +117,12 @@ def tls_of(options: Mapping[str, str], place: str) -> TLS:
     paths = {name: str(Path(options[f"ssl_{name}"]).expanduser()) for name in _FILES if f"ssl_{name}" in options}
     if "key" in paths and "cert" not in paths:
         raise InvalidInput(f"{place}: ssl_key needs ssl_cert, the certificate that it belongs to")
+    word = options.get("ssl_key_password")
     return TLS(
-        _mode(options, place), **paths, cipher=options.get("ssl_cipher"), key_password=options.get("ssl_key_password")
+        _mode(options, place),
+        **paths,
+        cipher=options.get("ssl_cipher"),
+        key_password=None if word is None else Secret(word),
     )
 
 

@@ -16,9 +16,9 @@ from sqlalchemy.engine import URL
 from schemaless.cluster.topology import Node, check_datastore_name
 from schemaless.errors import InvalidInput
 from schemaless.mysql.option_file import DEFAULT_FILE, read_option_file
+from schemaless.mysql.secret import PASSWORD_VARIABLE, Secret, clear_locals
 from schemaless.mysql.tls import NO_OPTIONS, TLS, tls_of
 
-PASSWORD_VARIABLE: Final = "SCHEMALESS_PASSWORD"  # noqa: S105 - a name
 _OURS: Final = ("ssl", "read_default_")
 """Options that begin so are read here; the driver gets the others."""
 _DECIDING: Final = frozenset({"ssl_mode", "ssl_verify_cert", "ssl_verify_identity"})
@@ -35,7 +35,7 @@ class Credentials:
 
     drivername: str = "mysql+pymysql"
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: Secret | None = field(default=None, repr=False)
     query: tuple[tuple[str, str], ...] = ()
     tls: TLS = NO_OPTIONS
 
@@ -68,7 +68,7 @@ class ServerURL:
         return url.render_as_string(hide_password=False).replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
 
 
-def parse_url(text: str) -> ServerURL:
+def parse_url(text: str | Secret) -> ServerURL:
     """Parse ``mysql://user:password@host:port/name?option=value``.
 
     ``mysql://`` and ``mariadb://`` mean PyMySQL, ``mysql+mysqldb://`` mysqlclient; ``?unix_socket=`` names a socket.
@@ -80,6 +80,16 @@ def parse_url(text: str) -> ServerURL:
     Raises:
         InvalidInput: it is no such URL, or the option file cannot be used. The message does not repeat a password.
     """
+    given = text if isinstance(text, Secret) else Secret(text)
+    del text
+    try:
+        return _parsed(given.reveal())
+    except InvalidInput as refusal:
+        clear_locals(refusal)
+        raise
+
+
+def _parsed(text: str) -> ServerURL:
     try:
         url = sqlalchemy.make_url(text)
     except (sqlalchemy.exc.ArgumentError, ValueError):
@@ -108,30 +118,33 @@ def parse_url(text: str) -> ServerURL:
     if not _DECIDING.isdisjoint(given):
         file_given = {name: value for name, value in file_given.items() if name not in _DECIDING}
     candidates = (url.password, secrets.get("password"), secrets.get("passwd"), os.environ.get(PASSWORD_VARIABLE))
+    password = next((word for word in candidates if word is not None), file.get("password"))
     credentials = Credentials(
         f"mysql+{driver or 'pymysql'}",
         url.username or file.get("user"),
-        next((word for word in candidates if word is not None), file.get("password")),
+        None if password is None else Secret(password),
         tuple(sorted(query.items())),
         tls_of(file_given | given, "the URL" if given else "the option file"),
     )
     return ServerURL(_node(url, socket, file), credentials, url.database or None)
 
 
-def datastore_url(text: str) -> tuple[ServerURL, str]:
+def datastore_url(text: str | Secret) -> tuple[ServerURL, str]:
     """Parse the URL of a datastore; return it and the datastore's name.
 
     Raises:
         InvalidInput: it is no such URL, or names no datastore.
     """
-    parsed = parse_url(text)
+    given = text if isinstance(text, Secret) else Secret(text)
+    del text
+    parsed = parse_url(given)
     if parsed.database is None:
         raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
     return parsed, check_datastore_name(parsed.database)
 
 
 def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:
-    """Return what the driver is to be called with to log in: the password and TLS.
+    """Return what the driver is to be called with to log in: the password, still a ``Secret``, and TLS.
 
     Raises:
         InvalidInput: a certificate or a key cannot be read.
@@ -139,8 +152,7 @@ def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:
     driver = credentials.drivername.partition("+")[2]
     arguments = credentials.tls.driver_arguments(driver, socket=node.socket is not None)
     if credentials.password is not None:
-        # PyMySQL would send text as Latin-1, where the programs that set passwords send UTF-8.
-        arguments["password"] = credentials.password.encode() if driver == "pymysql" else credentials.password
+        arguments["password"] = credentials.password
     return arguments
 
 

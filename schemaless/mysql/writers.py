@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, FeedRefused, ServerTimeout
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import CannotObserve
-from schemaless.mysql.pool import Connection
 
 _NO_WRITERS: Final = (
     b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"

@@ -19,7 +19,8 @@ from schemaless.mysql.binary_log import (
     bytes_between,
     predicted_bytes,
 )
-from schemaless.mysql.pool import Connection, NodePool, PoolOptions
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 
 pytestmark = pytest.mark.mysql

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import os
 import threading
+import types
 
 import pymysql
 import pytest
@@ -52,6 +54,18 @@ def test_translated_every_kind_of_driver_error_has_one_of_ours(driver_error, con
     assert type(error) is kind
     assert (error.node, error.shard) == ("db-1:3306", 7)
     assert "db-1:3306, shard 7" in str(error)
+
+
+@pytest.mark.parametrize("code", [2002, 2003])
+def test_translated_unreachable_server_asks_for_what_its_address_has(code):
+    """Drivers use either number for sockets and for ports; the address decides."""
+    driver_error = pymysql.err.OperationalError(code, "Can't connect to MySQL server on 'localhost' ([Errno 2] x)")
+    through_socket = translated(driver_error, "/run/mysqld/none.sock", None, connecting=True)
+    through_port = translated(driver_error, "localhost:3306", None, connecting=True)
+
+    assert str(through_socket).endswith("is the server running, and is the socket right?")
+    assert "localhost" not in str(through_socket)
+    assert str(through_port).endswith("is the server running, and are host and port right?")
 
 
 @pytest.mark.mysql
@@ -136,18 +150,26 @@ def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
 
 
 @pytest.mark.mysql
-def test_connection_after_an_interrupt_is_not_used_again(pool):
-    """Ctrl-C in the middle of a reply must not leave that reply to the next caller."""
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, RuntimeError, TimeoutError])
+@pytest.mark.parametrize("busy", [True, False])
+def test_connection_is_kept_where_no_reply_is_on_its_way_whoever_raises(pool, monkeypatch, raised, busy):
+    """What counts is the proof that every reply was read, not the class of what ended the block."""
     seen = []
 
     def interrupted(connection) -> None:
         seen.append(connection_id(connection))
-        raise KeyboardInterrupt
+        if busy:
+            monkeypatch.setattr(connection._raw, "_read_query_result", lambda unbuffered: interrupt())
+            connection.rows(b"SELECT 1")
+        raise raised
 
-    with pytest.raises(KeyboardInterrupt):
+    def interrupt() -> None:
+        raise raised
+
+    with pytest.raises(raised):
         pool.run(interrupted)
 
-    assert pool.run(connection_id) not in seen
+    assert (pool.run(connection_id) in seen) is not busy
 
 
 @pytest.mark.mysql
@@ -192,6 +214,86 @@ def test_transaction_is_rolled_back_where_the_block_raises(pool):
 
 
 @pytest.mark.mysql
+def test_a_lock_around_a_transaction_that_was_refused_goes_with_its_connection(pool):
+    """ROLLBACK ends the transaction; what the block around it holds is held still."""
+
+    def refused(connection) -> None:
+        with connection.whole():
+            connection.rows(b"SELECT GET_LOCK('around', 0)")
+            with connection.transaction():
+                raise DuplicateKey("there already", node="db-1:3306")
+
+    with pytest.raises(DuplicateKey):
+        pool.run(refused)
+
+    assert not pool.idle
+    assert pool.run(lambda other: other.rows(b"SELECT GET_LOCK('around', 5)")) == ((1,),)
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize(
+    ("raised", "busy"),
+    [
+        (pymysql.err.OperationalError(2008, "Out of memory"), True),
+        (pymysql.err.OperationalError(2020, "Got packet bigger than 'max_allowed_packet' bytes"), True),
+        (KeyError(1317), True),
+        (pymysql.err.OperationalError(1317, "Query execution was interrupted"), False),
+    ],
+)
+def test_only_what_the_server_says_ends_a_reply(pool, monkeypatch, raised, busy):
+    """A client library that gives up has left the rest of it on the way."""
+
+    def give_up(cursor: pymysql.cursors.Cursor, query: bytes) -> int:
+        raise raised
+
+    pool.run(lambda connection: connection.rows(b"SELECT 1"))
+    by_the_driver = types.FunctionType(give_up.__code__, {"__name__": "pymysql"}, closure=give_up.__closure__)
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", by_the_driver)
+    with pytest.raises(ServerError), pool.connection() as connection:
+        connection.rows(b"SELECT 2")
+
+    assert connection.busy == busy
+    assert (connection in pool.idle) != busy
+
+
+@pytest.mark.mysql
+def test_what_watches_the_driver_is_not_taken_for_the_application(pool, monkeypatch):
+    """Tracers of applications wrap a driver's calls: their frames stand between, and its errors stay its own."""
+    execute = pymysql.cursors.Cursor.execute
+
+    def traced(cursor: pymysql.cursors.Cursor, query: bytes) -> int:
+        return execute(cursor, query)
+
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", traced)
+    with pytest.raises(DatabaseMissing):
+        pool.run(lambda connection: connection.rows(b"SELECT * FROM nowhere.nothing"))
+    assert pool.run(lambda connection: connection_id(connection) == connection_id(connection))
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("module", ["gevent._socket3", "eventlet.greenio.base"])
+def test_a_lost_connection_is_one_whoever_makes_the_sockets(pool, module):
+    """Those of gevent and eventlet stand in the place of Python's."""
+
+    def read(number_of_bytes: int) -> bytes:
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    def lose(connection) -> int:
+        seen.append(connection_id(connection))
+        if len(seen) == 1:
+            connection._raw._rfile = types.SimpleNamespace(
+                read=types.FunctionType(read.__code__, {**globals(), "__name__": module, "__builtins__": __builtins__}),
+                close=connection._raw._rfile.close,
+            )
+        return connection_id(connection)
+
+    seen: list[int] = []
+
+    assert pool.run(lose) == seen[-1]
+    assert len(seen) == 2
+
+
+@pytest.mark.mysql
 def test_forked_child_does_not_use_its_parents_connections(pool):
     """Two processes on one socket would read each other's replies."""
     before = pool.run(connection_id)
@@ -223,7 +325,7 @@ def test_forked_child_lets_go_of_every_pool_though_some_connections_are_closed(p
     pools = [pool, *(NodePool(pool.node, pool._credentials, PoolOptions()) for _ in closed[1:])]
     before = [each.run(connection_id) for each in pools]
     for each, connection in zip(pools, closed, strict=True):
-        each._opened.add(connection)
+        each.opened.add(connection)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -10,7 +10,7 @@ import pytest
 
 from schemaless import NewStoredCell
 from schemaless.mysql import statements
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 
 pytestmark = pytest.mark.mysql
 

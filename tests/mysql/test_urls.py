@@ -10,6 +10,7 @@ import pytest
 from schemaless import InvalidInput
 from schemaless.local.binaries import environment
 from schemaless.mysql.option_file import read_option_file
+from schemaless.mysql.secret import Secret
 from schemaless.mysql.tls import TLS
 from schemaless.mysql.urls import parse_url, sqlalchemy_url
 
@@ -54,8 +55,8 @@ def test_parse_url_takes_the_password_from_the_environment(monkeypatch):
     """A URL with a password in it shows in ps; the environment does not."""
     monkeypatch.setenv("SCHEMALESS_PASSWORD", "from the environment")
 
-    assert parse_url("mysql://app@db/trips").credentials.password == "from the environment"
-    assert parse_url("mysql://app:own@db/trips").credentials.password == "own"
+    assert parse_url("mysql://app@db/trips").credentials.password == Secret("from the environment")
+    assert parse_url("mysql://app:own@db/trips").credentials.password == Secret("own")
     assert "own" not in repr(parse_url("mysql://app:own@db/trips")) + str(parse_url("mysql://app:own@db/trips"))
 
 
@@ -64,7 +65,7 @@ def test_parse_url_password_as_an_option_is_used_and_never_shown(option):
     """What PyMySQL would take from the query is as secret there as before the host."""
     parsed = parse_url(f"mysql://app@db/trips?{option}=s3cret&ssl_key_password=t0psecret")
 
-    assert parsed.credentials.password == "s3cret"
+    assert parsed.credentials.password == Secret("s3cret")
     assert "s3cret" not in str(parsed)
     assert "t0psecret" not in str(parsed)
 
@@ -168,7 +169,7 @@ def test_option_file_says_what_the_url_does_not(my_cnf):
 
     parsed = parse_url("mysql:///trips?read_default_file=~/.my.cnf")
     assert (str(parsed.node), parsed.database) == ("db-2:3307", "trips")
-    assert (parsed.credentials.username, parsed.credentials.password) == ("app", "of # the file")
+    assert (parsed.credentials.username, parsed.credentials.password) == ("app", Secret("of # the file"))
     assert parsed.credentials.tls.mode == "verify_identity"
     assert not parsed.credentials.tls.ca.startswith("~")
     assert parsed == parse_url("mysql://app@db-2:3307/trips?read_default_file=~/.my.cnf")
@@ -182,11 +183,15 @@ def test_url_wins_over_the_environment_and_that_over_the_file(my_cnf, monkeypatc
     monkeypatch.setenv("SCHEMALESS_PASSWORD", "environment")
 
     parsed = parse_url(url)
-    assert (str(parsed.node), parsed.credentials.username, parsed.credentials.password) == ("url:2", "url", "url")
+    assert (str(parsed.node), parsed.credentials.username, parsed.credentials.password) == (
+        "url:2",
+        "url",
+        Secret("url"),
+    )
     assert parsed.credentials.tls.mode == "required"
-    assert parse_url(url.replace(":url@", "@")).credentials.password == "environment"
+    assert parse_url(url.replace(":url@", "@")).credentials.password == Secret("environment")
     monkeypatch.delenv("SCHEMALESS_PASSWORD")
-    assert parse_url(url.replace(":url@", "@")).credentials.password == "file"
+    assert parse_url(url.replace(":url@", "@")).credentials.password == Secret("file")
 
 
 def test_option_file_is_read_only_when_the_url_names_it(my_cnf):
@@ -195,7 +200,7 @@ def test_option_file_is_read_only_when_the_url_names_it(my_cnf):
 
     assert parse_url("mysql://app@db-1/trips").credentials.password is None
     assert parse_url("mysql://db-1/trips?read_default_group=mine").credentials.username == "me"
-    assert parse_url("mysql://db-1/trips?read_default_group=mine").credentials.password == "file"
+    assert parse_url("mysql://db-1/trips?read_default_group=mine").credentials.password == Secret("file")
 
 
 def test_option_file_socket_is_for_its_own_server_only(my_cnf):

@@ -1,0 +1,167 @@
+"""A connection, checked out for a moment: statements, transactions, and the proof that no reply is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from schemaless.errors import SchemalessError, ServerError, WrongReply
+from schemaless.mysql.connect import Facts, close
+from schemaless.mysql.errors import ConnectionLost, Deadlock, interruption, is_servers, translated
+
+Rows = tuple[tuple[Any, ...], ...]
+Check = Callable[[Rows], str | None]
+"""Looks whether rows are of what was asked for; returns None, or what was asked for and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What a statement without rows did."""
+
+    affected: int
+    last_id: int
+
+
+class Connection:
+    """A driver connection, checked out for a moment.
+
+    Attributes:
+        shard: what it is used for now; named in errors.
+        busy: whether a reply may be on its way: from before the first byte of a statement is sent until the last one of
+            its reply is read and found to be its own. Whoever's exception comes between: nothing more is sent on it,
+            and nobody else gets it.
+        unfinished: whether a transaction may be open on it, or a lock held by it, for what follows: it is closed then.
+    """
+
+    __slots__ = (
+        "_ensured",
+        "_raw",
+        "auto_increment_increment",
+        "busy",
+        "connected_at_s",
+        "max_allowed_packet",
+        "node",
+        "shard",
+        "unfinished",
+        "version",
+    )
+
+    def __init__(self, raw: Any, node: str, shard: int | None, facts: Facts, max_packet_bytes: int) -> None:
+        self._raw = raw
+        self.node = node
+        self.shard = shard
+        self.connected_at_s = facts.connected_at_s
+        self.max_allowed_packet = min(facts.max_allowed_packet, max_packet_bytes)
+        self.auto_increment_increment = facts.auto_increment_increment
+        self.version = facts.version
+        self.busy = False
+        self.unfinished = False
+        self._ensured: frozenset[bytes] = frozenset()
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether the server is MariaDB; it says so in its version."""
+        return "mariadb" in self.version.lower()
+
+    def close(self) -> None:
+        """Close it, whatever state it is in."""
+        close(self._raw, idle=not self.busy)
+
+    def rows(self, sql: bytes, check: Check | None = None) -> Rows:
+        """Send a query and return its rows.
+
+        Raises:
+            WrongReply: they are not of what was asked for, says ``check``.
+        """
+        cursor = self._send(sql)
+        rows = tuple(cursor.fetchall())
+        cursor.close()
+        if check is not None and rows and (strange := check(rows)) is not None:
+            raise WrongReply(
+                f"the reply is of something else than was asked for ({strange}); nothing of it was used, and the "
+                "connection is closed. Does something on the way to the server mix up replies?",
+                node=self.node,
+                shard=self.shard,
+            )
+        self.busy = False
+        return rows
+
+    def execute(self, sql: bytes) -> Executed:
+        """Send a statement without rows."""
+        cursor = self._send(sql)
+        done = Executed(cursor.rowcount, cursor.lastrowid or 0)
+        cursor.close()
+        self.busy = False
+        return done
+
+    @property
+    def ensured(self) -> frozenset[bytes]:
+        """What ``ensure`` has run on it."""
+        return self._ensured
+
+    def ensure(self, settings: bytes) -> None:
+        """Run a SET SESSION, unless it was run on this connection before; it holds for all who get it later."""
+        if settings not in self._ensured:
+            self.execute(settings)
+            self._ensured |= {settings}
+
+    def _send(self, sql: bytes) -> Any:
+        """Send a statement and read its reply; return the cursor that has it."""
+        if self.busy:
+            raise ConnectionLost("a reply of before is still on its way", node=self.node, shard=self.shard)
+        self.busy = True
+        try:
+            cursor = self._raw.cursor()
+            cursor.execute(sql)
+        except Exception as error:
+            raised = interruption(error)
+            if raised is error:
+                raise
+            if raised is None:
+                failure = translated(error, self.node, self.shard, connecting=False)
+                # What the server itself says ends its reply; behind all else something may still be on its way.
+                self.busy = isinstance(failure, ConnectionLost) or not is_servers(error)
+                raise failure from error
+        else:
+            return cursor
+        raise raised
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run the block as one transaction: committed at its end, rolled back where it raises.
+
+        By ROLLBACK where one of this package's errors ended the block; by closing the connection where it was somebody
+        else's, such as a signal's handler, which shall not wait for a server's reply.
+
+        Raises:
+            ConnectionLost: the reply to COMMIT or ROLLBACK did not come, or was a refusal.
+        """
+        before = self.unfinished
+        with self.whole():
+            self.execute(b"START TRANSACTION")
+            try:
+                yield
+            except SchemalessError:
+                if not self.busy:
+                    self._end_transaction(b"ROLLBACK")
+                    self.unfinished = before
+                raise
+            self._end_transaction(b"COMMIT")
+
+    def _end_transaction(self, sql: bytes) -> None:
+        try:
+            self.execute(sql)
+        except (ConnectionLost, Deadlock):
+            raise
+        except ServerError as error:
+            # MySQL rolls back where COMMIT is interrupted. MariaDB may leave the transaction open, after ROLLBACK too.
+            raise ConnectionLost(error.message, node=error.node, shard=error.shard, code=error.code) from error
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """For a block that leaves the session as it found it: where it does not come to its end, nobody gets that."""
+        before, self.unfinished = self.unfinished, True
+        yield
+        self.unfinished = before
