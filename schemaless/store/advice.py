@@ -1,12 +1,12 @@
 """Advice: what each column should be written in, by trying every codec that the store has on its own cells.
 
 Whatever is tried is tried on the same cells, of rows that no dictionary was trained on, so that a dictionary is not
-flattered. A codec is advised for the pages that it saves, which is what disks are filled with, and only where encoding
-and decoding cost no more than a bound.
+flattered. Which of them is worth it is decided by ``choice.choose``, as everywhere.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -14,24 +14,34 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemaless.codec.envelope import describe_body
-from schemaless.codec.registry import DEFAULT, JSON, MSGPACK, NONE, ZLIB, ZSTD, Codec
+from schemaless.codec.registry import (
+    DEFAULT,
+    JSON,
+    NONE,
+    PACKED,
+    SERIALIZERS,
+    ZLIB,
+    ZSTD,
+    Codec,
+    Serializer,
+    codec_names,
+)
 from schemaless.codec.training import Training, part_of, train
+from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.store.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.store.datastore import Datastore
 from schemaless.store.sampling import Bounds, Estimate
-from schemaless.store.trial import CellSample, ColumnTrial, sample_cells, space_of, try_codec
+from schemaless.store.trial import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
 
 BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
 """Of all columns together: so much is held in memory, too."""
 
-LEAST_SAVING: Final = 0.02
-"""What a codec has to save of the pages that a column takes, to be advised."""
-
-_CLOSE: Final = 0.01
 _ZLIB_LEVELS: Final = (1, 6, 9)
 _ZSTD_LEVELS: Final = (1, 3, 6, 12, 19)
 _DICTIONARY_LEVELS: Final = (1, 3, 6, 12)
-_LEAST_UNSEEN: Final = 20
+_JUDGED_OF: Final = 5
+"""One row of so many is compared on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class Candidate:
     Attributes:
         codec: with a dictionary that is not in the catalog yet, where it has one.
         trial: on the cells that were compared.
+        body_share: what bodies take, over what they take now.
+        share: the same of the pages that they fill.
         body_bytes: of all the column's cells.
         allocated_bytes: pages that they fill.
         cpu_s: encoding and decoding one cell, in seconds of this machine.
@@ -48,6 +60,8 @@ class Candidate:
 
     codec: Codec
     trial: ColumnTrial
+    body_share: Estimate
+    share: Estimate
     body_bytes: Estimate
     allocated_bytes: Estimate
     cpu_s: float
@@ -71,10 +85,11 @@ class ColumnAdvice:
         body_bytes: what its bodies take now.
         allocated_bytes: what pages they fill, once the table is rebuilt.
         setting: what its new cells are written in now.
-        candidates: all that were tried, the smallest first.
+        candidates: all that were tried, the smallest first; none where too few cells were met to tell.
         default: the store's default among them.
-        chosen: what to use; None where nothing saves enough.
-        trainings: the dictionaries, one for MessagePack and one for JSON text, as far as one could be trained.
+        choice: what was decided, and why; None without candidates.
+        chosen: what to use; None where nothing is worth a rewrite.
+        trainings: the dictionaries, one for each serializer, as far as one could be trained.
         notes: what is worth knowing, in sentences.
         seed: of the sample: ``codec train`` with it trains the same dictionary.
         compared: how many cells were compared.
@@ -88,7 +103,8 @@ class ColumnAdvice:
     allocated_bytes: Estimate
     setting: Codec
     candidates: list[Candidate]
-    default: Candidate
+    default: Candidate | None
+    choice: Choice | None
     chosen: Candidate | None
     trainings: list[Training]
     notes: list[str]
@@ -139,7 +155,8 @@ def advise(
     *,
     columns: Iterable[str] | None = None,
     shards: Iterable[int] | None = None,
-    most_cpu: float = 1.0,
+    most_cpu: float = MOST_CPU,
+    least_gain: float = LEAST_GAIN,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
     on_window: Callable[[int, int], None] = lambda done, total: None,
@@ -152,6 +169,7 @@ def advise(
         columns: only these; all that are met unless given.
         shards: numbers of the shards; all unless given.
         most_cpu: how many times the time of the default codec encoding and decoding may take.
+        least_gain: what a rewrite has to save of the pages, 0 to 1.
         seed: of the sample; the clock's unless given.
         bounds: how much is read.
         on_window: called with how many windows are read, and of how many.
@@ -164,36 +182,50 @@ def advise(
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
     cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=bounds, on_window=on_window)
     return [
-        _advise(store, cells, name, most_cpu, lambda codec, name=name: on_trial(name, codec))  # type: ignore[misc]
+        _advise(store, cells, name, most_cpu, least_gain, lambda codec, name=name: on_trial(name, codec))  # type: ignore[misc]
         for name in cells.column_names()
     ]
 
 
 def _advise(
-    store: Datastore, cells: CellSample, column_name: str, most_cpu: float, on_trial: Callable[[str], None]
+    store: Datastore,
+    cells: CellSample,
+    column_name: str,
+    most_cpu: float,
+    least_gain: float,
+    on_trial: Callable[[str], None],
 ) -> ColumnAdvice:
     notes: list[str] = []
     trainings: list[Training] = []
-    for serializer in (MSGPACK, JSON):
+    for serializer in filter(_is_tried, SERIALIZERS):
         on_trial("training a dictionary")
         try:
             trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
         except InvalidInput as refusal:
             notes = [f"no dictionary: {refusal}."]
     unseen = _unseen(cells)
-    whole = not trainings and len(unseen.of_column(column_name)) < _LEAST_UNSEEN
+    whole = not trainings and not unseen.carries(column_name)
     compared = cells if whole else unseen
     now = space_of(cells, column_name, _lengths(cells, column_name))
-    candidates = []
-    for codec in _codecs(trainings):
+    candidates: list[Candidate] = []
+    for codec in _codecs(trainings) if compared.carries(column_name) else ():
         on_trial(codec.name)
         candidates.append(
             _candidate(try_codec(compared, column_name, codec), codec, now.body_bytes, now.allocated_bytes)
         )
     candidates.sort(key=lambda each: (each.allocated_bytes.mid, each.body_bytes.mid))
-    default = next(each for each in candidates if each.codec == DEFAULT)
-    chosen = _chosen(candidates, default, now.allocated_bytes, most_cpu)
-    notes += _notes(candidates, default, trainings, chosen, most_cpu)
+    default = next((each for each in candidates if each.codec == DEFAULT), None)
+    options = [
+        Option(each.name, each.share, each.body_share.mid, each.cpu_s, each.trial.left.total()) for each in candidates
+    ]
+    choice = choose(options, default.name if default else "", least_gain=least_gain, most_cpu=most_cpu)
+    wanted = None if choice is None or choice.chosen is None else choice.chosen.name
+    chosen = next((each for each in candidates if each.name == wanted), None)
+    count = len(compared.of_column(column_name))
+    if default is None:
+        notes.append(f"only {count} of its cells were met, and {LEAST_CELLS} at least, well apart, carry an interval.")
+    else:
+        notes += _notes(compared, candidates, default, trainings)
     return ColumnAdvice(
         column_name=column_name,
         cells=cells.taken.count(("cells", column_name)),
@@ -203,19 +235,32 @@ def _advise(
         setting=store.codec_for(column_name),
         candidates=candidates,
         default=default,
+        choice=choice,
         chosen=chosen,
         trainings=trainings,
         notes=notes,
         seed=cells.taken.seed,
-        compared=default.trial.sampled,
+        compared=count,
         whole=whole,
     )
 
 
+def _is_tried(serializer: Serializer) -> bool:
+    return worth_trying(Codec(serializer, NONE))
+
+
 def _unseen(cells: CellSample) -> CellSample:
-    """Return the cells of rows that training sees neither for itself nor for choosing a size."""
+    """Return the cells of rows that training sees neither for itself nor for choosing a size: one row of five.
+
+    It is a sample also where all cells were read, and its figures have intervals.
+    """
     windows = [[cell for cell in window if part_of(cell.row_key) == "judge"] for window in cells.windows]
-    return replace(cells, windows=windows)
+    taken = replace(
+        cells.taken,
+        windows=[window._replace(tiles=_JUDGED_OF * window.tiles) for window in cells.taken.windows],
+        tiles=_JUDGED_OF * cells.taken.tiles,
+    )
+    return replace(cells, taken=taken, windows=windows)
 
 
 def _lengths(cells: CellSample, column_name: str) -> list[list[int]]:
@@ -224,69 +269,59 @@ def _lengths(cells: CellSample, column_name: str) -> list[list[int]]:
 
 def _codecs(trainings: Iterable[Training]) -> list[Codec]:
     """Return every codec that new cells may be written in, at several levels."""
+    names = set(codec_names())
     tried = []
-    for serializer in (MSGPACK, JSON):
-        tried.append(Codec(serializer, NONE))
-        tried += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
-        tried += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
+    for serializer in filter(_is_tried, SERIALIZERS):
+        found = [Codec(serializer, NONE)]
+        found += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
+        found += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
+        tried += [codec for codec in found if codec.name in names]
     for training in trainings:
         tried += [replace(training.codec, level=level) for level in _DICTIONARY_LEVELS]
     return tried
 
 
 def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Estimate, allocated_bytes: Estimate) -> Candidate:
-    share = trial.migrated_share.mid if trial.migrated_share is not None else 1.0
-    pages = trial.migrated.allocated_bytes.mid / max(1.0, trial.now.allocated_bytes.mid)
+    body_share = trial.migrated_share or Estimate.of(1.0)
+    share = trial.migrated_pages_share or Estimate.of(1.0)
     return Candidate(
-        codec, trial, body_bytes.times(share), allocated_bytes.times(pages), trial.encode_s + trial.decode_s
+        codec,
+        trial,
+        body_share,
+        share,
+        _product(body_bytes, body_share),
+        _product(allocated_bytes, share),
+        trial.encode_s + trial.decode_s,
     )
 
 
-def _chosen(
-    candidates: list[Candidate], default: Candidate, allocated_bytes: Estimate, most_cpu: float
-) -> Candidate | None:
-    """Return the cheapest of those that take next to the fewest pages; None where that saves too little."""
-    fit = [
-        each
-        for each in candidates
-        if (each is default or each.cpu_s <= most_cpu * default.cpu_s) and not each.trial.left
-    ] or [default]
-    fewest = min(each.allocated_bytes.mid for each in fit)
-    close = [each for each in fit if each.allocated_bytes.mid <= fewest * (1 + _CLOSE)]
-    shortest = min(each.body_bytes.mid for each in close)
-    chosen = min(
-        (each for each in close if each.body_bytes.mid <= shortest * (1 + _CLOSE)), key=lambda each: each.cpu_s
+def _product(one: Estimate, other: Estimate) -> Estimate:
+    """Return the product of two figures that were estimated apart: relative errors add up in squares."""
+    mid = one.mid * other.mid
+    below, above = (
+        math.hypot((getattr(one, end) - one.mid) * other.mid, (getattr(other, end) - other.mid) * one.mid)
+        for end in ("low", "high")
     )
-    return chosen if chosen.allocated_bytes.mid <= allocated_bytes.mid * (1 - LEAST_SAVING) else None
+    return Estimate(max(0.0, mid - below), mid, mid + above)
 
 
 def _notes(
-    candidates: list[Candidate],
-    default: Candidate,
-    trainings: list[Training],
-    chosen: Candidate | None,
-    most_cpu: float,
+    compared: CellSample, candidates: list[Candidate], default: Candidate, trainings: list[Training]
 ) -> list[str]:
     notes = []
     text = next(each for each in candidates if each.codec == Codec(JSON, ZLIB, ZLIB.level))
-    ratio = default.trial.new.body_bytes.mid / max(1.0, text.trial.new.body_bytes.mid)
-    if ratio > 1.01:
-        notes.append(
-            f"the default, {default.codec.name}, takes {ratio:.0%} of {text.codec.name} here: short decimals are "
-            "shorter and more alike as text than as 9 bytes of MessagePack."
-        )
-    elif ratio < 0.99:
-        notes.append(f"the default, {default.codec.name}, takes {ratio:.0%} of {text.codec.name} here.")
+    over, under = ([float(sum(window)) for window in each.trial.migrated_bytes] for each in (default, text))
+    ratio = compared.ratio(over, under) or Estimate.of(1.0)
+    takes = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
+    if ratio.mid > 1.01:
+        notes.append(f"{takes}: short decimals are shorter and more alike as text than as 9 bytes of MessagePack.")
+    elif ratio.mid < 0.99:
+        notes.append(f"{takes}.")
     if trainings and not any(training.helps for training in trainings):
         share = trainings[0].share
         notes.append(f"a dictionary does not help: unseen rows take {share:.1%} of what they take without it.")
-    smallest = min(candidates, key=lambda each: each.body_bytes.mid)
-    if smallest is not chosen and chosen is not None and smallest.body_bytes.mid < 0.98 * chosen.body_bytes.mid:
-        factor = smallest.cpu_s / max(1e-9, default.cpu_s)
-        notes.append(
-            f"{smallest.name} would take {smallest.body_bytes.mid / chosen.body_bytes.mid:.0%} of the advised one's "
-            f"body bytes, at {factor:.1f} times the time of the default (--cpu {most_cpu:g} allows {most_cpu:g})."
-        )
+    if not _is_tried(PACKED):
+        notes.append(NOT_TRIED)
     return notes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
@@ -14,9 +14,9 @@ from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell, check_
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
-from schemaless.codec.legacy import DUPLICATE_KEYS, OVERFLOW, read_legacy
+from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import LEGACY, MSGPACK
+from schemaless.codec.registry import JSON, LEGACY
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
@@ -29,8 +29,8 @@ from schemaless.errors import (
     ServerUnavailable,
 )
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Check, Connection, Rows
 from schemaless.mysql.errors import DuplicateKey
-from schemaless.mysql.pool import Connection
 from schemaless.store.pages import Row
 from schemaless.store.shards import ReadFrom, Shards
 
@@ -41,6 +41,18 @@ _PLACE: Final = operator.attrgetter("place")
 
 
 Place = tuple[bytes, str, int]
+
+ADDED_ID: Final = slice(0, 1)
+"""What of a row is its added_id."""
+
+PLACE: Final = slice(1, 4)
+"""What of a row is its whole key."""
+
+PAIR: Final = slice(1, 3)
+"""What of a row is its row_key and column_name."""
+
+ROW_KEY: Final = slice(1, 2)
+"""What of a row is its row_key."""
 
 
 @dataclass(slots=True)
@@ -105,16 +117,32 @@ class Cells:
         """Return a row of the table as a cell with its document."""
         return self.stored(row, shard).decode()
 
-    def select(self, shard: int, sql: bytes, read_from: ReadFrom) -> Sequence[Row]:
-        """Send a query for whole cells to a shard."""
-        rows: Any = self._shards.rows(shard, sql, read_from=read_from)
+    def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
+        """Send a query for whole cells to a shard.
+
+        Args:
+            shard: its number.
+            sql: the query.
+            read_from: which kind of node.
+            wanted: the keys that were asked for.
+            key: what of a row is a key among them: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
+
+        Raises:
+            WrongReply: a row came that was not asked for.
+        """
+        rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=_only(wanted, key))
         return cast("Sequence[Row]", rows)
 
-    def by_keys(self, connection: Connection, database: str, keys: Iterable[tuple[bytes, str, int]]) -> Iterator[Row]:
-        """Yield the rows that are there of ``keys``, read outside any transaction."""
+    def by_keys(self, connection: Connection, database: str, keys: Iterable[Place]) -> Iterator[Row]:
+        """Yield the rows that are there of ``keys``, read outside any transaction.
+
+        Raises:
+            WrongReply: a row came that was not asked for.
+        """
         wanted = list(keys)
         for start in range(0, len(wanted), _KEYS_PER_SELECT):
-            rows: Any = connection.rows(statements.select_cells(database, wanted[start : start + _KEYS_PER_SELECT]))
+            part = wanted[start : start + _KEYS_PER_SELECT]
+            rows: Any = connection.rows(statements.select_cells(database, part), _only(set(part), PLACE))
             yield from rows
 
     # Writing
@@ -223,18 +251,15 @@ class Cells:
         def operation(connection: Connection) -> Put:
             for _ in range(_APPEND_RACES):
                 if not place:
-                    select = statements.select_latest_ref_key(database, row_key.bytes, column_name)
-                    latest = connection.rows(select)[0][0]
+                    latest = _latest_ref_key(connection, database, (row_key.bytes, column_name))
                     place.append(CellKey(row_key, column_name, check_ref_key(1 if latest is None else latest + 1)))
                 key = place[0]
                 try:
                     return insert(connection, key)
                 except DuplicateKey:
-                    found = connection.rows(
-                        statements.select_added_id(database, row_key.bytes, column_name, key.ref_key)
-                    )
-                    if found and (key, found[0][0]) in tried:
-                        return Put(key, found[0][0], created=True)
+                    added_id = _added_id(connection, database, (row_key.bytes, column_name, key.ref_key))
+                    if added_id is not None and (key, added_id) in tried:
+                        return Put(key, added_id, created=True)
                     # Another's; so whatever was tried there is not stored.
                     place.clear()
                     tried.clear()
@@ -291,12 +316,37 @@ class Cells:
         return text is None or text == _telling_text(stored.body, self._dictionaries)
 
 
+def _only(wanted: Container[Any], key: slice) -> Check:
+    """Return a check that all rows are among those that were asked for."""
+
+    def check(rows: Rows) -> str | None:
+        for row in rows:
+            if row[key] not in wanted:
+                return f"asked for {wanted!r:.200}, got {row[key]!r:.200}"
+        return None
+
+    return check
+
+
+def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
+    """Return the highest ref_key of a row and column; None where there is none."""
+    key = (pair[0] + pair[1].encode(),)
+    rows = connection.rows(statements.select_latest_ref_key(database, *pair), _only([key], slice(1, 2)))
+    return int(rows[0][0]) if rows else None
+
+
+def _added_id(connection: Connection, database: str, place: Place) -> int | None:
+    """Return one cell's added_id; None where it is not there."""
+    rows = connection.rows(statements.select_added_id(database, *place), _only([place], PLACE))
+    return int(rows[0][0]) if rows else None
+
+
 def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
     """Return a body's JSON text if parsing it loses something, such as a key that stands there twice; else None."""
-    if describe_body(body).name.startswith(MSGPACK.name):
+    if not describe_body(body).name.startswith((JSON.name, LEGACY.name)):
         return None
     text = recode(body, LEGACY, dictionaries=dictionaries).body
-    return text if read_legacy(text).keep_reason in (DUPLICATE_KEYS, OVERFLOW) else None
+    return text if read_legacy(text).keep_reason in LOSSES else None
 
 
 def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell]) -> dict[Place, Put]:

@@ -18,13 +18,13 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import LocationLost, ServerTimeout
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.errors import CannotObserve
-from schemaless.mysql.pool import Connection
 from schemaless.mysql.writers import (
     Observation,
     WriteLock,
@@ -253,7 +253,7 @@ class Changes:
     ) -> tuple[Sequence[Row], bool]:
         """Return the next cells, and whether there may be more behind them."""
         return read_page(
-            lambda sql: self._rows(node, shard, sql),
+            lambda sql, check: self._rows(node, shard, sql, check),
             self._sizes.setdefault(shard, PageSize()),
             self.shards.database(shard),
             after,
@@ -279,11 +279,8 @@ class Changes:
         self._feeds.pop(shard, None)
         raise LocationLost(shard, location, last)
 
-    def _rows(self, node: Node, shard: int, sql: bytes) -> tuple[tuple[Any, ...], ...]:
-        def operation(connection: Connection) -> tuple[tuple[Any, ...], ...]:
-            return connection.rows(sql)
-
-        return self.shards.run_on(node, shard, operation)
+    def _rows(self, node: Node, shard: int, sql: bytes, check: Check | None = None) -> Rows:
+        return self.shards.run_on(node, shard, lambda connection: connection.rows(sql, check))
 
 
 def _after(feed: _Feed, seen: Observation) -> _Feed:

@@ -132,6 +132,7 @@ def set_column(pool: NodePool, name: str, setting: ColumnSetting) -> None:
 
 def unset_column(pool: NodePool, name: str, column_name: str) -> None:
     """Let a column's new bodies be written in the default again; raises as ``set_column`` does."""
+    check_column_name(column_name)
     with pool.sqlalchemy_connection(name, writes=True) as connection:
         connection.execute(delete(tables.column_codec).where(tables.column_codec.c.column_name == column_name))
 

@@ -18,6 +18,7 @@ from schemaless.mysql.schema import (
     databases_like,
     tables_of,
 )
+from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import ServerURL, parse_url
 from schemaless.store.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
 
@@ -48,7 +49,9 @@ def create(
         DatastoreExists: a datastore of that name, or databases that it would use, are there.
         ServerError: a server cannot be reached, or refuses.
     """
-    urls = [parse_url(url) for url in clusters]
+    given = [Secret(url) for url in clusters]
+    del clusters  # a failure's traceback shows the variables of this call
+    urls = [parse_url(url) for url in given]
     topology = new_topology(name, shard_count, [url.node for url in urls])
     _check_urls(urls)
     options = PoolOptions(pool_size=AT_ONCE)

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import NoReturn, Self
 
 from schemaless.cell import (
     MAX_REF_KEY,
@@ -30,21 +30,21 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, deco
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import ServerURL, datastore_url
 from schemaless.store.catalog import read_catalog
-from schemaless.store.cells import Cells, EncodedCell, Place, encoded_cell
+from schemaless.store.cells import ADDED_ID, PAIR, PLACE, ROW_KEY, Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.dictionaries import StoredDictionaries
-from schemaless.store.pages import PageSize, Row, read_page
+from schemaless.store.pages import PageSize, Row, every_row, read_versions
 from schemaless.store.shards import ReadFrom, Shards
 
 _PAIRS_PER_SELECT = 200
-_FIRST_VERSIONS = 8
-_VERSIONS_PER_SELECT = 100
 _MAX_PAGE_CELLS = 100_000
-_PAGE_BYTES = 4 << 20
+_SCANNED_ROWS = 10_000
 _ASK_CONNECT_S = 2.0
 _ASK_READ_S = 5.0
 
@@ -81,13 +81,15 @@ def connect(
         TopologyError: the catalog cannot be used by this version.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    parsed, _ = datastore_url(url)
+    address = Secret(url)
+    del url  # a failure's traceback shows the variables of this call
+    parsed, _ = datastore_url(address)
     return Opening(parsed, PoolOptions(connect_timeout_s, read_timeout_s, write_timeout_s, pool_size), limits).open()
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """All that it takes to open a datastore, password included: what a job hands to its worker processes.
+    """All that it takes to open a datastore: what a job hands to its worker processes, the password sealed for them.
 
     Attributes:
         topology: as the catalog has it; None reads it there.
@@ -119,7 +121,7 @@ class Datastore:
     """An open datastore: cells are written once, and read by key.
 
     Made by ``connect``. Every call may raise ``ServerError``, and for the first use of a shard
-    ``ShardIdentityMismatch``.
+    ``ShardIdentityMismatch``. It is shared by threads, and neither copied nor pickled.
     """
 
     def __init__(self, shards: Shards, opening: Opening, columns: Sequence[ColumnSetting] | None) -> None:
@@ -145,6 +147,9 @@ class Datastore:
     ) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Datastore holds this process's connections: it is not copied or pickled; connect() there")
+
     def close(self) -> None:
         """Close the idle connections to every server."""
         self.shards.close()
@@ -166,7 +171,7 @@ class Datastore:
 
     def codec_for(self, column_name: str) -> Codec:
         """Return what new bodies of a column are written in unless a call says otherwise."""
-        return self._columns.codec_for(column_name)
+        return self._columns.codec_for(check_column_name(column_name))
 
     def decode(self, body: bytes) -> JSONDocument:
         """Return the document of stored bytes, with this datastore's dictionaries; raises what ``decode_body`` does."""
@@ -277,7 +282,7 @@ class Datastore:
         """Write cells whose bodies are stored bytes already, byte for byte: for imports and copies.
 
         Args:
-            cells: bodies that ``decode_body`` reads, legacy text included.
+            cells: bodies that ``decode`` reads: with this datastore's dictionaries, legacy text included.
             look_first: as in ``put_cells``.
             trusted: the caller has decoded every body already, so do not do it again.
 
@@ -294,11 +299,9 @@ class Datastore:
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
             check_length(cell.body)
             if not trusted:
-                decode_body(cell.body, self._limits)
+                self.decode(cell.body)
             at = check_created_at(cell.created_at)
-            encoded.append(
-                encoded_cell(key, cell.body, lambda body=cell.body: decode_body(body, self._limits), at)  # type: ignore[misc]
-            )
+            encoded.append(encoded_cell(key, cell.body, lambda body=cell.body: self.decode(body), at))  # type: ignore[misc]
         return self._put(encoded, look_first)
 
     def _put(self, cells: Sequence[EncodedCell], look_first: bool) -> list[Put]:
@@ -335,8 +338,9 @@ class Datastore:
         key = cell_key(row_key, column_name, ref_key)
         row = key.row_key.bytes
         shard = shard_for(row, self.topology.shard_count)
-        sql = statements.select_cells(self.shards.database(shard), [(row, column_name, ref_key)])
-        rows = self._cells.select(shard, sql, read_from)
+        wanted = [(row, column_name, ref_key)]
+        sql = statements.select_cells(self.shards.database(shard), wanted)
+        rows = self._cells.select(shard, sql, read_from, wanted, PLACE)
         return self._cells.cell(rows[0], shard) if rows else None
 
     def get_cell_latest(self, row_key: RowKey, column_name: str, *, read_from: ReadFrom = "primary") -> Cell | None:
@@ -350,8 +354,9 @@ class Datastore:
         """
         row = row_key_bytes(row_key)
         shard = shard_for(row, self.topology.shard_count)
-        sql = statements.select_latest(self.shards.database(shard), [(row, check_column_name(column_name))])
-        rows = self._cells.select(shard, sql, read_from)
+        wanted = [(row, check_column_name(column_name))]
+        sql = statements.select_latest(self.shards.database(shard), wanted)
+        rows = self._cells.select(shard, sql, read_from, wanted, PAIR)
         return self._cells.cell(rows[0], shard) if rows else None
 
     def get_cells_latest(
@@ -373,7 +378,7 @@ class Datastore:
         for shard, pairs in sorted(by_shard.items()):
             for start in range(0, len(pairs), _PAIRS_PER_SELECT):
                 sql = statements.select_latest(self.shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
-                for row in self._cells.select(shard, sql, read_from):
+                for row in self._cells.select(shard, sql, read_from, wanted, PAIR):
                     cell = self._cells.cell(row, shard)
                     found[cell.row_key, cell.column_name] = cell
         return found
@@ -389,7 +394,8 @@ class Datastore:
         """
         row = row_key_bytes(row_key)
         shard = shard_for(row, self.topology.shard_count)
-        rows = self._cells.select(shard, statements.select_row(self.shards.database(shard), row), read_from)
+        sql = statements.select_row(self.shards.database(shard), row)
+        rows = self._cells.select(shard, sql, read_from, [(row,)], ROW_KEY)
         return {cell.column_name: cell for cell in (self._cells.cell(found, shard) for found in rows)}
 
     def get_versions(
@@ -450,7 +456,22 @@ class Datastore:
         below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
         if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidInput(f"limit must be a number from 0 up, or None for all, got {limit!r}")
-        return self._versions(row, column_name, above, below, descending, limit, read_from)
+        shard = shard_for(row, self.topology.shard_count)
+
+        def select(after: int, before: int, most: int) -> bytes:
+            return statements.select_versions(
+                self.shards.database(shard), row, column_name, after, before, descending, most
+            )
+
+        rows = read_versions(
+            lambda sql: self._cells.select(shard, sql, read_from, [(row, column_name)], PAIR),
+            select,
+            above,
+            below,
+            descending,
+            limit,
+        )
+        return (self._cells.stored(found, shard) for found in rows)
 
     def column_names(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> list[str]:
         """Return the names of a row's columns, in their order; none where there is no such row."""
@@ -458,36 +479,6 @@ class Datastore:
         shard = shard_for(row, self.topology.shard_count)
         sql = statements.select_column_names(self.shards.database(shard), row)
         return [str(name) for (name,) in self.shards.rows(shard, sql, read_from=read_from)]
-
-    def _versions(
-        self,
-        row: bytes,
-        column_name: str,
-        above: int,
-        below: int,
-        descending: bool,
-        limit: int | None,
-        read_from: ReadFrom,
-    ) -> Iterator[StoredCell]:
-        shard = shard_for(row, self.topology.shard_count)
-        database = self.shards.database(shard)
-        left = limit
-        most = _FIRST_VERSIONS
-        while left is None or left > 0:
-            size = most if left is None else min(left, most)
-            sql = statements.select_versions(database, row, column_name, above, below, descending, size)
-            rows: Sequence[Any] = self._cells.select(shard, sql, read_from)
-            for found in rows:
-                yield self._cells.stored(found, shard)
-            if len(rows) < size:
-                return
-            left = None if left is None else left - len(rows)
-            mean_bytes = max(1, sum(len(found[4]) for found in rows) // len(rows))
-            most = max(1, min(_VERSIONS_PER_SELECT, most * 2, _PAGE_BYTES // mean_bytes))
-            if descending:
-                below = rows[-1][3]
-            else:
-                above = rows[-1][3]
 
     # The change feed
 
@@ -599,7 +590,13 @@ class Datastore:
     # Whole shards, for tools
 
     def scan_shard(
-        self, shard: int, *, after: int = 0, up_to: int | None = None, legacy_only: bool = False
+        self,
+        shard: int,
+        *,
+        after: int = 0,
+        up_to: int | None = None,
+        legacy_only: bool = False,
+        column_name: str | None = None,
     ) -> Iterator[StoredCell]:
         """Read what a shard holds now, in ``added_id`` order, without decoding: for check, dump and migrate.
 
@@ -610,33 +607,39 @@ class Datastore:
             after: only cells with a higher added_id.
             up_to: only cells up to this added_id.
             legacy_only: only bodies without an envelope.
+            column_name: only cells of this column; the others' bodies are not fetched.
 
         Raises:
             InvalidInput: there is no such shard.
+            InvalidCell: no column may have this name.
         """
         check_shard(shard, self.topology.shard_count)
-        return self._scan(shard, after, up_to, legacy_only)
+        parts: Iterable[tuple[int, int | None]] = [(after, up_to)]
+        if column_name is not None:
+            check_column_name(column_name)
+            # A statement about a column that is rare there would go over the whole shard.
+            blocks = self.id_blocks(shard, _SCANNED_ROWS, after=after, up_to=up_to)
+            parts = ((low, high) for low, high, _ in blocks)
+        size, database = PageSize(), self.shards.database(shard)
+
+        def read(sql: bytes, check: Check | None) -> Rows:
+            return self.shards.rows(shard, sql, check=check)
+
+        return (
+            self._cells.stored(row, shard)
+            for low, high in parts
+            for row in every_row(read, size, database, low, high, legacy_only=legacy_only, column_name=column_name)
+        )
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
         """Return a row of ``mysql.statements`` that is a whole cell as one."""
         return self._cells.stored(row, shard)
 
-    def read_stored(self, shard: int, sql: bytes) -> Iterator[StoredCell]:
-        """Send a query of ``mysql.statements`` that selects whole cells to a shard's primary."""
-        return (self._cells.stored(row, shard) for row in self._cells.select(shard, sql, "primary"))
-
-    def _scan(self, shard: int, after: int, up_to: int | None, legacy_only: bool) -> Iterator[StoredCell]:
-        database = self.shards.database(shard)
-        size = PageSize()
-        more = True
-        while more:
-            rows, more = read_page(
-                lambda sql: self.shards.rows(shard, sql), size, database, after, up_to, legacy_only=legacy_only
-            )
-            for row in rows:
-                yield self._cells.stored(row, shard)
-            if rows:
-                after = rows[-1][0]
+    def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
+        """Read the cells with these added_ids from a shard's primary; those that are gone are absent."""
+        sql = statements.select_by_id(self.shards.database(shard), ids)
+        rows = self._cells.select(shard, sql, "primary", {(added_id,) for added_id in ids}, ADDED_ID)
+        return (self._cells.stored(row, shard) for row in rows)
 
     def id_span(self, shard: int) -> int:
         """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""
@@ -644,20 +647,21 @@ class Datastore:
         low, high = self.shards.rows(shard, statements.select_id_span(self.shards.database(shard)))[0]
         return 0 if low is None else int(high) - int(low) + 1
 
-    def id_blocks(self, shard: int, rows: int) -> Iterator[tuple[int, int, int]]:
+    def id_blocks(
+        self, shard: int, rows: int, *, after: int = 0, up_to: int | None = None
+    ) -> Iterator[tuple[int, int, int]]:
         """Yield runs of neighbouring rows as ``(after, up_to, rows)``, reading their ids only.
 
         For work whose statements must stay short, however large the shard.
         """
         check_shard(shard, self.topology.shard_count)
-        after = 0
         while True:
-            sql = statements.select_block_end(self.shards.database(shard), after, rows)
-            up_to, count = self.shards.rows(shard, sql)[0]
+            sql = statements.select_block_end(self.shards.database(shard), after, rows, up_to)
+            last, count = self.shards.rows(shard, sql)[0]
             if not count:
                 return
-            yield after, int(up_to), int(count)
-            after = int(up_to)
+            yield after, int(last), int(count)
+            after = int(last)
 
     def _codec(self, name: str | None, column_name: str) -> Codec:
         return self._columns.codec_for(column_name) if name is None else codec_named(name)

@@ -24,6 +24,7 @@ from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import follows, has_everything_of, is_read_only, is_same_server
 from schemaless.mysql.schema import Identity, verify_identity
+from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import Credentials, ServerURL, parse_url
 from schemaless.store.catalog import read_catalog, write_nodes
 
@@ -90,7 +91,9 @@ def node_states(url: str) -> tuple[Topology, list[NodeState]]:
         TopologyError: there is no such datastore.
         ServerError: the catalog's server cannot be reached.
     """
-    with _opened(url) as change:
+    address = Secret(url)
+    del url
+    with _opened(address) as change:
         states = [_state(change, cluster.name, node) for cluster in change.topology.clusters for node in cluster.nodes]
         return change.topology, states
 
@@ -113,7 +116,9 @@ def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRI
         TopologyError: it is no replica of that cluster; nothing was written.
         ServerError: a server cannot be reached, or refuses.
     """
-    with _opened(url) as change:
+    address = Secret(url)
+    del url
+    with _opened(address) as change:
         now = change.topology.cluster(cluster)
         node = change.node_of(replica).having("replica")
         known = node in now.replicas
@@ -134,7 +139,9 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
         TopologyError: the datastore's URL is not that of the catalog's primary.
         ServerError: a server cannot be reached, or refuses.
     """
-    with _opened(url) as change:
+    address = Secret(url)
+    del url
+    with _opened(address) as change:
         now = change.topology.cluster(cluster)
         node = change.node_of(replica).having("replica")
         if node not in now.replicas:
@@ -172,7 +179,9 @@ def set_primary(
         TopologyError: something of this is not so; nothing was written.
         ServerError: a server cannot be reached, or refuses.
     """
-    with _opened(url) as change:
+    address = Secret(url)
+    del url
+    with _opened(address) as change:
         now = change.topology.cluster(cluster)
         node = change.node_of(primary)
         if node == now.primary:
@@ -369,7 +378,7 @@ class _Change:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[_Change]:
+def _opened(url: Secret) -> Iterator[_Change]:
     parsed = parse_url(url)
     if parsed.database is None:
         raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")

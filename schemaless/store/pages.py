@@ -1,4 +1,4 @@
-"""Pages of a shard's cells in ``added_id`` order, small enough for memory whatever bodies there are.
+"""Pages of cells, of a shard or of a row's versions, small enough for memory whatever bodies there are.
 
 Bodies reach 16 MiB, and neighbours may differ by a thousand times. So a page asks for as many rows as should fit by the
 sizes in the last one, and has the server leave out any body that could make it much longer. That takes one statement.
@@ -7,22 +7,27 @@ Where a body was left out, the server adds up the sizes first, and the page is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Check, Rows
 
 MAX_PAGE_CELLS: Final = 1_000
 _PAGE_BYTES: Final = 1 << 20
+_FIRST_VERSIONS: Final = 8
+_MOST_VERSIONS: Final = 100
+_VERSIONS_BYTES: Final = 4 << 20
 _MOST_PAGE_BYTES: Final = 16 << 20
 """What bodies of a page can take together at most: as much as one body can."""
 
 Row = tuple[int, bytes, str, int, bytes, str]
 """A whole cell: added_id, row_key, column_name, ref_key, body, created_at."""
 
-Read = Callable[[bytes], Any]
+Read = Callable[[bytes, Check | None], Any]
+"""Sends a query, and has its rows looked at before they are used."""
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ def read_page(
     """Return the next cells, and whether there may be more behind them.
 
     Args:
-        read: sends a query to the shard and returns its rows.
+        read: sends a query to the shard and returns its rows, where the check finds them to be its own.
         size: of this shard; learns.
         database: the shard's.
         after: only cells with a higher added_id.
@@ -66,7 +71,8 @@ def read_page(
         rows: Sequence[Row] = read(
             statements.select_page(
                 database, after, up_to, cells, max_body_bytes, legacy_only=legacy_only, column_name=column_name
-            )
+            ),
+            lambda rows: _strange(rows, after, up_to, column_name),
         )
         return rows
 
@@ -78,7 +84,7 @@ def read_page(
         end = statements.select_page_end(
             database, after, up_to, cells, _PAGE_BYTES, legacy_only=legacy_only, column_name=column_name
         )
-        last, count, looked_at = read(end)[0]
+        last, count, looked_at = read(end, None)[0]
         rows = [] if last is None else page(int(last), MAX_BODY_BYTES)
         more = count < looked_at or looked_at == cells
         if rows:  # else somebody erased them meanwhile
@@ -86,3 +92,67 @@ def read_page(
     if rows:
         size.learn(rows)
     return rows, more
+
+
+def _strange(rows: Rows, after: int, up_to: int | None, column_name: str | None) -> str | None:
+    """Return what a page's rows have to do with others than those asked for; None for nothing."""
+    first, last = rows[0], rows[-1]
+    if not after < first[0] <= last[0] or (up_to is not None and last[0] > up_to):
+        return f"asked for added_ids behind {after} up to {up_to}, got {first[0]} to {last[0]}"
+    if column_name is not None and first[2] != column_name:
+        return f"asked for column {column_name!r}, got {first[2]!r}"
+    return None
+
+
+def every_row(
+    read: Read,
+    size: PageSize,
+    database: str,
+    after: int,
+    up_to: int | None,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
+) -> Iterator[Row]:
+    """Yield the cells behind ``after``, page by page; arguments as for ``read_page``."""
+    more = True
+    while more:
+        rows, more = read_page(read, size, database, after, up_to, legacy_only=legacy_only, column_name=column_name)
+        yield from rows
+        if rows:
+            after = rows[-1][0]
+
+
+def read_versions(
+    read: Callable[[bytes], Sequence[Row]],
+    select: Callable[[int, int, int], bytes],
+    above: int,
+    below: int,
+    descending: bool,
+    limit: int | None,
+) -> Iterator[Row]:
+    """Yield versions of one row and column with ``above < ref_key < below``.
+
+    Args:
+        read: sends a query to the shard and returns its rows.
+        select: makes the query of such bounds, and of how many to fetch.
+        above: their lower bound.
+        below: their upper one.
+        descending: newest first.
+        limit: at most so many; None for all.
+    """
+    left = limit
+    most = _FIRST_VERSIONS
+    while left is None or left > 0:
+        size = most if left is None else min(left, most)
+        rows = read(select(above, below, size))
+        yield from rows
+        if len(rows) < size:
+            return
+        left = None if left is None else left - len(rows)
+        mean_bytes = max(1, sum(len(row[4]) for row in rows) // len(rows))
+        most = max(1, min(_MOST_VERSIONS, most * 2, _VERSIONS_BYTES // mean_bytes))
+        if descending:
+            below = rows[-1][3]
+        else:
+            above = rows[-1][3]

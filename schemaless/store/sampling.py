@@ -26,7 +26,7 @@ from schemaless.errors import InvalidInput
 from schemaless.mysql import statements
 from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.mysql.parallel import on_servers
-from schemaless.store.pages import PageSize, Row, read_page
+from schemaless.store.pages import PageSize, Row, every_row
 from schemaless.store.shards import ReadFrom, Shards
 
 Key = tuple[str, ...]
@@ -393,14 +393,13 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
 
 def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: ReadFrom = "primary") -> Iterator[Row]:
     """Yield the rows of a window, bodies too, in pages that fit into memory."""
-    database, after, more = shards.database(window.shard), window.after, True
-    while more:
-        rows, more = read_page(
-            lambda sql: shards.rows(window.shard, sql, read_from=read_from), size, database, after, window.up_to
-        )
-        yield from rows
-        if rows:
-            after = rows[-1][0]
+    return every_row(
+        lambda sql, check: shards.rows(window.shard, sql, read_from=read_from, check=check),
+        size,
+        shards.database(window.shard),
+        window.after,
+        window.up_to,
+    )
 
 
 def _layout(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from schemaless.cluster.topology import Node, Topology, shard_database
 from schemaless.errors import InvalidInput
-from schemaless.mysql.pool import Connection, Executed, NodePool, PoolOptions
+from schemaless.mysql.connection import Check, Connection, Executed, Rows
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import Identity, verify_identity
 from schemaless.mysql.urls import Credentials
 
@@ -94,9 +95,9 @@ class Shards:
             self.verify(shard, pool)
         return pool.run(operation, shard=shard, writes=writes)
 
-    def rows(self, shard: int, sql: bytes, *, read_from: ReadFrom = "primary") -> tuple[tuple[Any, ...], ...]:
-        """Send a query to a shard and return its rows; raises what ``run`` raises."""
-        return self.run(shard, lambda connection: connection.rows(sql), read_from=read_from)
+    def rows(self, shard: int, sql: bytes, *, read_from: ReadFrom = "primary", check: Check | None = None) -> Rows:
+        """Send a query to a shard and return its rows; raises what ``run`` and ``Connection.rows`` raise."""
+        return self.run(shard, lambda connection: connection.rows(sql, check), read_from=read_from)
 
     def execute(self, shard: int, sql: bytes) -> Executed:
         """Send a statement that is safe to repeat to a shard's primary; raises what ``run`` raises."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schemaless.cell import check_column_name
 from schemaless.cluster.topology import check_shard
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
@@ -23,6 +24,12 @@ from schemaless.store.sampling import Bounds, Estimate, Measured, Sample, Window
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
 """Of all columns together: so much is held in memory, too."""
+
+LEAST_CELLS: Final = 20
+"""Of a column in a sample: fewer carry no interval that one could believe."""
+
+_LEAST_WINDOWS: Final = 8
+"""In which they lie: an interval is of the differences between windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,13 @@ class CellSample:
     def of_column(self, column_name: str) -> list[SampledCell]:
         """Return the cells of a column, window by window."""
         return [cell for window in self.windows for cell in window if cell.column_name == column_name]
+
+    def carries(self, column_name: str) -> bool:
+        """Whether its cells of a column carry an interval: all were read, or enough, in enough windows."""
+        if self.taken.exact:
+            return True
+        counts = [sum(cell.column_name == column_name for cell in window) for window in self.windows]
+        return sum(counts) >= LEAST_CELLS and sum(map(bool, counts)) >= _LEAST_WINDOWS
 
     def estimate(self, values: Sequence[float]) -> Estimate:
         """Return the total over the datastore of something that has one value for each window."""
@@ -103,6 +117,7 @@ class ColumnTrial:
         decode_s: likewise.
         left: sampled cells that cannot be had in this codec, by reason; they count as they are.
         migrated_bytes: the lengths of the sampled bodies after a migration, window by window.
+        carried: whether so many cells carry an interval; otherwise no figure of these is to be shown.
     """
 
     column_name: str
@@ -118,6 +133,24 @@ class ColumnTrial:
     decode_s: float
     left: Counter[str]
     migrated_bytes: list[list[int]]
+    carried: bool = True
+
+    @property
+    def pages_share(self) -> Estimate | None:
+        """The pages that it would fill, had it been written in this codec, over those now; None without any."""
+        return self._pages(self.share, self.new)
+
+    @property
+    def migrated_pages_share(self) -> Estimate | None:
+        """The same after a migration."""
+        return self._pages(self.migrated_share, self.migrated)
+
+    def _pages(self, share: Estimate | None, space: Space) -> Estimate | None:
+        """Return a share of pages; it is known as well as that of the bodies, in proportion."""
+        if share is None or not self.now.allocated_bytes.mid:
+            return None
+        mid = space.allocated_bytes.mid / self.now.allocated_bytes.mid
+        return share.times(mid / share.mid) if share.mid else Estimate.of(mid)
 
 
 def sample_cells(
@@ -141,12 +174,13 @@ def sample_cells(
 
     Raises:
         InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
+        InvalidCell: no column may have this name.
         ServerError: a server cannot be reached.
     """
     numbers = [
         check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
     ]
-    wanted = None if columns is None else frozenset(columns)
+    wanted = None if columns is None else frozenset(map(check_column_name, columns))
     found: dict[tuple[int, int, int], list[SampledCell]] = {}
     size = PageSize()
 
@@ -213,6 +247,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         decode_s=tried.decode_s / max(1, tried.encoded),
         left=tried.left,
         migrated_bytes=migrated,
+        carried=cells.carries(column_name),
     )
 
 

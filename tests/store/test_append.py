@@ -11,8 +11,8 @@ import pytest
 
 import schemaless
 from schemaless.cell import MAX_REF_KEY, CellKey
+from schemaless.mysql.connection import Connection, Executed
 from schemaless.mysql.errors import ConnectionLost
-from schemaless.mysql.pool import Connection, Executed
 
 
 def test_append_begins_at_1_and_goes_on_behind_the_latest(store: schemaless.Datastore, row: uuid.UUID) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 import schemaless
 from schemaless.mysql import writers
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import CannotObserve
-from schemaless.mysql.pool import Connection, NodePool, PoolOptions
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts

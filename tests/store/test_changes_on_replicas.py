@@ -12,7 +12,8 @@ import pytest
 
 import schemaless
 from schemaless.local.description import LocalServer
-from schemaless.mysql.pool import Connection, NodePool, PoolOptions
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store import changes
 from schemaless.store.nodes import add_replica

@@ -7,16 +7,28 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 import schemaless
-from schemaless import Datastore, DictionaryDamaged, DictionaryInUse, InvalidInput, NewCell, UnknownDictionary
+from schemaless import (
+    BatchError,
+    CellConflict,
+    Datastore,
+    DictionaryDamaged,
+    DictionaryInUse,
+    InvalidCell,
+    InvalidInput,
+    NewCell,
+    NewStoredCell,
+    UnknownDictionary,
+)
 from schemaless.codec.dictionaries import FIRST_ID, Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
-from schemaless.codec.registry import DEFAULT
+from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.store import columns, dictionaries
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings, unset_column
 from schemaless.store.dictionaries import StoredDictionaries, bring, entries, keep
@@ -82,6 +94,51 @@ def test_cells_of_a_column_are_written_with_its_dictionary(
         assert store.put_cells(made)[0].created is False, "the same cell, however it is stored"
         with pytest.raises(schemaless.CellConflict):
             store.put_cell(row, COLUMN, 1, {"another": "document"})
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("there", ["nothing", "dictionary", "another dictionary", "legacy", "msgpack+zlib"])
+def test_put_stored_cells_with_a_dictionary_creates_finds_or_conflicts(
+    fresh_store: Datastore, admin: Datastore, there: str, trusted: bool
+) -> None:
+    """A body that names a dictionary is written, is the same, or is in conflict, over whatever stands there."""
+    codecs = {
+        "dictionary": replace(ZSTD, dictionary=kept(admin)),
+        "another dictionary": replace(ZSTD, dictionary=kept(admin, 900)),
+        "legacy": codec_named("legacy"),
+        "msgpack+zlib": DEFAULT,
+    }
+    row = uuid.uuid5(uuid.NAMESPACE_OID, "a row of its own")
+    with_it = [NewStoredCell(row, COLUMN, 1, encode_body(document(n), codecs["dictionary"])) for n in (1, 2)]
+    if there != "nothing":
+        fresh_store.put_stored_cells([NewStoredCell(row, COLUMN, 1, encode_body(document(1), codecs[there]))])
+
+    (put,) = fresh_store.put_stored_cells(with_it[:1], trusted=trusted)
+    (again,) = fresh_store.put_stored_cells(with_it[:1], look_first=True, trusted=trusted)
+    with pytest.raises(BatchError) as refused:
+        fresh_store.put_stored_cells(with_it[1:], trusted=trusted)
+
+    assert (put.created, again.created) == (there == "nothing", False)
+    (cause,) = refused.value.causes.values()
+    assert isinstance(cause, CellConflict)
+    assert fresh_store.get_cell(row, COLUMN, 1).body == document(1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_put_stored_cells_twice_in_a_batch_is_compared_by_document(
+    fresh_store: Datastore, admin: Datastore, trusted: bool
+) -> None:
+    """The same document with a dictionary and without is one cell; another one is refused before anything is sent."""
+    coded = replace(ZSTD, dictionary=kept(admin))
+    row = uuid.uuid5(uuid.NAMESPACE_OID, "a row of its own")
+    one, same, other = (
+        NewStoredCell(row, COLUMN, 1, encode_body(document(n), codec))
+        for n, codec in ((1, coded), (1, DEFAULT), (2, coded))
+    )
+
+    assert [put.created for put in fresh_store.put_stored_cells([one, same], trusted=trusted)] == [True, True]
+    with pytest.raises(InvalidCell, match="stands in the batch twice"):
+        fresh_store.put_stored_cells([one, other], trusted=trusted)
 
 
 def test_ten_thousand_reads_fetch_a_dictionary_once(

@@ -36,8 +36,8 @@ class Reader:
         self.store = store
         self.body_bytes = []
 
-    def __call__(self, sql):
-        rows = self.store.shards.rows(0, sql)
+    def __call__(self, sql, check=None):
+        rows = self.store.shards.rows(0, sql, check=check)
         self.body_bytes.append(sum(len(row[4] or b"") for row in rows if len(row) == 6))
         return rows
 

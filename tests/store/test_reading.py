@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -10,6 +12,7 @@ import pytest
 from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStoredCell, StoredCell, connect
 from schemaless.codec.envelope import Limits, encode_body
 from schemaless.codec.registry import codec_named, codec_names
+from schemaless.store import datastore
 
 pytestmark = pytest.mark.mysql
 
@@ -197,6 +200,36 @@ def test_get_over_the_readers_limit_raises_and_another_limit_reads_it(datastore_
     assert len(store.get_cell(row, "BASE", 1).body) == 100_000
 
 
+def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monkeypatch):
+    """Every cell of the column, in order, over a bounded number of rows each time; the others stay at the server."""
+    rows = [row for row in (new_row() for _ in range(800)) if fresh_store.shard_of(row) == 3]
+    columns = ["OTHER"] * 60 + ["RARE"] + ["OTHER"] * 30 + ["RARE"] * (len(rows) - 91)
+    fresh_store.put_cells(
+        NewCell(row, column, 1, [column, number])
+        for number, (row, column) in enumerate(zip(rows, columns, strict=True))
+    )
+    expected = [cell.added_id for cell in fresh_store.scan_shard(3) if cell.column_name == "RARE"]
+    monkeypatch.setattr(datastore, "_SCANNED_ROWS", 25)
+    fetched: list[bytes] = []
+    read = fresh_store.shards.rows
+
+    def watched(shard: int, sql: bytes, **options: str) -> list[tuple]:
+        found = read(shard, sql, **options)
+        fetched.extend(row[4] for row in found if len(row) == 6)
+        return found
+
+    monkeypatch.setattr(fresh_store.shards, "rows", watched)
+    found = list(fresh_store.scan_shard(3, column_name="RARE"))
+    part = list(fresh_store.scan_shard(3, column_name="RARE", after=expected[1], up_to=expected[-2]))
+
+    assert [cell.added_id for cell in found] == expected
+    assert [cell.added_id for cell in part] == expected[2:-1]
+    assert fetched == [cell.body for cell in found + part]
+    assert list(fresh_store.scan_shard(3, column_name="NONE")) == []
+    with pytest.raises(InvalidCell, match="column_name must be"):
+        fresh_store.scan_shard(3, column_name="a`b")
+
+
 def test_scan_shard_pages_in_added_id_order(fresh_store, new_row):
     """Every cell once, in order, however large the pages become."""
     rows = [row for row in (new_row() for _ in range(1200)) if fresh_store.shard_of(row) == 3]
@@ -210,3 +243,10 @@ def test_scan_shard_pages_in_added_id_order(fresh_store, new_row):
     assert all(isinstance(cell, StoredCell) and cell.shard == 3 for cell in cells)
     with pytest.raises(InvalidInput, match="0 to 3, got 4"):
         fresh_store.scan_shard(4)
+
+
+def test_datastore_is_neither_copied_nor_pickled(store):
+    """Its connections are this process's; the refusal says what to do instead."""
+    for call in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"a Datastore holds this process's connections.*connect\(\) there"):
+            call(store)

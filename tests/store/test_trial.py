@@ -13,7 +13,7 @@ from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.store.sampling import Bounds
-from schemaless.store.trial import sample_cells, try_codec
+from schemaless.store.trial import LEAST_CELLS, sample_cells, try_codec
 
 
 @pytest.fixture
@@ -65,3 +65,17 @@ def test_some_columns_and_a_part_of_the_cells(
     assert found.new.body_bytes.low < found.new.body_bytes.mid < found.new.body_bytes.high
     assert found.new.body_bytes.mid == pytest.approx(new_bytes, rel=0.5)
     assert found.now.allocated_bytes.mid >= PAGE_BYTES
+
+
+def test_too_few_cells_of_a_column_carry_no_figure(
+    fresh_store: Datastore, documents: dict[str, list[dict[str, object]]], new_row: Callable[[], uuid.UUID]
+) -> None:
+    """Three cells among hundreds are no sample: what a codec made of them differed from one report to the next."""
+    fresh_store.put_cells([NewCell(new_row(), "RARE", 1, {"n": number}) for number in range(3)])
+    some = Bounds(windows=24, window_rows=8, sample_bytes=4 << 20, whole_rows=0)
+    cells = sample_cells(fresh_store, seed=3, bounds=some)
+
+    assert not cells.carries("RARE")
+    assert len(cells.of_column("LONG")) >= LEAST_CELLS
+    assert try_codec(cells, "LONG", DEFAULT).carried
+    assert sample_cells(fresh_store, seed=3).carries("RARE")  # all were read: what they take is counted
