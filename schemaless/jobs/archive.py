@@ -128,6 +128,7 @@ class ArchiveWriter:
     Attributes:
         path: the file.
         bytes_written: what is on the disk so far.
+        cells: how many originals that is.
     """
 
     def __init__(self, folder: Path, *, datastore: str, shard: int, shard_count: int, job_id: int, epoch: int) -> None:
@@ -151,7 +152,7 @@ class ArchiveWriter:
         }
         self._fd: int | None = None
         self._frames = 0
-        self._cells = 0
+        self.cells = 0
         self._broken = False
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
         try:
@@ -187,7 +188,7 @@ class ArchiveWriter:
         if not cells:
             return 0
         written = self._write(list(_contents(cells)))
-        self._cells += len(cells)
+        self.cells += len(cells)
         return written
 
     def close(self) -> None:
@@ -197,7 +198,7 @@ class ArchiveWriter:
             ArchiveFailed: it cannot be written.
         """
         if self._fd is not None and not self._broken:
-            self._write([msgpack.packb({"cells": self._cells})])
+            self._write([msgpack.packb({"cells": self.cells})])
         self._drop()
 
     def _write(self, contents: list[bytes]) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -56,20 +57,28 @@ class ArchiveFile:
 
 
 def archive_files(
-    folder: Path, datastore: str | None = None, job_id: int | None = None, shards: Collection[int] | None = None
+    folder: Path,
+    datastore: str | None = None,
+    job_id: int | None = None,
+    shards: Collection[int] | None = None,
+    *,
+    on_headless: Callable[[Path, int], None] = lambda path, size_bytes: None,
 ) -> list[ArchiveFile]:
     """Find the files of an archive in a folder and all below it, and read their headers.
 
-    Files under other names are not looked at. One whose writer ended before anything was on the disk is left out.
+    Files under other names are not looked at. One that ends before its header does is left out: its writer ended
+    before anything was on the disk, or it is a copy that broke off.
 
     Args:
         folder: any folder of the archive, or one that such files were copied to.
         datastore: only its files.
         job_id: only this job's.
         shards: only these shards'.
+        on_headless: called with each file that ends before its header does, whosesoever it is, and with its bytes.
 
     Raises:
-        InvalidInput: there is no such folder, or a file has a format of a later version.
+        InvalidInput: there is no such folder, a file has a format of a later version, or what has the name of a file
+            is none, such as a named pipe.
         CorruptArchive: a file's header is damaged, or its name belongs to another one.
         OSError: a file cannot be read.
     """
@@ -81,14 +90,17 @@ def archive_files(
         if name is None or (shards is not None and int(name[1]) not in shards):
             continue
         file = _described(path)
-        if file is None or datastore not in (None, file.datastore) or job_id not in (None, file.job_id):
+        if file is None:
+            on_headless(path, path.stat().st_size)
+            continue
+        if datastore not in (None, file.datastore) or job_id not in (None, file.job_id):
             continue
         found.append(file)
     return sorted(found)
 
 
 def _described(path: Path) -> ArchiveFile | None:
-    with path.open("rb") as stream:
+    with _opened(path) as stream:
         first = next(_Frames(path, stream).contents(), None)
         size_bytes = os.fstat(stream.fileno()).st_size
     if first is None:
@@ -112,7 +124,8 @@ class ArchiveReader:
 
     Attributes:
         cells: how many were read so far.
-        torn_bytes: set at the end: bytes of a last frame that is not whole. Its cells were never updated.
+        torn_bytes: set at the end: bytes of a last frame that is not whole. Its cells were never updated where the
+            writer ended there; of a copy that broke off, nobody knows.
         closed: set at the end: whether there is an end mark. Without one the runner ended before its work did.
     """
 
@@ -127,11 +140,11 @@ class ArchiveReader:
 
         Raises:
             CorruptArchive: the file is damaged, other than by ending in the middle of a frame.
-            InvalidInput: its format is of a later version.
+            InvalidInput: its format is of a later version, or it is no regular file.
             OSError: it cannot be read.
         """
         self.cells, self.torn_bytes, self.closed = 0, 0, False
-        with self.path.open("rb") as stream:
+        with _opened(self.path) as stream:
             frames = _Frames(self.path, stream)
             for content in frames.contents():
                 if frames.number == 0:
@@ -158,6 +171,15 @@ class ArchiveReader:
 def read_archive(file: ArchiveFile | Path) -> ArchiveReader:
     """Return the cells of a file, to be iterated over; see ``ArchiveReader``."""
     return ArchiveReader(file.path if isinstance(file, ArchiveFile) else file)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a regular file; anything else is refused: a named pipe would hold its reader as long as nobody writes."""
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        return stream
+    stream.close()
+    raise InvalidInput(f"{path}: it has the name of a file of originals, but it is no regular file; move it away")
 
 
 class _Frames:

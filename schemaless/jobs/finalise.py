@@ -13,10 +13,10 @@ from typing import Any
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.archive_files import ArchiveFile
 from schemaless.jobs.check import Fault
-from schemaless.jobs.job import Failure, Job, ShardState
+from schemaless.jobs.job import Failure, Job, ShardState, go_on_command
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
 from schemaless.jobs.migrate_spec import MigrateSpec
-from schemaless.jobs.originals import Originals
+from schemaless.jobs.originals import Missing, Originals, missing_of, missing_text
 from schemaless.jobs.verify import ERASED, LAG_TIMEOUT_S, VerifyReport, verify, verify_with_workers
 from schemaless.jobs.workers import Workers
 from schemaless.store.datastore import Datastore
@@ -30,12 +30,14 @@ class FinaliseReport:
         job: as it is now.
         verified: what was looked at.
         refused: why the job is not finalised; empty where it is.
+        missing: originals that the job has archived, and that are not there.
         files: files of the archive that may be deleted; none where it was refused.
     """
 
     job: Job
     verified: VerifyReport
     refused: list[str] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
     files: list[ArchiveFile] = field(default_factory=list)
 
     @property
@@ -99,7 +101,7 @@ def finalise(
     """Verify all that a job was about, and call it finalised where nothing speaks against that.
 
     Against it speak: a fault of ``verify``; a body that the job should have replaced, unless it has named it and
-    ``accept_left`` says so; fewer originals than bodies that were replaced.
+    ``accept_left`` says so; fewer originals than it has archived.
 
     Args:
         store: the datastore.
@@ -118,11 +120,10 @@ def finalise(
         CorruptArchive: a file of the archive is damaged.
         ServerError: a server cannot be reached, or refuses.
     """
-    if job.kind != "migrate":
-        raise InvalidInput(f"job {job.job_id} is a {job.kind}; only migrations are finalised")
+    job.check_kind("migrate")
     if job.state not in ("done", "finalised"):
         next_step = (
-            f"let it come to its end first ('schemaless migrate run --execute --job {job.job_id}')"
+            f"let it come to its end first ('{go_on_command(job.kind, job.job_id)}')"
             if job.unfinished
             else "run another to its end, and finalise that"
         )
@@ -143,7 +144,10 @@ def finalise(
         report = verify(store, shards, on_ids=on_step, **options)
     else:
         report = verify_with_workers(store, hands, shards, on_shard=on_step, **options)
-    result = FinaliseReport(job, report, _objections(report, states, originals, accept_left, job.state == "finalised"))
+    # After it was finalised, its files may be deleted.
+    compared = originals is not None and job.state != "finalised"
+    missing = missing_of(job.job_id, states, report.records) if compared else []
+    result = FinaliseReport(job, report, _objections(report, states, missing, accept_left), missing)
     if result.refused:
         return result
     left = "".join(
@@ -158,7 +162,7 @@ def finalise(
 
 
 def _objections(
-    report: VerifyReport, states: Iterable[ShardState], originals: Originals | None, accept_left: bool, is_over: bool
+    report: VerifyReport, states: Iterable[ShardState], missing: Iterable[Missing], accept_left: bool
 ) -> list[str]:
     accepted = {ERASED} if accept_left else set()
     found = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]
@@ -170,19 +174,7 @@ def _objections(
         found.append(
             f"{report.left.total():,} cells that the job left and named ({reasons}); --accept-left is for these"
         )
-    missing = None if originals is None or is_over else missing_originals(report, states)
-    if missing is not None:
-        found.append(missing)
+    lacking = missing_text(missing)
+    if lacking is not None:
+        found.append(lacking)
     return found
-
-
-def missing_originals(report: VerifyReport, states: Iterable[ShardState]) -> str | None:
-    """Return which shards have fewer originals in the archive than bodies that were replaced; None where none has."""
-    lacking = [
-        f"{state.shard} ({report.records[state.shard]:,} of {state.cells:,})"
-        for state in states
-        if report.records[state.shard] < state.cells
-    ]
-    if not lacking:
-        return None
-    return f"originals are missing in the archive, of shards {', '.join(lacking)}; is all of it named?"

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from schemaless.errors import SchemalessError
-from schemaless.jobs.ledger import runner_name
+from schemaless.jobs.names import runner_name
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.store.datastore import Datastore
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from schemaless.cell import CellKey
+from schemaless.errors import InvalidInput, JobConflict
 
 Kind = Literal["migrate", "rebuild"]
+_COMMANDS: Final[dict[str, str]] = {"migrate": "migrate run", "rebuild": "rebuild"}
+_NAMES: Final[dict[str, str]] = {"migrate": "migration", "rebuild": "rebuild"}
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
 
 
@@ -46,6 +49,35 @@ class Job:
     def unfinished(self) -> bool:
         """Whether there may be work left."""
         return self.state in ("running", "paused")
+
+    def check_kind(self, kind: Kind) -> None:
+        """Refuse a job of another kind.
+
+        Raises:
+            InvalidInput: it is one; the message has the command that works on it, while there is work.
+        """
+        if self.kind != kind:
+            goes_on = f"; '{go_on_command(self.kind, self.job_id)}' goes on with it" if self.unfinished else ""
+            raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{goes_on}")
+
+
+def check_goes_on(job: Job, kind: Kind) -> None:
+    """Refuse a job that a run of this kind cannot go on with.
+
+    Raises:
+        InvalidInput: it is of another kind.
+        JobConflict: it has ended.
+    """
+    job.check_kind(kind)
+    if not job.unfinished:
+        raise JobConflict(
+            f"job {job.job_id} is {job.state}; run 'schemaless {_COMMANDS[kind]} --execute' for a new one", job.job_id
+        )
+
+
+def go_on_command(kind: str, job_id: int) -> str:
+    """Return the command that works on a job."""
+    return f"schemaless {_COMMANDS[kind]} --execute --job {job_id}"
 
 
 @dataclass(slots=True)

@@ -8,20 +8,16 @@ runner did to bodies is safe without any of this: each replacement is guarded by
 from __future__ import annotations
 
 import json
-import os
-import re
 import secrets
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from getpass import getuser
-from os import getpid
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from schemaless.errors import InvalidInput, JobConflict, LeaseLost
-from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, ShardState, Signal
-from schemaless.mysql.pool import Connection, NodePool
+from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, ShardState, Signal, go_on_command
+from schemaless.jobs.names import who
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.pool import NodePool
 from schemaless.mysql.statements import text
 
 T = TypeVar("T")
@@ -38,7 +34,6 @@ RENEWED_WITHIN_S: Final = 5
 INTERRUPTED: Final = "interrupted"
 """Stands as a shard's message where its last runner ended without a word."""
 
-_RUNNER: Final = re.compile(r".*?@(?P<host>.+) pid (?P<driver>\d+) of (?P<space>\d+) [0-9a-f]+(/(?P<worker>\d+)\.\d+)?")
 _TURN_WAIT_S: Final = 10
 _MEASURED_AT_ONCE: Final = 500
 _NOW: Final = b"UTC_TIMESTAMP(6)"
@@ -47,46 +42,6 @@ _WATCH_LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL 5 SECOND"
 """A watch is kept by looking: where its runner is through, another has it soon."""
 
 _UNFINISHED: Final = b"('running','paused')"
-
-
-def runner_name() -> str:
-    """Return a name for this process that no other has: who, where, and a token."""
-    return f"{who()} pid {getpid()} of {_process_space()} {secrets.token_hex(4)}"
-
-
-def is_dead_here(runner: str) -> bool:
-    """Whether a runner, by its name, was a process of this machine that is no more: nobody need wait for its lease."""
-    found = _RUNNER.fullmatch(runner)
-    if found is None or found["host"] != socket.gethostname() or found["space"] != _process_space():
-        return False
-    return not _lives(int(found["worker"] or found["driver"]))
-
-
-def _process_space() -> str:
-    """Return what tells the process numbers of this machine from those of its containers."""
-    try:
-        return str(Path("/proc/self/ns/pid").stat().st_ino)
-    except OSError:
-        return "0"
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def who() -> str:
-    """Return who runs this: the user and the machine."""
-    try:
-        user = getuser()
-    except (KeyError, OSError):
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"[:200]
 
 
 class Ledger:
@@ -138,16 +93,13 @@ class Ledger:
             with connection.whole():
                 if connection.rows(b"SELECT GET_LOCK(%b, %d)" % (lock, _TURN_WAIT_S))[0][0] != 1:
                     raise JobConflict(f"somebody else is creating a job of {self._name!r} at this moment; try again")
-                try:
-                    job_id = self._made_with(connection, token)
-                    if job_id is None:
-                        self._refuse_conflict(connection, shards)
-                        with connection.transaction():
-                            job_id = self._insert(
-                                connection, kind, spec, shards, clusters, {**versions, "token": token}
-                            )
-                finally:
-                    connection.rows(b"SELECT RELEASE_LOCK(%b)" % lock)
+                # Where anything here raises, the lock goes with the connection.
+                job_id = self._made_with(connection, token)
+                if job_id is None:
+                    self._refuse_conflict(connection, shards)
+                    with connection.transaction():
+                        job_id = self._insert(connection, kind, spec, shards, clusters, {**versions, "token": token})
+                connection.rows(b"SELECT RELEASE_LOCK(%b)" % lock)
             return job_id
 
         return self.job(self._run(operation))
@@ -169,7 +121,7 @@ class Ledger:
             if shard in shards:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and not through with shard {shard}; join it with "
-                    f"'--job {job_id}', or end it with 'schemaless migrate abort --job {job_id}'",
+                    f"'{go_on_command(kind, job_id)}', or end it with 'schemaless migrate abort --job {job_id}'",
                     job_id,
                 )
 
@@ -216,9 +168,22 @@ class Ledger:
         return _job(rows[0])
 
     def latest(self, kind: Kind) -> Job | None:
-        """Return the newest job of a kind, an unfinished one first; None where there is none."""
+        """Return the job of a kind that is meant where none is named; None where there is none.
+
+        The newest unfinished one; else the newest that replaced a body, since a run that finds nothing to do is a job,
+        too; else the newest.
+        """
         jobs = self.jobs(kind)
-        return next((job for job in reversed(jobs) if job.unfinished), jobs[-1] if jobs else None)
+        unfinished = [job for job in jobs if job.unfinished]
+        if unfinished or not jobs:
+            return unfinished[-1] if unfinished else None
+        replaced = self.that_replaced()
+        return next((job for job in reversed(jobs) if job.job_id in replaced), jobs[-1])
+
+    def that_replaced(self) -> set[int]:
+        """Return the numbers of the jobs that replaced a body."""
+        rows = self._rows(b"SELECT DISTINCT job_id FROM %b.job_shard WHERE cells>0" % self._db)
+        return {int(job_id) for (job_id,) in rows}
 
     def change_state(self, job_id: int, before: Sequence[JobState], after: JobState, why: str | None = None) -> bool:
         """Take a job from one of some states to another; False where it is in none of them."""
@@ -232,17 +197,24 @@ class Ledger:
             self.note_event(job_id, after if why is None else f"{after}: {why}")
         return bool(changed)
 
-    def change_thresholds(self, job_id: int, thresholds: Mapping[str, Any]) -> None:
-        """Give a job other thresholds; its runners hear of them with their next sign of life."""
+    def change_thresholds(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Change thresholds of a job, those that are named; its runners hear of it with their next sign of life.
 
-        def operation(connection: Connection) -> None:
+        Returns:
+            All of them as they are now.
+        """
+
+        def operation(connection: Connection) -> dict[str, Any]:
             with connection.transaction():
                 row = connection.rows(b"SELECT spec FROM %b.job WHERE job_id=%d FOR UPDATE" % (self._db, job_id))[0]
-                spec = {**json.loads(row[0]), "thresholds": dict(thresholds)}
+                before = json.loads(row[0])
+                spec = {**before, "thresholds": {**before.get("thresholds", {}), **changes}}
                 connection.execute(b"UPDATE %b.job SET spec=%b WHERE job_id=%d" % (self._db, _json(spec), job_id))
+            return dict(spec["thresholds"])
 
-        self._run(operation)
-        self.note_event(job_id, f"thresholds: {json.dumps(dict(thresholds))}")
+        thresholds = self._run(operation)
+        self.note_event(job_id, f"thresholds: {json.dumps(thresholds)}")
+        return thresholds
 
     def complete(self, job_id: int) -> bool:
         """Call a job done where none of its shards waits any more; False where one does, or it has ended otherwise."""

@@ -7,23 +7,22 @@ could not hold, or that parsing would change, is kept as text.
 from __future__ import annotations
 
 import base64
-import gzip
-import io
 import json
 import uuid
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key, check_created_at
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import check_length, decode_body, dictionary_of, renumbered_body
-from schemaless.codec.legacy import read_legacy
+from schemaless.codec.legacy import read_json
+from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec
+from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
@@ -49,8 +48,8 @@ _BYTES_A_SHARD: Final = 64 << 10
 _LEAST_BYTES: Final = 4 << 20
 _MOST_BYTES: Final = 64 << 20
 
-_GZIP: Final = b"\x1f\x8b"
 _BODY_FIELD: Final = b'"body":'
+_HEAD_VALUES: Final = 32
 
 KeyOf = Callable[[Any, bytes, int], CellKey]
 """Takes a document, its line and the line's number; returns the cell's key."""
@@ -145,7 +144,7 @@ def load(
 
     Args:
         store: the datastore.
-        lines: with or without their line ends; empty ones are passed over.
+        lines: with or without their line ends; empty ones are passed over, and one that is cut is refused.
         to_cell: makes a cell of a line and its number, or None of one that is no cell's; raises for a line that cannot
             be one.
         source: the file's name, for errors.
@@ -185,6 +184,7 @@ def load(
         line = raw.rstrip(b"\r\n")
         if line.strip():
             try:
+                check_line(line)
                 cell = to_cell(line, number)
                 key = None if cell is None else cell_key(cell.row_key, cell.column_name, cell.ref_key)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
@@ -269,7 +269,7 @@ def document_reader(
     """
 
     def to_cell(line: bytes, number: int) -> NewStoredCell:
-        document = read_legacy(line).value
+        document = read_json(line).value
         key = key_of(document, line, number)
         at = None if created_at_of is None else check_created_at(created_at_of(document))
         chosen = codec if isinstance(codec, Codec) else codec(key.column_name)
@@ -330,8 +330,8 @@ def dump_reader(
     known: Dictionaries = NO_DICTIONARIES if dictionaries is None else dictionaries
 
     def to_cell(line: bytes, number: int) -> NewStoredCell | None:
-        # The line adds a level to its body.
-        fields = read_legacy(line, MAX_DEPTH + 1).value
+        # The line adds a level to its body, and a few values.
+        fields = read_json(line, MAX_DEPTH + 1, MAX_VALUES + _HEAD_VALUES).value
         if dictionaries is not None and is_dictionary_line(fields):
             dictionaries.take(fields)
             return None
@@ -432,27 +432,7 @@ def dump_line(cell: StoredCell, *, stored: bool, dictionaries: Dictionaries = NO
     return head + b", " + _BODY_FIELD + b" " + text + b"}"
 
 
-def open_lines(stream: IO[bytes], source: str) -> Iterator[bytes]:
-    """Yield a binary stream's lines, unpacked where it begins like gzip.
-
-    Raises:
-        InvalidInput: it cannot be read, or not be unpacked to its end.
-    """
-    buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)  # type: ignore[type-var]
-    number = 0
-    try:
-        lines: Iterable[bytes] = buffered
-        if buffered.peek(2)[:2] == _GZIP:
-            lines = gzip.GzipFile(fileobj=buffered)
-        for number, line in enumerate(lines, start=1):  # noqa: B007 - the number is for the error
-            yield line
-    except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput(f"cannot read {source} after line {number}: {error}") from None
-
-
 def iter_dump(store: Datastore, shards: Iterable[int], column_name: str | None) -> Iterator[StoredCell]:
     """Yield the cells of shards, of one column or of all, in ``added_id`` order within a shard."""
     for shard in shards:
-        for cell in store.scan_shard(shard):
-            if column_name is None or cell.column_name == column_name:
-                yield cell
+        yield from store.scan_shard(shard, column_name=column_name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from schemaless.cluster.topology import check_shard
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.jobs.job import Job
+from schemaless.jobs.job import Job, check_goes_on
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.reencode import work
@@ -26,7 +26,7 @@ from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, opening_of, workers
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
 
 
@@ -34,13 +34,14 @@ def start(store: Datastore, spec: MigrateSpec, shards: Iterable[int] | None = No
     """Return a job for this, and whether it is new: an unfinished one with the same spec and shards is gone on with.
 
     Raises:
-        InvalidInput: there is no such shard, or the dictionary is retired.
+        InvalidInput: there is no such shard, no shard at all, or the dictionary is retired.
         CorruptBody: the dictionary cannot be had.
         JobConflict: another unfinished job is about one of these shards.
     """
     if spec.dictionary is not None:
         store.dictionaries.to_write_with(spec.dictionary)
-    chosen = sorted({check_shard(shard, store.shard_count) for shard in (shards or range(store.shard_count))})
+    numbers = range(store.shard_count) if shards is None else shards
+    chosen = sorted({check_shard(shard, store.shard_count) for shard in numbers})
     clusters = {store.topology.cluster_of(shard).name: store.topology.cluster_of(shard) for shard in chosen}
     alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
     if spec.verify_after == "replica" and alone:
@@ -111,7 +112,10 @@ def versions(store: Datastore) -> dict[str, Any]:
 @cache
 def _installed() -> dict[str, str | None]:
     found: dict[str, str | None] = {}
-    for name in ("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"):
+    for name in (
+        *("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"),
+        "schemaless-packed",
+    ):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -151,14 +155,15 @@ def run(
         What the whole job has done, by all its runs.
 
     Raises:
+        InvalidInput: the job is no migration, or what ``start`` raises.
         JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
         ServerError: a server cannot be reached; what was done is kept, and the same call goes on.
     """
     new = False
     if job is None:
         job, new = start(store, spec or MigrateSpec(), shards)
-    elif not job.unfinished:
-        raise JobConflict(f"job {job.job_id} is {job.state}; run 'schemaless migrate run --execute' for a new one")
+    else:
+        check_goes_on(job, "migrate")
     on_job(job, new)
     with workers(count, dask) as hands:
         hands.prepare(opening_of(store))

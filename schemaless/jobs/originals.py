@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -19,10 +19,13 @@ from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.jobs.archive import ArchivedCell, created_text
 from schemaless.jobs.archive_files import ArchiveFile, archive_files, read_archive
+from schemaless.jobs.job import ShardState
+from schemaless.jobs.tally import ShardTally
 from schemaless.mysql import statements
 from schemaless.store.datastore import Datastore
 
 _PAGE_IDS = 1 << 16
+_SHARDS_NAMED = 20
 
 
 class StoredDigest(NamedTuple):
@@ -87,15 +90,16 @@ class Originals:
 
     Attributes:
         files: all of them.
-        torn: files whose last frame is not whole, with its bytes; filled while they are read.
+        torn: files whose last frame is not whole, with its bytes; filled while they are read, but for those that end
+            before their header does: they are in no other list.
         unclosed: files without an end mark; filled while they are read.
-        records: cells in a shard's files, those that stand there twice counted twice; filled while they are read.
+        records: cells in each file, those that stand there twice counted twice; filled while they are read.
     """
 
     files: list[ArchiveFile]
     torn: dict[Path, int] = field(default_factory=dict)
     unclosed: set[Path] = field(default_factory=set)
-    records: Counter[int] = field(default_factory=Counter)
+    records: Counter[ArchiveFile] = field(default_factory=Counter)
 
     @classmethod
     def of(
@@ -109,12 +113,13 @@ class Originals:
         """Find a datastore's files in folders; of copies, one counts.
 
         Raises:
-            InvalidInput: a folder is missing, or a file belongs to another number of shards.
+            InvalidInput: a folder is missing, a file belongs to another number of shards, or is no regular file.
             CorruptArchive: a file's header is damaged.
         """
         found: dict[str, ArchiveFile] = {}
+        headless: dict[Path, int] = {}
         for folder in folders:
-            for file in archive_files(folder, store.name, job_id, shards):
+            for file in archive_files(folder, store.name, job_id, shards, on_headless=headless.__setitem__):
                 if file.shard_count != store.shard_count:
                     raise InvalidInput(
                         f"{file.path}: it is of a datastore {file.datastore!r} with {file.shard_count} shards, this "
@@ -123,7 +128,7 @@ class Originals:
                 known = found.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:
                     found[file.path.name] = file
-        return cls(sorted(found.values()))
+        return cls(sorted(found.values()), {path: size for path, size in headless.items() if path.name not in found})
 
     @property
     def size_bytes(self) -> int:
@@ -147,7 +152,6 @@ class Originals:
             CorruptArchive: one is damaged.
         """
         files = [file for file in self.files if file.shard == shard]
-        self.records[shard] = 0
         jobs = [list(group) for _, group in groupby(files, key=lambda file: file.job_id)]
         repeated = [self._repeated(group) for group in jobs]
         for group, later in zip(reversed(jobs), reversed(repeated), strict=True):
@@ -171,12 +175,80 @@ class Originals:
                 if page[position >> 3] & bit:
                     repeated[cell.added_id] += 1
                 page[position >> 3] |= bit
-            self.records[file.shard] += reader.cells
+            self.records[file] = reader.cells
             if reader.torn_bytes:
                 self.torn[file.path] = reader.torn_bytes
             if not reader.closed:
                 self.unclosed.add(file.path)
         return repeated
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Missing:
+    """Originals that a job has written to its archive, and that are not in the files at hand.
+
+    Attributes:
+        file: the name of the file that they were written to; empty for a job that has not noted it.
+        found: how many originals are there; None where the file is not.
+        expected: how many there have to be, at least.
+    """
+
+    job_id: int
+    shard: int
+    file: str
+    found: int | None
+    expected: int
+
+    def __str__(self) -> str:
+        what = "is not there, which had" if self.found is None else f"has {self.found:,} of at least"
+        return f"job {self.job_id}, shard {self.shard}: {self.file or 'the archive'} {what} {self.expected:,} originals"
+
+
+def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[ArchiveFile, int]) -> list[Missing]:
+    """Compare the files of a job's archive with what it has noted that it wrote there.
+
+    A runner that was killed has noted what it wrote up to its last checkpoint, a second or so before.
+
+    Args:
+        job_id: the job.
+        states: where it is on the shards that are asked for, with counters.
+        records: how many cells each file has, as ``Originals`` counts them.
+    """
+    counts: dict[str, int] = {}
+    by_shard: Counter[int] = Counter()
+    for file, count in records.items():
+        if file.job_id == job_id:
+            counts[file.path.name] = count
+            by_shard[file.shard] += count
+    missing: list[Missing] = []
+    for state in states:
+        noted = ShardTally.of(state).archived
+        lacking = [
+            Missing(job_id, state.shard, name, counts.get(name), cells)
+            for name, cells in sorted(noted.items())
+            if counts.get(name, -1) < cells
+        ]
+        if not lacking and by_shard[state.shard] < state.cells:
+            lacking = [Missing(job_id, state.shard, "", by_shard[state.shard], state.cells)]
+        missing += lacking
+    return missing
+
+
+def missing_text(missing: Iterable[Missing]) -> str | None:
+    """Return in a sentence which shards lack originals; None where none does."""
+    found: Counter[int] = Counter()
+    expected: Counter[int] = Counter()
+    for each in missing:
+        found[each.shard] += each.found or 0
+        expected[each.shard] += each.expected
+    if not expected:
+        return None
+    lacking = [f"{shard} ({found[shard]:,} of {count:,})" for shard, count in sorted(expected.items())]
+    more = f" and {len(lacking) - _SHARDS_NAMED:,} more" if len(lacking) > _SHARDS_NAMED else ""
+    return (
+        f"originals are missing in the archive, of shards {', '.join(lacking[:_SHARDS_NAMED])}{more}; "
+        "is all of it named?"
+    )
 
 
 def in_chunks(cells: Iterable[ArchivedCell], most_cells: int, most_bytes: int) -> Iterator[list[ArchivedCell]]:
@@ -202,14 +274,13 @@ def bodies_of(
     """Read the bodies of cells, ``most_bytes`` at a time; those that are gone meanwhile are absent."""
     ids: list[int] = []
     size = 0
-    database = store.shards.database(shard)
     for cell in cells:
         if ids and size + cell.body_bytes > most_bytes:
-            for stored in store.read_stored(shard, statements.select_by_id(database, ids)):
+            for stored in store.read_stored(shard, ids):
                 yield stored.added_id, stored.body
             ids, size = [], 0
         ids.append(cell.added_id)
         size += cell.body_bytes
     if ids:
-        for stored in store.read_stored(shard, statements.select_by_id(database, ids)):
+        for stored in store.read_stored(shard, ids):
             yield stored.added_id, stored.body

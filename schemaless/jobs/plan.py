@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from schemaless.cell import CellKey
+from schemaless.cell import CellKey, check_column_name
 from schemaless.cluster.topology import Node, check_shard
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
@@ -206,8 +206,11 @@ def plan(
 
     Raises:
         InvalidInput: there is no such shard or codec.
+        InvalidCell: no column may have this name.
         ServerError: a server cannot be reached.
     """
+    for name in columns or ():
+        check_column_name(name)
     for name in sources or ():
         if name not in codec_names():
             raise InvalidInput(f"no codec is called {name!r}; take one of {', '.join(codec_names())}")

@@ -14,16 +14,17 @@ from typing import Any, Final
 
 from schemaless.cluster.topology import Node, check_shard
 from schemaless.errors import InvalidInput, JobConflict, ServerError, ServerRefused, ServerTimeout
-from schemaless.jobs.job import Job, ShardState
+from schemaless.jobs.job import Job, ShardState, check_goes_on
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import make_watch, versions
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql import statements
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DuplicateKey
 from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.pool import Connection, PoolOptions
+from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
 from schemaless.store.datastore import Datastore
 from schemaless.store.sampling import Estimate
@@ -285,14 +286,15 @@ def run(
         What became of each shard, by all runs of the job.
 
     Raises:
+        InvalidInput: the job is no rebuild, or what ``start`` raises.
         JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
         ServerError: a server cannot be reached, or refuses; the same call goes on.
     """
     new = False
     if job is None:
         job, new = start(store, spec or RebuildSpec(), shards)
-    elif job.kind != "rebuild" or not job.unfinished:
-        raise JobConflict(f"job {job.job_id} is a {job.kind} and {job.state}; run 'schemaless rebuild --execute'")
+    else:
+        check_goes_on(job, "rebuild")
     on_job(job, new)
     driver = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn)
     with workers(count, dask) as hands:

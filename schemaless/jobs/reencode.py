@@ -30,8 +30,8 @@ from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.jobs.tally import ShardTally
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import log_settings
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.load import note_read
-from schemaless.mysql.pool import Connection
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
 
@@ -151,7 +151,7 @@ class _ShardWork:
         if self._unverified:
             # Read again by whoever goes on.
             self._state.checkpoint = self._verified_to
-        self._tally.store(self._state)
+        self._note()
 
     def all_passes(self) -> None:
         """Go over the shard, once or until nothing is left to do."""
@@ -172,7 +172,7 @@ class _ShardWork:
             self._state.pass_number += 1
             self._begin_pass()
         self._verify()
-        self._tally.store(self._state)
+        self._note()
         if self._writer is not None:
             self._writer.close()
         self._run.finish()
@@ -206,7 +206,7 @@ class _ShardWork:
                 # Longer than their share of a block's memory; together they may fit into it all the same.
                 if not fit:
                     self._settle()
-                more = list(self._store.read_stored(self._shard, statements.select_by_id(self._database, ids)))
+                more = list(self._store.read_stored(self._shard, ids))
                 self._run.spend(sum(len(cell.body) for cell in more))
                 if fit:
                     cells += more
@@ -236,9 +236,15 @@ class _ShardWork:
         self._rows = max(1, min(most, 2 * self._rows, max(self._rows // 2, int(could))))
         self._run.learned["rows"] = self._rows
 
+    def _note(self) -> None:
+        """Write into the shard's state what was counted, and how much of the archive's file is on the disk."""
+        if self._writer is not None and self._writer.cells:
+            self._tally.archived[self._writer.path.name] = self._writer.cells
+        self._tally.store(self._state)
+
     def _save(self) -> None:
         self._verify()
-        self._tally.store(self._state)
+        self._note()
         self._run.checkpoint()
 
     def _replace(self, cells: list[StoredCell], rows: Sequence[Sequence[Any]]) -> None:
@@ -343,7 +349,8 @@ class _ShardWork:
                 if self._spec.verify_after is not None:
                     self._unverified[cell.added_id] = change.body
             elif found is None:
-                self._tally.column(cell.column_name).left["erased meanwhile"] += 1
+                self._tally.column(cell.column_name).erased += 1
+                self._found -= 1
             elif found.body == change.body or _is_done(found.body, self._codec, self._store.dictionaries):
                 # Another run was there first.
                 continue
@@ -366,8 +373,8 @@ class _ShardWork:
 
     def _read_again(self, part: list[_Change]) -> dict[int, StoredCell]:
         """Read the cells of a statement that matched fewer rows than it named."""
-        sql = statements.select_by_id(self._database, [change.cell.added_id for change in part])
-        return {cell.added_id: cell for cell in self._store.read_stored(self._shard, sql)}
+        ids = [change.cell.added_id for change in part]
+        return {cell.added_id: cell for cell in self._store.read_stored(self._shard, ids)}
 
     def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, list[_Change]]]:
         """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""

@@ -11,7 +11,7 @@ from schemaless.cluster.topology import Node
 from schemaless.errors import FeedRefused
 from schemaless.jobs.originals import StoredDigest, digests, stored_digests
 from schemaless.mysql import statements
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
 

@@ -1,14 +1,14 @@
 """Puts the originals of an archive back, byte for byte: the way back from a migration.
 
 A cell gets its original where its stored body is the one that the migration put there, or is the same document in some
-other codec. Anything else is left and named. No state is kept: what is done shows in the bytes, so a run that was
-killed is run again.
+other codec. Anything else is left and named, and so are originals that a job has archived and that are not there. No
+state is kept: what is done shows in the bytes, so a run that was killed is run again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,21 +17,24 @@ from schemaless.codec.envelope import dictionary_of
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, JobConflict, UnknownDictionary
 from schemaless.jobs.archive import ArchivedCell
 from schemaless.jobs.gate import Gate
-from schemaless.jobs.job import Failure
+from schemaless.jobs.job import Failure, ShardState
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.originals import (
+    Missing,
     Originals,
     StoredDigest,
     bodies_of,
     digest_of,
     in_chunks,
+    missing_of,
     same_meaning,
     stored_digests,
 )
+from schemaless.jobs.tally import ShardTally
 from schemaless.jobs.throttle import Thresholds
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
 
 _CHUNK_CELLS: Final = 200
@@ -54,7 +57,11 @@ class RestoreReport:
         left: cells that were left as they are, by reason.
         failures: those, the first thousand of them.
         jobs: whose originals these are.
-        torn: files whose last frame is not whole, with its bytes; its cells were never replaced.
+        torn: files whose last frame is not whole, with its bytes: a runner ended there, or a copy broke off.
+        missing: originals that these jobs have archived, and that are not in the files.
+        unknown_jobs: jobs of which the catalog does not know how many originals they have archived.
+        interruptions: runners of these jobs that ended without a word: what each archived since its last checkpoint,
+            a second or so, the job has not noted.
     """
 
     files: int = 0
@@ -69,6 +76,9 @@ class RestoreReport:
     failures: list[Failure] = field(default_factory=list)
     jobs: set[int] = field(default_factory=set)
     torn: dict[Path, int] = field(default_factory=dict)
+    missing: list[Missing] = field(default_factory=list)
+    unknown_jobs: set[int] = field(default_factory=set)
+    interruptions: int = 0
 
 
 class _Change(NamedTuple):
@@ -85,6 +95,7 @@ def restore(
     execute: bool = True,
     thresholds: Thresholds | None = None,
     full_row_images: bool = False,
+    on_total: Callable[[int], None] = lambda cells: None,
     on_cells: Callable[[int], None] = lambda more: None,
     on_wait: Callable[[str, str], None] = lambda cluster, reason: None,
 ) -> RestoreReport:
@@ -101,15 +112,20 @@ def restore(
         execute: False changes nothing, and counts what would be done.
         thresholds: when to wait; never unless given.
         full_row_images: leave the binary log's row images as the server has them.
+        on_total: called with how many archived cells there should be, where that is known, before the first is read.
         on_cells: called with how many archived cells it has come further.
         on_wait: called with a cluster and the reason, when a wait begins.
 
     Raises:
-        InvalidInput: a folder is missing, or there is nothing of these shards in them.
+        InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
         CorruptArchive: a file is damaged. Of its shard nothing was changed; shards before it are done.
         JobConflict: a job is at work on one of the shards; it would replace again what is put back.
         ServerError: a server cannot be reached, or refuses; what was done is kept.
     """
+    if job_id is not None:
+        _check_kind(store, job_id)
+    # Before the files are looked for: what is noted until now has to be in them.
+    at_work = _through_of_unfinished(store)
     originals = Originals.of(store, folders, job_id=job_id, shards=shards)
     if not originals.files:
         raise InvalidInput(
@@ -117,10 +133,15 @@ def restore(
             + (f", job {job_id}," if job_id is not None else "")
             + (" of these shards" if shards is not None else "")
             + f" in {', '.join(map(str, folders))}; name the folder that --archive named"
+            + "".join(f"; {path} ends before its header does" for path in sorted(originals.torn)[:1])
         )
     if execute:
         _refuse_beside_a_job(store, originals.shards())
     report = RestoreReport(files=len(originals.files), archive_bytes=originals.size_bytes)
+    report.jobs = {file.job_id for file in originals.files}
+    noted = _noted(store, report, shards, at_work)
+    if not report.unknown_jobs:
+        on_total(sum(state.cells for states in noted.values() for state in states))
     with Gate(store, thresholds if execute else None, on_wait) as gate:
         for shard in originals.shards():
             work = _Shard(store, shard, report, gate, execute, full_row_images)
@@ -129,9 +150,45 @@ def restore(
                 report.archived += len(chunk)
                 on_cells(len(chunk))
             report.shards += 1
-    report.jobs = {file.job_id for file in originals.files}
     report.torn = originals.torn
+    for job, states in noted.items():
+        report.missing += missing_of(job, states, originals.records)
+        report.interruptions += sum(ShardTally.of(state).interruptions for state in states)
     return report
+
+
+def _check_kind(store: Datastore, job_id: int) -> None:
+    """Refuse a job that is no migration. One that the catalog does not know may have an archive all the same."""
+    for job in Ledger(store.catalog, store.name).jobs():
+        if job.job_id == job_id:
+            job.check_kind("migrate")
+
+
+def _through_of_unfinished(store: Datastore) -> dict[int, set[int]]:
+    """Return the migrations that are not finished, each with the shards that it is through with."""
+    ledger = Ledger(store.catalog, store.name)
+    return {
+        job.job_id: {state.shard for state in ledger.shards(job.job_id, counters=False) if state.state != "waiting"}
+        for job in ledger.jobs("migrate")
+        if job.unfinished
+    }
+
+
+def _noted(
+    store: Datastore, report: RestoreReport, shards: Collection[int] | None, at_work: Mapping[int, Collection[int]]
+) -> dict[int, list[ShardState]]:
+    """Return what jobs have noted about the shards that are asked for, but for those that they are not through with."""
+    ledger = Ledger(store.catalog, store.name)
+    kept = {job.job_id for job in ledger.jobs("migrate") if job.spec.get("archive") is not None}
+    report.unknown_jobs = report.jobs - kept
+    return {
+        job_id: [
+            state
+            for state in ledger.shards(job_id)
+            if (shards is None or state.shard in shards) and (job_id not in at_work or state.shard in at_work[job_id])
+        ]
+        for job_id in sorted(report.jobs & kept)
+    }
 
 
 def _refuse_beside_a_job(store: Datastore, shards: Sequence[int]) -> None:

@@ -6,6 +6,7 @@ notes, so that it needs no server but the catalog's, and can be had again later.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,8 +78,7 @@ def note_prediction(store: Datastore, job: Job) -> None:
             "body_before": _noted(found.total.bytes_before),
             "body_after": _noted(found.total.bytes_after),
             "stored": [
-                [each.column_name, each.codec, round(each.cells.mid), round(each.body_bytes.mid)]
-                for each in found.stored
+                [each.column_name, each.codec, _noted(each.cells), _noted(each.body_bytes)] for each in found.stored
             ],
         }
         if found.binary_log is not None and found.binary_log.kept:
@@ -174,7 +174,7 @@ class SpaceReport:
     clusters: list[Part]
     shards: list[Part]
     columns: dict[str, Tally]
-    stored_before: list[tuple[str, str, int, int]]
+    stored_before: list[tuple[str, str, Estimate, Estimate]]
     binary_log: dict[str, int | None]
     predictions: list[Prediction] = field(default_factory=list)
 
@@ -265,13 +265,25 @@ def _stages(stages: Sequence[Stages]) -> Stages:
     )
 
 
-def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, int, int]]:
-    found: dict[tuple[str, str], tuple[int, int]] = {}
+def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Estimate, Estimate]]:
+    found: dict[tuple[str, str], list[list[list[int]]]] = {}
     for state in clusters:
-        for column, codec, cells, size in state.measures.get("predicted", {}).get("stored", ()):
-            known = found.get((column, codec), (0, 0))
-            found[column, codec] = known[0] + cells, known[1] + size
-    return [(column, codec, cells, size) for (column, codec), (cells, size) in sorted(found.items())]
+        for column, codec, *sizes in state.measures.get("predicted", {}).get("stored", ()):
+            if not all(isinstance(size, list) for size in sizes):
+                return []  # noted without its interval, by an earlier version
+            found.setdefault((column, codec), []).append(sizes)
+    return [
+        (column, codec, *(_added(parts[place] for parts in noted) for place in (0, 1)))  # type: ignore[misc]
+        for (column, codec), noted in sorted(found.items())
+    ]
+
+
+def _added(noted: Iterable[Sequence[int]]) -> Estimate:
+    """Return the sum of figures that were estimated apart from each other: errors add up in squares."""
+    parts = list(noted)
+    mid = float(sum(part[1] for part in parts))
+    below, above = (math.hypot(*(part[place] - part[1] for part in parts)) for place in (0, 2))
+    return Estimate(mid - below, mid, mid + above)
 
 
 def _predictions(

@@ -21,6 +21,7 @@ class Tally:
         kept_as_text: of those, how many stayed JSON text under an envelope, by reason.
         left: bodies that were not replaced, by reason.
         left_bytes: what those take.
+        erased: cells that were erased while the job had them in hand; nothing is left of them.
     """
 
     cells: int = 0
@@ -29,6 +30,7 @@ class Tally:
     kept_as_text: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     left_bytes: int = 0
+    erased: int = 0
 
     def add(self, other: Tally) -> None:
         """Add another tally to this one."""
@@ -38,6 +40,7 @@ class Tally:
         self.kept_as_text.update(other.kept_as_text)
         self.left.update(other.left)
         self.left_bytes += other.left_bytes
+        self.erased += other.erased
 
     @property
     def reclaimed_bytes(self) -> int:
@@ -53,6 +56,7 @@ class Tally:
             "kept_as_text": dict(self.kept_as_text),
             "left": dict(self.left),
             "left_bytes": self.left_bytes,
+            "erased": self.erased,
         }
 
     @classmethod
@@ -65,6 +69,7 @@ class Tally:
             Counter(value["kept_as_text"]),
             Counter(value["left"]),
             value["left_bytes"],
+            value.get("erased", 0),
         )
 
 
@@ -86,12 +91,14 @@ class ShardTally:
         found: bodies of this pass that were not in the codec asked for.
         interruptions: how often a runner ended without a word: what it had done since its last checkpoint, a second
             or so, is done but in no count.
+        archived: how many originals are on the disk in each file of the archive, by its name.
     """
 
     columns: dict[str, Tally] = field(default_factory=dict)
     rows: int = 0
     found: int = 0
     interruptions: int = 0
+    archived: dict[str, int] = field(default_factory=dict)
 
     def column(self, name: str) -> Tally:
         """Return a column's tally, a new one if need be."""
@@ -120,6 +127,7 @@ class ShardTally:
             "rows": self.rows,
             "found": self.found,
             "interruptions": self.interruptions,
+            "archived": self.archived,
         }
 
     @classmethod
@@ -129,7 +137,9 @@ class ShardTally:
         if not counters:
             return cls()
         columns = {name: Tally.from_json(value) for name, value in counters["columns"].items()}
-        return cls(columns, counters["rows"], counters["found"], counters["interruptions"])
+        return cls(
+            columns, counters["rows"], counters["found"], counters["interruptions"], dict(counters.get("archived", {}))
+        )
 
 
 @dataclass(slots=True)

@@ -30,11 +30,12 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
 from schemaless.mysql.heartbeat import make_table, read_token, remove_stale_tokens, remove_token, write_token
 from schemaless.mysql.load import ServerLoad, history_length_grant, server_load
 from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.pool import Connection, NodePool, PoolOptions
+from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import is_same_server
 from schemaless.store.shards import Shards
 

@@ -23,6 +23,7 @@ from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError, ShardIdentityMismatch
 from schemaless.jobs.archive import ArchivedCell
+from schemaless.jobs.archive_files import ArchiveFile
 from schemaless.jobs.check import Fault, faults_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import FAILURES_KEPT
@@ -68,7 +69,7 @@ class VerifyReport:
         seed: what the sample was drawn with; None where all was looked at.
         compared: cells that were compared with a replica, by the replica's address.
         archived: cells of the archive that were looked up.
-        records: cells in the archive's files, by shard, those that stand there twice counted twice.
+        records: cells in each of the archive's files, those that stand there twice counted twice.
         torn: files of the archive whose last frame is not whole, with its bytes.
         faults: how many of each kind.
     """
@@ -83,7 +84,7 @@ class VerifyReport:
     seed: int | None = None
     compared: Counter[str] = field(default_factory=Counter)
     archived: int = 0
-    records: Counter[int] = field(default_factory=Counter)
+    records: Counter[ArchiveFile] = field(default_factory=Counter)
     torn: dict[Path, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -172,8 +173,9 @@ def verify(
         if archive is not None:
             cells = archive.of_shard(shard)
             work.look_up(shard, cells if sample is None else _within(cells, looked_at))
-            work.report.records[shard] = archive.records[shard]
-            work.report.torn.update(archive.torn)
+    if archive is not None:
+        work.report.records.update(archive.records)
+        work.report.torn.update(archive.torn)
     return work.report
 
 
@@ -212,6 +214,8 @@ def verify_with_workers(
         SchemalessError: as ``verify``.
     """
     total = VerifyReport()
+    if archive is not None:
+        total.torn.update(archive.torn)
     if sample is not None:
         total.seed = secrets.randbits(32) if seed is None else seed
     names: dict[int, list[Failure]] = {}

@@ -31,7 +31,8 @@ from typing import Any, Final
 
 from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerError, WorkersDied
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger, is_dead_here, runner_name
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.names import is_dead_here, runner_name
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.store.datastore import Datastore, Opening

@@ -113,7 +113,7 @@ def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
     with pytest.raises(JobConflict, match="is aborted; run another to its end"):
         finalise(migrate_store, ledger.job(job.job_id))
     rebuild = ledger.create("rebuild", {}, {1: 1}, clusters, {})
-    with pytest.raises(InvalidInput, match="only migrations are finalised"):
+    with pytest.raises(InvalidInput, match="is a rebuild, not a migration"):
         finalise(migrate_store, rebuild)
 
 

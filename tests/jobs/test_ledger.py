@@ -6,7 +6,8 @@ import pytest
 
 from schemaless import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import Failure
-from schemaless.jobs.ledger import INTERRUPTED, Ledger, is_dead_here, runner_name
+from schemaless.jobs.ledger import INTERRUPTED, Ledger
+from schemaless.jobs.names import is_dead_here, runner_name
 
 pytestmark = pytest.mark.mysql
 

@@ -10,11 +10,15 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
+from schemaless.codec.registry import DEFAULT
 from schemaless.errors import VerificationFailed
-from schemaless.jobs import migrate, reencode
+from schemaless.jobs import migrate, rebuild, reencode
 from schemaless.jobs.check import check
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate_spec import MigrateSpec
+from schemaless.jobs.plan import plan
+from schemaless.jobs.rebuild import RebuildSpec
+from schemaless.jobs.verify import verify
 from schemaless.mysql import statements
 
 pytestmark = pytest.mark.mysql
@@ -192,9 +196,24 @@ def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, med
     meddle(erase)
     report = migrate.run(migrate_store, shards=[0])
 
-    assert report.total().left == {"erased meanwhile": 1}
+    assert (report.total().left, report.total().erased) == ({}, 1)
     assert erased[0] not in [cell.added_id for cell in fresh_store.scan_shard(0)]
     assert list(fresh_store.scan_shard(0, legacy_only=True)) == []
+
+
+def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
+    """An empty list is what it says: a job needs a shard, a plan has nothing to do, and nothing is changed."""
+    before = everything(fresh_store)
+    for call in (migrate.run, migrate.start, rebuild.run):
+        spec = RebuildSpec() if call is rebuild.run else MigrateSpec()
+        with pytest.raises(InvalidInput, match="a job needs at least one shard"):
+            call(migrate_store, spec, shards=[])
+    planned = plan(migrate_store, DEFAULT, shards=[])
+
+    assert (planned.total.cells.mid, planned.columns, planned.stored) == (0, {}, [])
+    assert check(fresh_store, []).cells == verify(fresh_store, []).cells == 0
+    assert Ledger(migrate_store.catalog, migrate_store.name).jobs() == []
+    assert everything(fresh_store) == before
 
 
 @pytest.mark.parametrize("change", [b'{"changed": true}', b'{"changed": 12345678901234567890123}'])

@@ -149,13 +149,14 @@ def public_texts() -> list[bytes]:
 
 
 @ONE_KIND
-def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path):
+@pytest.mark.parametrize("codec", ["msgpack+zlib", "packed+zstd"])
+def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path, codec):
     """What reads is the same document after; what does not is untouched and named; a restore gives the first bytes."""
     if not _SHARED.is_dir():
         pytest.skip("the folder of public suites and corpora is not beside this checkout")
     load(fresh_store, new_row, public_texts())
     before = everything(fresh_store)
-    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    report = migrate.run(migrate_store, MigrateSpec(codec, archive=str(tmp_path)))
     unreadable = set()
     for shard in range(fresh_store.shard_count):
         for cell in fresh_store.scan_shard(shard):

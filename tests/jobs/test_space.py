@@ -14,6 +14,7 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.space import note_prediction, report
 from schemaless.mysql.sizes import cell_table_sizes
+from schemaless.store.sampling import Estimate
 
 pytestmark = pytest.mark.mysql
 
@@ -66,8 +67,8 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     assert all(written > 1_000 for written in found.binary_log.values())
     assert found.binary_log_bytes == sum(found.binary_log.values())
     assert found.stored_before == [
-        ("A", "legacy", 100, found.columns["A"].bytes_before),
-        ("B", "legacy", 100, found.columns["B"].bytes_before),
+        ("A", "legacy", Estimate.of(100.0), Estimate.of(float(found.columns["A"].bytes_before))),
+        ("B", "legacy", Estimate.of(100.0), Estimate.of(float(found.columns["B"].bytes_before))),
     ]
 
 
