@@ -22,7 +22,7 @@ from schemaless.bench.schema import Record
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.registry import COMPRESSORS, JSON, MSGPACK, SERIALIZERS, Codec
+from schemaless.codec.registry import COMPRESSORS, JSON, MSGPACK, NONE, PACKED, SERIALIZERS, Codec
 from schemaless.codec.registry import Compressor as StoreCompressor
 from schemaless.codec.registry import Serializer as StoreSerializer
 from schemaless.codec.serializers import NotHeld
@@ -142,7 +142,11 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
         makers |= _with_schema(root)
     for name in SERIALIZER_NAMES:
         yield _made(name, makers[name]) if name in makers else Unfit(name, "documents are nested too deep for a schema")
-    yield from map(_store_serializer, SERIALIZERS)
+    for serializer in SERIALIZERS:
+        if serializer == PACKED and not ENGINE.packed.native:
+            yield Absentee(f"store {serializer.name}", "./rust", "its native part is not installed")
+        else:
+            yield _store_serializer(serializer)
 
 
 def _with_schema(root: Record) -> dict[str, Callable[[], Serializer]]:
@@ -268,16 +272,14 @@ def _same(payload: bytes) -> bytes:
 
 def _store_serializer(serializer: StoreSerializer) -> Serializer:
     """Return the first half of the store's ``encode_body``: a payload with the id of what it is written in."""
-    json_text = ENGINE.json.dumps
+    plain, json_text = Codec(serializer, NONE), ENGINE.json.dumps
 
     def encode_json(document: JSONDocument) -> tuple[int, bytes]:
         return JSON.id, json_text(document)
 
-    pack = ENGINE.msgpack.dumps
-
-    def encode_msgpack(document: JSONDocument) -> tuple[int, bytes]:
+    def encode_binary(document: JSONDocument) -> tuple[int, bytes]:
         try:
-            return MSGPACK.id, pack(document)
+            return serializer.id, envelope.payload_of(document, plain, ENGINE, checked=False)
         except NotHeld:
             return JSON.id, json_text(document)
 
@@ -287,7 +289,7 @@ def _store_serializer(serializer: StoreSerializer) -> Serializer:
         serializer_id, encoded = payload
         return engines[serializer_id].loads(encoded, depth)
 
-    encode = encode_msgpack if serializer == MSGPACK else encode_json
+    encode = encode_binary if plain.is_binary else encode_json
     return Serializer(f"store {serializer.name}", None, encode, decode, store=True)
 
 

@@ -9,7 +9,6 @@ What is made up is seeded: the same on every machine and Python version, as the 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import random
@@ -21,7 +20,8 @@ from typing import Any, Final
 
 from schemaless.bench import logbooks
 from schemaless.cell import JSONDocument
-from schemaless.codec.legacy import parse_legacy
+from schemaless.codec.legacy import read_json
+from schemaless.codec.lines import open_lines
 from schemaless.errors import CorruptBody, InvalidInput
 
 SEED: Final = 2013
@@ -73,7 +73,7 @@ def from_file(
             break
         digest.update(text + b"\n")
         try:
-            document = parse_legacy(text)
+            document = read_json(text).value
         except CorruptBody as problem:
             raise InvalidInput(f"{path}, line {number}: {problem}") from problem
         documents.append(document)
@@ -122,12 +122,7 @@ def names() -> list[str]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        try:
-            yield from gzip.GzipFile(fileobj=raw) if packed else raw
-        except (EOFError, gzip.BadGzipFile) as problem:
-            raise InvalidInput(f"{path}: the gzip file is damaged: {problem}") from problem
+        yield from open_lines(raw, str(path))
 
 
 def _digest(documents: list[JSONDocument]) -> str:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.capacity.measurement import ClusterSpace, Measurement
 
-__all__ = ["Disk", "disks_of"]
+__all__ = ["Disk", "GivenDisk", "disks_of", "with_disks"]
 
 _SAME_DISK_SHARE: Final = 0.02
 """Of the disk's size: by so much may what is free differ between two looks at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDisk:
+    """A disk as somebody gave it: its size, and what is free of it where that is known."""
+
+    disk_bytes: int
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,42 @@ class Disk:
     def name(self) -> str:
         """Of its clusters."""
         return " and ".join(self.clusters)
+
+
+def with_disks(
+    spaces: Sequence[ClusterSpace], given: Mapping[str, GivenDisk]
+) -> tuple[tuple[ClusterSpace, ...], list[str]]:
+    """Return the spaces with the disks that were given in place of what is known, and a note where the two differ.
+
+    What is given counts everywhere: a server may show a file system that is not the disk that it will have. What is
+    free stays as it is known where only the size is given, and is the same.
+    """
+    found, notes = [], []
+    for space in spaces:
+        disk = given.get(space.cluster)
+        if disk is None:
+            found.append(space)
+            continue
+        known, shown = space.disk_bytes, space.free_bytes
+        same = known is not None and abs(known - disk.disk_bytes) <= _SAME_DISK_SHARE * disk.disk_bytes
+        free = disk.free_bytes if disk.free_bytes is not None or not same else shown
+        same_free = disk.free_bytes is None or (
+            shown is not None and abs(shown - disk.free_bytes) <= _SAME_DISK_SHARE * disk.disk_bytes
+        )
+        if known is not None and not (same and same_free):
+            who = "its server shows" if space.disk_from == "server" else "it was measured with"
+            notes.append(
+                f"{space.cluster}: --disk gives {_size_text(disk.disk_bytes, disk.free_bytes)}, {who} "
+                f"{_size_text(known, shown)}; what is given counts"
+            )
+        found.append(replace(space, disk_bytes=disk.disk_bytes, free_bytes=free, disk_from="flag"))
+    return tuple(found), notes
+
+
+def _size_text(size: int, free: int | None) -> str:
+    """Return sizes in powers of 1,000, as disks are sold."""
+    unit, name = next(each for each in ((1e9, "GB"), (1e6, "MB"), (1.0, "bytes")) if size >= each[0] or each[0] == 1)
+    return f"{size / unit:,.4g} {name}" + ("" if free is None else f" with {free / unit:,.4g} {name} free")
 
 
 def disks_of(measurement: Measurement) -> list[Disk]:

@@ -48,6 +48,10 @@ _BURN: Final = 9
 _WANDERING: Final = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 """Variance of the level's step from a day to the next, in variances of the noise."""
 
+_CHANCE: Final = 0.01
+_FAR_SHARE: Final = 0.25
+"""A sum that is off by more is no basis for a purchase, whatever its band."""
+
 _LEAST_VARIANCE: Final = 1e-9
 _MOST_LOG: Final = 300.0
 _LEVELS: Final = (2.5, 10.0, 50.0, 90.0, 97.5)
@@ -86,6 +90,28 @@ class BackTest:
     inside_95_share: float
     total_inside_80: bool
     total_inside_95: bool
+
+    @property
+    def failure(self) -> str | None:
+        """What it failed by, in words; None where chance explains it.
+
+        Fewer days were within the 80 % band than one of a hundred forecasts has whose bands are right, were its days
+        independent; or their sum was outside its 95 % band, or outside that of 80 % and off by a quarter.
+        """
+        inside = round(self.inside_80_share * self.held_days)
+        found = []
+        if _binomial(inside, self.held_days, 0.8) < _CHANCE:
+            found.append(f"its 80 % band held {self.inside_80_share:.0%} of the last {self.held_days} days")
+        far = abs(self.total_error_share) > _FAR_SHARE and not self.total_inside_80
+        if far or not self.total_inside_95:
+            low = "too low" if self.total_error_share < 0 else "too high"
+            found.append(f"their sum was forecast {abs(self.total_error_share):.0%} {low}")
+        return " and ".join(found) or None
+
+
+def _binomial(count: int, of: int, share: float) -> float:
+    """Return how likely so many or fewer are."""
+    return math.fsum(math.comb(of, each) * share**each * (1 - share) ** (of - each) for each in range(count + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +159,11 @@ class Forecast:
     def horizon_days(self) -> int:
         """How far it looks."""
         return len(self.daily)
+
+    def between(self, first: int, behind: int) -> Band:
+        """Return what the days from ``first`` on and before ``behind`` bring together, 0 being ``first_day``."""
+        before = self._totals[:, first - 1] if first else 0.0
+        return _bands((self._totals[:, behind - 1] - before)[:, None])[0]
 
     def days_until(self, amount: float) -> Band:
         """Return after how many days as much has come in: when a disk with so much free space is full.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.statements import text
 from schemaless.store.datastore import Datastore
 

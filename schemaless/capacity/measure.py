@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from schemaless.capacity.days import grow
+from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, Taken, take
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Measurement, added
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.sizes import DiskSpace, TableSize, disk_space_of, known_table_sizes, layout_of
+from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
 from schemaless.store.datastore import Datastore
 from schemaless.store.sampling import Bounds, Estimate
 from schemaless.store.shards import ReadFrom
@@ -60,14 +61,6 @@ class MeasureBounds:
 MEASURE_BOUNDS: Final = MeasureBounds()
 
 
-@dataclass(frozen=True, slots=True)
-class GivenDisk:
-    """A disk that no server shows: its size, and what is free of it where that is known."""
-
-    disk_bytes: int
-    free_bytes: int | None = None
-
-
 def measure(
     store: Datastore,
     *,
@@ -80,7 +73,7 @@ def measure(
 
     Args:
         store: the datastore.
-        disks: by cluster, where a server does not show its disk; what it shows itself goes first.
+        disks: by cluster, in place of what a server shows of its own; a note says where the two differ.
         seed: of the sample, to draw the same one again; the clock's unless given.
         bounds: how much is read.
         on_part: called with how many parts are measured, and of how many.
@@ -161,7 +154,7 @@ class _Work:
                 return replace(done, notes=[*notes, *done.notes])
         shards = len(self.store.topology.shards_of(cluster.name))
         space = ClusterSpace(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
-        return _ClusterTaken(self._with_disk(space, None), [], [], notes)
+        return self._with_disk(_ClusterTaken(space, [], [], notes))
 
     def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
         shards, numbers = self.store.shards, self.store.topology.shards_of(cluster.name)
@@ -193,17 +186,15 @@ class _Work:
             rebuilt_bytes=rebuilt,
             overhead_bytes=Estimate(*between),
         )
-        space = self._with_disk(space, disk_space_of(pool, databases[0]))
-        growth = grow(self.store, cluster.name, taken, self.seed, self.now)
-        return _ClusterTaken(space, taken, growth.days, [*notes, *growth.notes], growth.rows_read)
-
-    def _with_disk(self, space: ClusterSpace, shown: DiskSpace | None) -> ClusterSpace:
+        shown = disk_space_of(pool, databases[0])
         if shown is not None:
-            return replace(space, disk_bytes=shown.total_bytes, free_bytes=shown.free_bytes, disk_from="server")
-        given = self.disks.get(space.cluster)
-        if given is None:
-            return space
-        return replace(space, disk_bytes=given.disk_bytes, free_bytes=given.free_bytes, disk_from="flag")
+            space = replace(space, disk_bytes=shown.total_bytes, free_bytes=shown.free_bytes, disk_from="server")
+        growth = grow(self.store, cluster.name, taken, self.seed, self.now)
+        return self._with_disk(_ClusterTaken(space, taken, growth.days, [*notes, *growth.notes], growth.rows_read))
+
+    def _with_disk(self, taken: _ClusterTaken) -> _ClusterTaken:
+        (space,), notes = with_disks([taken.space], self.disks)
+        return replace(taken, space=space, notes=[*taken.notes, *notes])
 
 
 def _notes(found: Sequence[_ClusterTaken]) -> list[str]:

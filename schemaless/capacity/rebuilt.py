@@ -1,7 +1,7 @@
 """How long files are after a migration and a rebuild: by shard, since a file grows in steps, a small one in large.
 
-On MySQL a table of 31 pages takes some 36, and one of 33 pages 448. What is not known of a shard, which of its cells
-are long and how well the sample knows them all, is averaged over: close to a step the middle is between its two ends.
+What is known of a shard is how many cells it has and how long their bodies are now, column by column; what a codec
+makes of that is each column's own ratio. What is not known is averaged over (``store.sizing``).
 """
 
 from __future__ import annotations
@@ -9,21 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean, pstdev
+from statistics import fmean, pstdev
 from typing import Final
 
-from schemaless.capacity.measurement import ClusterSpace, Measurement
-from schemaless.mysql.page_model import Content, Layout, Packer, rebuilt_file_bytes
-from schemaless.store.sampling import Estimate
+from schemaless.capacity.measurement import ClusterSpace, Group, Measurement
+from schemaless.codec.registry import Codec
+from schemaless.mysql.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
+from schemaless.mysql.sizes import layout_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.sampling import Bounds, Estimate
+from schemaless.store.shards import ReadFrom
+from schemaless.store.sizing import expected_file_bytes, model_error, predict
 
-__all__ = ["Unit", "disk_per_body", "predicted_files", "unit_of"]
+__all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "whole_files"]
 
 _PACKED_ROWS: Final = 2_000
 _LARGE_TIMES: Final = 10_000
 """As large a file that what it takes once does not show."""
 
-_POINTS: Final = tuple(NormalDist().inv_cdf((number + 0.5) / 9) for number in range(9))
 _95: Final = 1.96
+_SMALL_CELLS: Final = 20_000
+_SMALL_BYTES: Final = 64 << 20
+_WHOLE: Final = Bounds(windows=16, window_rows=24, sample_bytes=_SMALL_BYTES, whole_rows=_SMALL_CELLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +39,20 @@ class Unit:
 
     Attributes:
         content: of one cell, on average.
-        variation: standard deviation of the bodies' lengths, over their mean.
+        variation: of a cell: standard deviation of what is not known of its length, over the mean.
         error: of the average length, as a part of it: its standard error.
+        before_bytes: how long the bodies are now, on average; None where that is not known.
     """
 
     content: Content
     variation: float
     error: float
+    before_bytes: float | None = None
 
 
-def unit_of(column: str, lengths: Sequence[int], layout: Layout, share: Estimate | None) -> Unit | None:
+def unit_of(
+    column: str, lengths: Sequence[int], layout: Layout, share: Estimate | None, before: Sequence[int] = ()
+) -> Unit | None:
     """Return what a cell takes whose body has one of these lengths; None without any.
 
     Args:
@@ -49,13 +60,19 @@ def unit_of(column: str, lengths: Sequence[int], layout: Layout, share: Estimate
         lengths: of bodies.
         layout: the server's.
         share: that these lengths add up to, of those now, with its 95 % interval.
+        before: lengths of the same bodies now. Where they are known, of a shard too, only the ratio has to be.
     """
     if not lengths:
         return None
     packed = _packed(column, lengths, layout)
     mean = fmean(lengths)
     error = (share.high - share.low) / (2 * _95 * share.mid) if share is not None and share.mid else 0.0
-    return Unit(packed.times(1 / packed.rows), pstdev(lengths) / mean if mean else 0.0, error)
+    unknown: list[float] = list(lengths)
+    if sum(before):
+        ratio = sum(lengths) / sum(before)
+        unknown = [length - ratio * now for length, now in zip(lengths, before, strict=True)]
+    variation = pstdev(unknown) / mean if mean else 0.0
+    return Unit(packed.times(1 / packed.rows), variation, error, fmean(before) if sum(before) else None)
 
 
 def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float | None:
@@ -77,43 +94,111 @@ def predicted_files(
     if space.problem is not None:
         return None
     shards = _shards(measurement, space)
-    count = sum(times for _, _, times in shards)
+    count = sum(shard.times for shard in shards)
     empty = rebuilt_file_bytes(Content(), layout) * max(0, space.shards - count)
     mid = float(empty)
     apart = 0.0
     ends = [0.0, 0.0]
-    for cells, cells_error, times in shards:
-        known = {column: number for column, number in cells.items() if column in units}
-        content = _sum([units[column].content.times(number) for column, number in known.items()])
-        pages = {column: _pages(units[column].content) * number for column, number in known.items()}
+    for shard in shards:
+        contents: dict[str, Content] = {}
+        for column, kept in shard.columns.items():
+            unit = units.get(column)
+            if unit is None:  # not tried: it stays as it is
+                contents[column] = Content(kept.cells, kept.allocated_bytes / PAGE_BYTES)
+            elif unit.before_bytes:
+                contents[column] = unit.content.times(kept.body_bytes / unit.before_bytes)
+            else:
+                contents[column] = unit.content.times(kept.cells)
+        content = _sum(list(contents.values()))
+        pages = {column: _pages(part) for column, part in contents.items()}
         weight = sum(pages.values()) or 1.0
-        common = sum(units[column].error * part for column, part in pages.items()) / weight
-        parts = [units[column].variation / math.sqrt(max(1.0, known[column])) * pages[column] for column in known]
-        own = math.hypot(*(part / weight for part in parts), cells_error)
-        sizes = [_scaled(content, 1 + point * math.hypot(common, own), layout) for point in _POINTS]
-        mid += times * fmean(sizes)
-        apart += times * pstdev([_scaled(content, 1 + point * own, layout) for point in _POINTS]) ** 2
+        tried = {column: unit for column, unit in units.items() if column in shard.columns}
+        common = sum(unit.error * pages[column] for column, unit in tried.items()) / weight
+        common = math.hypot(common, model_error(content))
+        parts = [
+            unit.variation / math.sqrt(max(1.0, shard.columns[column].cells)) * pages[column]
+            for column, unit in tried.items()
+        ]
+        own = math.hypot(*(part / weight for part in parts), shard.error)
+        mid += shard.times * expected_file_bytes(content, layout, math.hypot(common, own))[0]
+        apart += shard.times * expected_file_bytes(content, layout, own)[1] ** 2
         for place, sign in enumerate((-1, 1)):
-            ends[place] += times * _scaled(content, 1 + sign * _95 * common, layout)
+            ends[place] += shard.times * rebuilt_file_bytes(content.times(max(0.0, 1 + sign * _95 * common)), layout)
     half = math.hypot(_95 * math.sqrt(apart), (ends[1] - ends[0]) / 2)
     return Estimate(max(0.0, mid - half), mid, mid + half)
 
 
-def _shards(measurement: Measurement, space: ClusterSpace) -> list[tuple[dict[str, float], float, int]]:
-    """Return cells by column, how far off their number may be, and how many shards are so."""
-    found: dict[int | None, dict[str, list[Estimate]]] = {}
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a shard has of a column."""
+
+    cells: float
+    body_bytes: float
+    allocated_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """What a shard has by column, how far off that may be, and how many shards are so."""
+
+    columns: dict[str, _Kept]
+    error: float
+    times: int
+
+
+def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: int) -> dict[tuple[str, str], Estimate]:
+    """Return the same as ``predicted_files``, by cluster and codec, from every body: of a datastore that is small.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    found = {}
+    for space in measurement.clusters:
+        if space.problem is not None:
+            continue
+        read_from: ReadFrom = "replica" if space.read_from == "replica" else "primary"
+        shards = store.topology.shards_of(space.cluster)
+        layout = layout_of(store.shards.pool_for(store.shards.node_of(shards[0], read_from)))
+        files = [
+            predict(store, shard, layout, seed, codec=codec, read_from=read_from, bounds=_WHOLE).file_bytes
+            for shard in shards
+        ]
+        # The model is wrong about all of them in the same way.
+        found[space.cluster, codec.name] = Estimate(
+            *(sum(getattr(size, end) for size in files) for end in ("low", "mid", "high"))
+        )
+    return found
+
+
+def is_small(measurement: Measurement) -> bool:
+    """Whether ``whole_files`` takes seconds."""
+    cells = sum(group.cells.high for group in measurement.groups)
+    return cells <= _SMALL_CELLS and sum(group.body_bytes.high for group in measurement.groups) <= _SMALL_BYTES
+
+
+def _shards(measurement: Measurement, space: ClusterSpace) -> list[_Shard]:
+    found: dict[int | None, dict[str, list[Group]]] = {}
     for group in measurement.groups:
         if group.cluster == space.cluster:
-            found.setdefault(group.shard, {}).setdefault(group.column_name, []).append(group.cells)
+            found.setdefault(group.shard, {}).setdefault(group.column_name, []).append(group)
     result = []
     for shard, columns in found.items():
         times = space.shards if shard is None else 1
-        cells = {column: sum(each.mid for each in parts) / times for column, parts in columns.items()}
-        widths = [each.high - each.low for parts in columns.values() for each in parts]
-        total = sum(cells.values())
-        error = math.hypot(*widths) / (2 * _95 * total * times) if total else 0.0
-        # Of shards that were measured together nobody knows how even they are: as even as chance has it.
-        result.append((cells, error if shard is not None else math.hypot(error, 1 / math.sqrt(max(1.0, total))), times))
+        kept = {
+            column: _Kept(
+                sum(group.cells.mid for group in groups) / times,
+                sum(group.body_bytes.mid for group in groups) / times,
+                sum(group.allocated_bytes.mid for group in groups) / times,
+            )
+            for column, groups in columns.items()
+        }
+        sizes = [group.body_bytes for groups in columns.values() for group in groups]
+        total = sum(size.mid for size in sizes)
+        error = math.hypot(*(size.high - size.low for size in sizes)) / (2 * _95 * total) if total else 0.0
+        if shard is None:
+            # Of shards that were measured together nobody knows how even they are: as even as chance has it.
+            error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(each.cells for each in kept.values()))))
+        result.append(_Shard(kept, error, times))
     return result
 
 
@@ -124,10 +209,6 @@ def _packed(column: str, lengths: Sequence[int], layout: Layout) -> Content:
         for length in lengths:
             packer.add(column, length)
     return packer.content()
-
-
-def _scaled(content: Content, factor: float, layout: Layout) -> int:
-    return rebuilt_file_bytes(content.times(max(0.0, factor)), layout)
 
 
 def _pages(content: Content) -> float:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from schemaless.capacity import history
-from schemaless.capacity.disks import Disk, disks_of
+from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
 from schemaless.capacity.forecast import Forecast, NoForecast, forecast
-from schemaless.capacity.measure import GivenDisk, measure
-from schemaless.capacity.measurement import ClusterSpace, Measurement, added
-from schemaless.capacity.rebuilt import Unit, disk_per_body, predicted_files, unit_of
+from schemaless.capacity.measure import measure
+from schemaless.capacity.measurement import Measurement, added
+from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted_files, unit_of, whole_files
 from schemaless.capacity.report_json import report_json
-from schemaless.capacity.report_notes import how_obtained, notes_of
-from schemaless.capacity.series import Series, daily, weighted
+from schemaless.capacity.report_notes import how_obtained, notes_of, warnings_of
+from schemaless.capacity.series import Series, daily, errors, weighted
 from schemaless.capacity.skew import ShardSize, Skew, skew
+from schemaless.capacity.steps import Rate, Step, rate, steps
 from schemaless.capacity.whatif import (
     CodecTrial,
     Scenario,
@@ -29,9 +30,11 @@ from schemaless.capacity.whatif import (
     growth_weights,
     scenarios,
 )
-from schemaless.codec.registry import DEFAULT, codec_named, codec_names
+from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
+from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.mysql.page_model import MYSQL, Layout
+from schemaless.store.choice import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.store.datastore import Datastore
 from schemaless.store.sampling import Bounds, Estimate
 from schemaless.store.trial import CellSample, ColumnTrial, sample_cells, try_codec
@@ -65,12 +68,14 @@ class Tried:
         units: by codec and column, what a cell takes after a migration to it.
         disk_per_body: by column, how many bytes of a large file its cells take for each byte of their bodies.
         layout: how the servers lay pages out.
+        files: by cluster and codec, how long files are after a migration and a rebuild, where every body was tried.
     """
 
     columns: tuple[ColumnTrial, ...]
     units: Mapping[str, Mapping[str, Unit]]
     disk_per_body: Mapping[str, float]
     layout: Layout = MYSQL
+    files: Mapping[tuple[str, str], Estimate] = field(default_factory=dict)
 
 
 NOTHING_TRIED: Final = Tried((), {}, {})
@@ -88,11 +93,23 @@ class ColumnForecast:
 
 @dataclass(frozen=True, slots=True)
 class DiskForecast:
-    """Bytes that a day takes of a disk: as measured, and as forecast."""
+    """Bytes that a day takes of a disk: as measured, and as forecast.
+
+    Attributes:
+        disk: which.
+        history: whole days.
+        forecast: of those to come.
+        steps: days from which on each brought so many times as much as before.
+        rate: of the last weeks, or of those since the last step.
+        errors: half the width of each day's interval.
+    """
 
     disk: Disk
     history: tuple[tuple[datetime.date, float], ...]
     forecast: Forecast | NoForecast
+    steps: tuple[Step, ...] = ()
+    rate: Rate | None = None
+    errors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +123,15 @@ class Report:
         series: daily growth by cluster and column.
         disks: forecasts by disk, in bytes of disk.
         total: the same of all disks together.
+        too_few: columns of which too few cells were met to say what a codec makes of them.
         columns: forecasts by cluster and column, in body bytes; those that bring most, 40 at most.
         trials: codecs by column; none where no cell could be read.
-        codec: what a re-encoding would be to, or None.
+        weights: by cluster and column, how many bytes of a large file a body byte takes.
+        choice: which codec is worth it, and why; None where nothing was tried.
+        codec: what a re-encoding would be to: the one that was asked for, or that is worth it; or None.
         scenarios: ``now`` first.
         skew: over shards and clusters.
+        warnings: why the headline is not to be relied on, if it is not.
         notes: what a reader has to know before using a figure.
         how: how each kind of figure was obtained, and what is assumed: term and text.
     """
@@ -121,11 +142,15 @@ class Report:
     series: tuple[Series, ...]
     disks: tuple[DiskForecast, ...]
     total: DiskForecast | None
+    too_few: tuple[str, ...]
     columns: tuple[ColumnForecast, ...]
     trials: tuple[CodecTrial, ...]
+    weights: Mapping[tuple[str, str], float]
+    choice: Choice | None
     codec: str | None
     scenarios: tuple[Scenario, ...]
     skew: Skew
+    warnings: tuple[str, ...]
     notes: tuple[str, ...]
     how: tuple[tuple[str, str], ...]
 
@@ -150,6 +175,8 @@ def make(
     codec: str | None = None,
     disks: Mapping[str, GivenDisk] | None = None,
     fresh: bool = False,
+    least_gain: float = LEAST_GAIN,
+    most_cpu: float = MOST_CPU,
     seed: int = 1,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Report:
@@ -157,9 +184,11 @@ def make(
 
     Args:
         store: the datastore.
-        codec: what a re-encoding would be to; by default the one with the fewest bytes.
+        codec: what a re-encoding would be to; by default the one that is worth it, if any.
         disks: by cluster, in place of what was measured.
         fresh: measure anew, although the catalog has measurements; without any that is done anyhow.
+        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
+        most_cpu: how many times the time of the default codec the one that is worth it may take.
         seed: of samples and simulated futures.
         on_step: called with what begins, for people.
 
@@ -189,11 +218,29 @@ def make(
         cells = _cells(store, measurements[-1], seed)
         if cells is not None:
             tried = try_all(cells, on_step)
+            choice = best_codec(codec_trials(tried.columns, []), measurements[-1], DEFAULT.name, least_gain, most_cpu)
+            target = codec or (choice.chosen.name if choice is not None and choice.chosen is not None else None)
+            if target is not None and is_small(measurements[-1]):
+                on_step(f"trying {target} on every cell")
+                files = whole_files(store, measurements[-1], codec_named(target), seed)
+                tried = replace(tried, files=files)
+            if not worth_trying(Codec(PACKED, NONE)):
+                notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
     on_step("forecasting")
     now = datetime.datetime.now(datetime.UTC)
-    return put_together(measurements, tried, now, codec=codec, disks=disks, seed=seed, notes=notes)
+    return put_together(
+        measurements,
+        tried,
+        now,
+        codec=codec,
+        disks=disks,
+        least_gain=least_gain,
+        most_cpu=most_cpu,
+        seed=seed,
+        notes=notes,
+    )
 
 
 def put_together(
@@ -203,6 +250,8 @@ def put_together(
     *,
     codec: str | None = None,
     disks: Mapping[str, GivenDisk] | None = None,
+    least_gain: float = LEAST_GAIN,
+    most_cpu: float = MOST_CPU,
     seed: int = 1,
     notes: Sequence[str] = (),
 ) -> Report:
@@ -212,26 +261,30 @@ def put_together(
         measurements: oldest first, one at least; sizes are those of the last.
         tried: every codec on sampled cells of every column.
         made_at: now, UTC.
-        codec: what a re-encoding would be to; by default the one with the fewest bytes.
+        codec: what a re-encoding would be to; by default the one that is worth it, if any.
         disks: by cluster, in place of what was measured.
+        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
+        most_cpu: how many times the time of the default codec the one that is worth it may take.
         seed: of the simulated futures.
         notes: what the reading has to say.
 
     Raises:
         InvalidInput: the extra [report] is not installed.
     """
-    newest = _with_disks(measurements[-1], disks or {})
+    spaces, differences = with_disks(measurements[-1].clusters, disks or {})
+    newest = replace(measurements[-1], clusters=spaces)
     series = daily([*measurements[:-1], newest])
     trials = codec_trials(tried.columns, series)
+    choice = best_codec(trials, newest, DEFAULT.name, least_gain, most_cpu)
     if codec is None:
-        codec = best_codec(trials, newest, DEFAULT.name)
+        codec = choice.chosen.name if choice is not None and choice.chosen is not None else None
     elif not any(each.codec == codec for each in trials):
         codec = None
     weights = growth_weights(newest, tried.disk_per_body)
-    found = []
-    for disk in disks_of(newest):
-        days = weighted([each for each in series if each.cluster in disk.clusters], weights)
-        found.append(DiskForecast(disk, tuple(days), forecast(days, seed=seed)))
+    found = [
+        _disk_forecast(disk, [each for each in series if each.cluster in disk.clusters], weights, seed)
+        for disk in disks_of(newest)
+    ]
     outlooks = scenarios(
         newest,
         [each.disk for each in found],
@@ -241,6 +294,7 @@ def put_together(
         _files(newest, tried),
         weights,
         codec,
+        {each.disk.name: each.rate for each in found},
     )
     report = Report(
         made_at=made_at,
@@ -248,33 +302,41 @@ def put_together(
         measured_at=tuple(each.taken_at for each in measurements),
         series=tuple(series),
         disks=tuple(found),
-        total=_total(found, weighted(series, weights), seed),
+        total=_total(found, series, weights, seed),
+        too_few=tuple(sorted({each.column_name for each in tried.columns if not each.carried})),
         columns=tuple(_column_forecasts(series, seed)),
         trials=tuple(trials),
+        weights=weights,
+        choice=choice,
         codec=codec,
         scenarios=tuple(outlooks),
         skew=_skew(newest),
+        warnings=(),
         notes=(),
         how=how_obtained(newest, codec),
     )
-    return replace(report, notes=(*notes, *newest.notes, *notes_of(report)))
+    return replace(
+        report, warnings=tuple(warnings_of(report)), notes=(*notes, *differences, *newest.notes, *notes_of(report))
+    )
 
 
 def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: None) -> Tried:
     """Try every codec on sampled cells of every column. Asks no server."""
     layout = cells.layouts[0]
+    now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
     columns: list[ColumnTrial] = []
     units: dict[str, dict[str, Unit]] = {}
     for name in codec_names():
+        if not worth_trying(codec_named(name)):
+            continue
         on_step(f"trying {name}")
         for column in cells.column_names():
             tried = try_codec(cells, column, codec_named(name))
             columns.append(tried)
             lengths = [length for window in tried.migrated_bytes for length in window]
-            unit = unit_of(column, lengths, layout, tried.migrated_share)
-            if unit is not None:
+            unit = unit_of(column, lengths, layout, tried.migrated_share, now[column])
+            if unit is not None and tried.carried:
                 units.setdefault(name, {})[column] = unit
-    now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
     disk = {column: disk_per_body(column, lengths, layout) for column, lengths in now.items()}
     return Tried(tuple(columns), units, {column: size for column, size in disk.items() if size is not None}, layout)
 
@@ -287,7 +349,7 @@ def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Esti
             size = predicted_files(measurement, space, units, tried.layout)
             if size is not None:
                 found[space.cluster, name] = size
-    return found
+    return found | dict(tried.files)
 
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
@@ -299,17 +361,9 @@ def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | Non
     return cells if cells.column_names() else None
 
 
-def _with_disks(measurement: Measurement, disks: Mapping[str, GivenDisk]) -> Measurement:
-    def given(space: ClusterSpace) -> ClusterSpace:
-        disk = disks.get(space.cluster)
-        if disk is None:
-            return space
-        return replace(space, disk_bytes=disk.disk_bytes, free_bytes=disk.free_bytes, disk_from="flag")
-
-    return replace(measurement, clusters=tuple(given(space) for space in measurement.clusters))
-
-
-def _total(disks: Sequence[DiskForecast], days: list[tuple[datetime.date, float]], seed: int) -> DiskForecast | None:
+def _total(
+    disks: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+) -> DiskForecast | None:
     if len(disks) == 1:
         return disks[0]
     if not disks:
@@ -328,7 +382,16 @@ def _total(disks: Sequence[DiskForecast], days: list[tuple[datetime.date, float]
         copies=min(each.disk.copies for each in disks),
         problem="; ".join(each.disk.problem for each in disks if each.disk.problem) or None,
     )
-    return DiskForecast(everything, tuple(days), forecast(days, seed=seed))
+    return _disk_forecast(everything, series, weights, seed)
+
+
+def _disk_forecast(
+    disk: Disk, series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+) -> DiskForecast:
+    days = weighted(series, weights)
+    found = forecast(days, seed=seed)
+    changes = steps(days) if isinstance(found, Forecast) else ()
+    return DiskForecast(disk, tuple(days), found, changes, rate(days, changes), tuple(errors(series, weights)))
 
 
 def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemaless.capacity.forecast import Band, NoForecast
 from schemaless.capacity.whatif import DiskOutlook, Scenario
+from schemaless.store.choice import Choice
 from schemaless.store.sampling import Estimate
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def report_json(report: Report) -> dict[str, Any]:
         "made_at": report.made_at.isoformat(timespec="seconds"),
         "datastore": report.measurement.datastore,
         "answer": {
+            "warnings": list(report.warnings),
             "now": _first_json(report.now),
             "after_re_encoding": None if report.after is None else {"codec": report.codec, **_first_json(report.after)},
         },
@@ -35,6 +37,10 @@ def report_json(report: Report) -> dict[str, Any]:
                     "free_bytes": each.disk.free_bytes,
                     "free_assumed": each.disk.free_assumed,
                     "file_bytes": each.disk.file_bytes,
+                    "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in each.steps],
+                    "rate": None
+                    if each.rate is None
+                    else {"days": each.rate.days, "bytes_per_day": _bytes(each.rate.per_day)},
                     **_forecast_json(each),
                 }
                 for each in report.disks
@@ -59,6 +65,7 @@ def report_json(report: Report) -> dict[str, Any]:
             }
             for each in report.trials
         ],
+        "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
             {
                 "name": each.name,
@@ -102,6 +109,22 @@ def report_json(report: Report) -> dict[str, Any]:
     }
 
 
+def _choice_json(choice: Choice) -> dict[str, Any]:
+    return {
+        "codec": None if choice.chosen is None else choice.chosen.name,
+        "best": choice.best.name,
+        "gain": _shares(choice.best.gain if choice.chosen is None else choice.chosen.gain),
+        "least_gain": choice.least_gain,
+        "most_cpu": choice.most_cpu,
+        "knee": choice.knee.name,
+        "edge": [
+            {"codec": each.name, "share": _shares(each.share), "cpu_times": choice.cpu_times(each)}
+            for each in choice.edge
+        ],
+        "reason": choice.reason,
+    }
+
+
 def _first_json(scenario: Scenario) -> dict[str, Any]:
     first = scenario.first
     return {
@@ -109,6 +132,7 @@ def _first_json(scenario: Scenario) -> dict[str, Any]:
         "days_until_full": None if first is None or first.days is None else _band(first.days),
         "full_on": None if first is None else full_on(first),
         "horizon_days": None if first is None else first.horizon_days,
+        "at_constant_rate": None if first is None else _at_rate_json(first),
         "unknown": {each.disk: each.why for each in scenario.unknown},
     }
 
@@ -121,8 +145,18 @@ def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
         "days_until_full": None if outlook.days is None else _band(outlook.days),
         "full_on": full_on(outlook),
         "horizon_days": outlook.horizon_days,
+        "at_constant_rate": _at_rate_json(outlook),
         "why": outlook.why,
     }
+
+
+def _at_rate_json(outlook: DiskOutlook) -> dict[str, Any] | None:
+    days = outlook.at_rate
+    if days is None:
+        return None
+    ends = {name: getattr(days, name) for name in ("low", "mid", "high")}
+    plain = {name: None if math.isinf(value) else round(value, 3) for name, value in ends.items()}
+    return {"rate_of_days": outlook.rate_days, "days_until_full": plain}
 
 
 def full_on(outlook: DiskOutlook) -> dict[str, str | None] | None:
@@ -160,6 +194,7 @@ def _forecast_json(each: ColumnForecast | DiskForecast) -> dict[str, Any]:
             "held_days": test.held_days,
             "daily_error_share": test.daily_error_share,
             "total_error_share": test.total_error_share,
+            "failure": test.failure,
             "inside_80_share": test.inside_80_share,
             "inside_95_share": test.inside_95_share,
             "total_inside_80": test.total_inside_80,

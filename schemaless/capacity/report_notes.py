@@ -10,12 +10,46 @@ from schemaless.capacity.series import RECENT_DAYS
 from schemaless.codec.registry import LEGACY, NONE
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import DiskForecast, Report
+    from schemaless.capacity.steps import Step
 
-__all__ = ["how_obtained", "notes_of"]
+__all__ = ["how_obtained", "notes_of", "warnings_of"]
 
 _STALE_DAYS: Final = 3
+_RECENT_STEP_DAYS: Final = 56
 _ONE_CODEC_SHARE: Final = 0.98
+
+
+def warnings_of(report: Report) -> list[str]:
+    """Return why the headline is not to be relied on: forecasts that failed their back-test, steps in the level."""
+    first = report.now.first
+    found = []
+    for each in report.disks:
+        name = "" if len(report.disks) == 1 else f" of {each.disk.name}"
+        test = each.forecast.back_test if isinstance(each.forecast, Forecast) else None
+        if test is not None and test.failure is not None:
+            found.append(
+                f"the forecast{name} failed its back-test: {test.failure}. Do not plan with it alone; the constant "
+                "rate of the last weeks stands beside it"
+            )
+        found += [
+            f"{_step_text(each, step)}. Forecasts take that for a trend or for chance; the constant rate is of "
+            "the days since"
+            for step in each.steps
+            if _is_recent(each, step)
+        ]
+    if first is not None and found and first.at_rate is None:
+        found.append("the last weeks since then are too few for a constant rate")
+    return found
+
+
+def _step_text(each: DiskForecast, step: Step) -> str:
+    more = f"{step.times:.1f} times as much" if step.times >= 1 else f"{step.times:.0%} of what it was"
+    return f"{each.disk.name}: what a day brings changed at once on {step.day}, to {more}"
+
+
+def _is_recent(each: DiskForecast, step: Step) -> bool:
+    return (each.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
 
 
 def notes_of(report: Report) -> list[str]:
@@ -44,6 +78,14 @@ def notes_of(report: Report) -> list[str]:
             notes.append(f"{each.disk.name}: no forecast, as {each.forecast.reason}")
         elif isinstance(each.forecast, Forecast) and each.forecast.back_test is None:
             notes.append(f"{each.disk.name}: the history is too short to test the forecast on its last part")
+        notes += [_step_text(each, step) for step in each.steps if not _is_recent(each, step)]
+    if report.choice is not None and report.choice.chosen is None:
+        notes.append(f"no re-encoding is advised: {report.choice.reason}")
+    if report.too_few:
+        notes.append(
+            f"{', '.join(report.too_few)}: too few cells were met to say what a codec makes of them; they count as they"
+            " are"
+        )
     mixed = [name for name in newest.column_names if _mixed(newest, name)]
     if mixed and report.trials:
         notes.append(
@@ -88,6 +130,7 @@ def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str
         ("A day now", f"the average of the last {RECENT_DAYS} whole days, or of as many as there are."),
         ("Forecast", _FORECAST),
         ("Back-test", _BACK_TEST),
+        ("Constant rate", _RATE),
         ("Days until full", _DAYS),
         ("Codecs", _TRIED if codec else "none was tried, as there are no cells that could be read."),
         ("After re-encoding", _AFTER),
@@ -112,7 +155,13 @@ _FORECAST: Final = (
 )
 _BACK_TEST: Final = (
     "the same forecast, made without the last quarter of the history and held against it. A band that is right "
-    "holds 80 (95) of 100 days."
+    "holds 80 (95) of 100 days. It failed where fewer days were within 80 % than one of 100 right forecasts has, where "
+    "their sum was outside its 95 % band, or outside that of 80 % and off by a quarter."
+)
+_RATE: Final = (
+    "each day as the last four whole weeks were on average, or those since the last step in the level, with the 95 % "
+    "interval of the differences between weeks. No trend, no model. A step is looked for in the four weeks before and "
+    "behind each day, by least squares with a slope and weekdays: six standard errors, and 20 %."
 )
 _DAYS: Final = (
     "from the morning after the last whole day, until the growth of this datastore's tables has taken what was "
@@ -121,7 +170,9 @@ _DAYS: Final = (
 )
 _TRIED: Final = (
     "each was tried on sampled cells of each column: encoded, decoded, and compared. CPU times are of one core of this "
-    "machine; a day's are for today's cells a day, each written once and each read once."
+    "machine; a day's are for today's cells a day, each written once and each read once. A codec is recommended by the "
+    "rule of 'codec advise': the fewest pages among those that take no more time than the default, the default unless "
+    "another saves --least-gain more than it does, and none where even that saves less than --least-gain."
 )
 _AFTER: Final = (
     "all cells re-encoded, tables rebuilt, new cells written so. While it runs, files and binary logs grow first:"

@@ -13,7 +13,7 @@ from typing import Final
 
 from schemaless.capacity.measurement import DailyGrowth, Measurement
 
-__all__ = ["RECENT_DAYS", "Day", "Series", "daily", "weighted"]
+__all__ = ["RECENT_DAYS", "Day", "Series", "daily", "errors", "weighted"]
 
 _MOST_DAYS: Final = 730
 """Of a series: two years. What was before says little about what comes, and costs time."""
@@ -29,6 +29,8 @@ class Day:
     day: datetime.date
     cells: float
     body_bytes: float
+    error_bytes: float = 0.0
+    """Half the width of the interval of ``body_bytes``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,12 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
             first = min(days, default=None)
             for each in _of(measurement.growth, cluster, column):
                 if each.complete and (first is None or each.day < first):
-                    days[each.day] = Day(each.day, each.cells.mid, each.body_bytes.mid)
+                    days[each.day] = Day(
+                        each.day,
+                        each.cells.mid,
+                        each.body_bytes.mid,
+                        (each.body_bytes.high - each.body_bytes.low) / 2,
+                    )
         found.append(Series(cluster, column, _dense(days, yesterday)))
     return found
 
@@ -80,6 +87,16 @@ def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float])
         for day in each.days:
             totals[day.day] = totals.get(day.day, 0.0) + weight * day.body_bytes
     return sorted(totals.items())
+
+
+def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[float]:
+    """Return half the width of the interval of each day of ``weighted``, in its order."""
+    squares: dict[datetime.date, float] = {}
+    for each in series:
+        weight = weights.get((each.cluster, each.column_name), 0.0)
+        for day in each.days:
+            squares[day.day] = squares.get(day.day, 0.0) + (weight * day.error_bytes) ** 2
+    return [value**0.5 for _, value in sorted(squares.items())]
 
 
 def _of(growth: Iterable[DailyGrowth], cluster: str, column: str) -> list[DailyGrowth]:

@@ -18,8 +18,11 @@ from typing import Final
 
 from schemaless.capacity.disks import Disk
 from schemaless.capacity.forecast import Band, Forecast, NoForecast
-from schemaless.capacity.measurement import Measurement, added
+from schemaless.capacity.measurement import Group, Measurement, added
 from schemaless.capacity.series import Series
+from schemaless.capacity.steps import Rate
+from schemaless.codec.registry import LEGACY
+from schemaless.store.choice import Choice, Option, choose
 from schemaless.store.sampling import Estimate
 from schemaless.store.trial import ColumnTrial
 
@@ -34,9 +37,6 @@ __all__ = [
 ]
 
 GROWTH_FACTORS: Final = (2, 10)
-_AS_GOOD_SHARE: Final = 0.02
-"""A codec whose cells take so much more than the smallest ones is as good."""
-
 _80_OF_95: Final = 1.2816 / 1.9600
 """Half the width of an 80 % interval, of one of 95 %."""
 
@@ -92,6 +92,9 @@ class DiskOutlook:
         why: the reason then.
         first_day: that days count from.
         horizon_days: how far the forecast looks; infinite days are more than this.
+        at_rate: days until it is full if each day brings what the last weeks did, the same every day; None where that
+            is not known.
+        rate_days: how many days those weeks are.
     """
 
     disk: str
@@ -101,6 +104,8 @@ class DiskOutlook:
     why: str | None
     first_day: datetime.date | None
     horizon_days: int | None
+    at_rate: Estimate | None = None
+    rate_days: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +139,15 @@ class Scenario:
 
 
 def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecTrial]:
-    """Return trials as shares of what there is now. A column whose sampled cells have no bytes at all is left out."""
+    """Return trials as shares of what there is now.
+
+    A column is left out whose sampled cells have no bytes at all, or are too few to carry an interval.
+    """
     found = []
     for each in tried:
-        if each.share is None or each.migrated_share is None or not each.now.allocated_bytes.mid or not each.sampled:
+        allocated, migrated = each.pages_share, each.migrated_pages_share
+        if each.share is None or allocated is None or migrated is None or not each.sampled or not each.carried:
             continue
-        allocated = each.new.allocated_bytes.mid / each.now.allocated_bytes.mid
-        migrated = each.migrated.allocated_bytes.mid / each.now.allocated_bytes.mid
         cells = sum(days.cells_per_day for days in series if days.column_name == each.column_name)
         found.append(
             CodecTrial(
@@ -149,8 +156,8 @@ def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list
                 sampled=each.sampled,
                 left=each.left.total(),
                 body_share=each.share,
-                allocated_share=_like(each.share, allocated),
-                migrated_share=_like(each.migrated_share, migrated),
+                allocated_share=allocated,
+                migrated_share=migrated,
                 encode_s=each.encode_s,
                 decode_s=each.decode_s,
                 cells_per_day=cells,
@@ -159,20 +166,28 @@ def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list
     return found
 
 
-def best_codec(trials: Sequence[CodecTrial], measurement: Measurement, default: str) -> str | None:
-    """Return the codec in which all columns together take the fewest pages, or ``default`` where it is as good.
+def best_codec(
+    trials: Sequence[CodecTrial], measurement: Measurement, default: str, least_gain: float, most_cpu: float
+) -> Choice | None:
+    """Decide which codec all columns together should be re-encoded to; None where nothing was tried.
 
-    None where nothing was tried. ``legacy`` is none to go to.
+    ``legacy`` is none to go to.
     """
-    taken = {
-        codec: sum(_allocated(measurement, None, each.column_name) * each.allocated_share.mid for each in group)
+    cells = {name: sum(each.cells.mid for each in _groups(measurement, name)) for name in measurement.column_names}
+    pages = {name: sum(each.allocated_bytes.mid for each in _groups(measurement, name)) for name in cells}
+    bodies = {name: sum(each.body_bytes.mid for each in _groups(measurement, name)) for name in cells}
+    options = [
+        Option(
+            codec,
+            _mean({each.column_name: each.migrated_share for each in group}, pages),
+            _mean({each.column_name: each.body_share for each in group}, bodies).mid,
+            sum((each.encode_s + each.decode_s) * cells[each.column_name] for each in group),
+            sum(each.left for each in group),
+        )
         for codec, group in _by_codec(trials).items()
-        if codec != "legacy" and not all(each.left == each.sampled for each in group)
-    }
-    if not taken:
-        return None
-    least = min(taken, key=lambda codec: taken[codec])
-    return default if taken.get(default, math.inf) <= taken[least] * (1 + _AS_GOOD_SHARE) else least
+        if codec != LEGACY.name
+    ]
+    return choose(options, default, least_gain=least_gain, most_cpu=most_cpu)
 
 
 def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, float]) -> dict[tuple[str, str], float]:
@@ -203,6 +218,7 @@ def scenarios(
     files: Mapping[tuple[str, str], Estimate],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
+    rates: Mapping[str, Rate | None],
 ) -> list[Scenario]:
     """Return every scenario, ``now`` first.
 
@@ -215,13 +231,19 @@ def scenarios(
         files: how long files are after a migration and a rebuild, by cluster and codec.
         weights: what ``growth_weights`` gives.
         codec: that a re-encoding would be to, one of those tried, or None.
+        rates: of the last weeks, by the disk's name.
     """
-    what_if = _WhatIf(measurement, disks, forecasts, series, trials, files, weights)
+    what_if = _WhatIf(measurement, disks, forecasts, series, trials, files, weights, rates)
     found = [
         what_if.scenario("now", "As it is.", None),
-        what_if.scenario("rebuilt", "The tables are rebuilt, nothing is re-encoded.", None, rebuilt=True),
+        what_if.scenario(
+            "rebuilt", "The tables are rebuilt where that gives space back, nothing is re-encoded.", None, rebuilt=True
+        ),
     ]
+    there = {group.codec for group in measurement.groups}
     for name in _by_codec(trials):
+        if there == {name}:
+            continue  # nothing would be re-encoded: that is 'rebuilt'
         text = f"All is re-encoded to {name}, the tables are rebuilt, and new cells are written so."
         found += [what_if.scenario(name, text, name, rebuilt=True)]
     if codec is not None:
@@ -246,6 +268,7 @@ class _WhatIf:
     trials: Sequence[CodecTrial]
     files: Mapping[tuple[str, str], Estimate]
     weights: Mapping[tuple[str, str], float]
+    rates: Mapping[str, Rate | None]
 
     def scenario(
         self, name: str, text: str, codec: str | None, factor: float = 1.0, *, rebuilt: bool = False
@@ -266,25 +289,32 @@ class _WhatIf:
         return Scenario(name, text, codec, tuple(outlooks), known)
 
     def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Estimate | None:
-        """Return the lengths of the disk's files at the start."""
+        """Return the lengths of the disk's files at the start.
+
+        Small files grow in steps, and a rebuild may make them longer. Where bodies get no longer, it is not done then:
+        nobody would.
+        """
         if disk.file_bytes is None:
             return None
         spaces = [each for each in self.measurement.clusters if each.cluster in disk.clusters]
         if not rebuilt:
             return Estimate.of(disk.file_bytes)
+        shrinks = self.growth_factor(disk, codec).mid <= 1
         sizes = []
         for space in spaces:
             size = space.rebuilt_bytes if codec is None else self.files.get((space.cluster, codec))
             if size is None:
                 return None
+            if shrinks and space.file_bytes is not None:
+                size = Estimate(*(min(end, float(space.file_bytes)) for end in (size.low, size.mid, size.high)))
             sizes.append(size)
         return added(sizes)
 
     def growth_factor(self, disk: Disk, codec: str | None) -> Estimate:
         """Return how much a day takes of the disk in a codec, as a part of what it takes now."""
-        return self._share(
-            {name: self._bytes_per_day(disk, name) for name in self.measurement.column_names},
+        return _mean(
             {each.column_name: each.allocated_share for each in self.trials if each.codec == codec},
+            {name: self._bytes_per_day(disk, name) for name in self.measurement.column_names},
         )
 
     def outlook(self, disk: Disk, free: Estimate | None, factor: Estimate) -> DiskOutlook:
@@ -304,8 +334,19 @@ class _WhatIf:
             return cannot(forecast.reason)
         if free is None:
             return cannot("its disk is not known; give --disk CLUSTER=SIZE:FREE")
+        days = _days(forecast, free, factor)
+        last = self.rates.get(disk.name)
+        at_rate = None if last is None else _at_rate(last.per_day, free, factor)
         return DiskOutlook(
-            disk.name, free, rate, _days(forecast, free, factor), None, forecast.first_day, forecast.horizon_days
+            disk=disk.name,
+            free_bytes=free,
+            bytes_per_day=rate,
+            days=days,
+            why=None,
+            first_day=forecast.first_day,
+            horizon_days=forecast.horizon_days,
+            at_rate=at_rate,
+            rate_days=None if last is None else last.days,
         )
 
     def lost_host(self) -> Scenario:
@@ -346,14 +387,6 @@ class _WhatIf:
                 )
         return Scenario("a lost host", text, None, tuple(outlooks))
 
-    def _share(self, weights: Mapping[str, float], shares: Mapping[str, Estimate]) -> Estimate:
-        """Return the columns' shares, weighted; a column that was not tried stays as it is."""
-        total = sum(weights.values())
-        if not total:
-            return Estimate.of(1.0)
-        parts = [shares.get(name, Estimate.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
-        return Estimate(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
-
     def _bytes_per_day(self, disk: Disk, column: str) -> float:
         return sum(
             each.bytes_per_day * self.weights.get((each.cluster, column), 0.0)
@@ -376,12 +409,30 @@ def _days(forecast: Forecast, free: Estimate, factor: Estimate) -> Band:
     )
 
 
-def _allocated(measurement: Measurement, cluster: str | None, column: str) -> float:
-    return sum(
-        group.allocated_bytes.mid
-        for group in measurement.groups
-        if group.column_name == column and cluster in (None, group.cluster)
+def _at_rate(per_day: Estimate, free: Estimate, factor: Estimate) -> Estimate:
+    """Return days until so much is full, when every day takes ``factor`` of the rate."""
+
+    def days(room: float, taken: float) -> float:
+        return max(0.0, room) / taken if taken else math.inf
+
+    return Estimate(
+        days(free.low, per_day.high * factor.high),
+        days(free.mid, per_day.mid * factor.mid),
+        days(free.high, per_day.low * factor.low),
     )
+
+
+def _groups(measurement: Measurement, column: str) -> list[Group]:
+    return [group for group in measurement.groups if group.column_name == column]
+
+
+def _mean(shares: Mapping[str, Estimate], weights: Mapping[str, float]) -> Estimate:
+    """Return the columns' shares, weighted; a column that was not tried stays as it is."""
+    total = sum(weights.values())
+    if not total:
+        return Estimate.of(1.0)
+    parts = [shares.get(name, Estimate.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
+    return Estimate(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
 
 
 def _by_codec(trials: Sequence[CodecTrial]) -> dict[str, list[CodecTrial]]:
@@ -389,8 +440,3 @@ def _by_codec(trials: Sequence[CodecTrial]) -> dict[str, list[CodecTrial]]:
     for each in trials:
         found.setdefault(each.codec, []).append(each)
     return found
-
-
-def _like(share: Estimate, mid: float) -> Estimate:
-    """Return a figure that is known as well as ``share``, in proportion."""
-    return share.times(mid / share.mid) if share.mid else Estimate.of(mid)

@@ -19,12 +19,16 @@ from schemaless.bench.contenders import (
 )
 from schemaless.bench.schema import schema_of
 from schemaless.bench.shapes import shape_of
+from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import codec_named, codec_names
 
 DOCUMENT = {"id": 2**40, "name": "Zoë", "fare": {"total": 12.5, "tip": -0.0}, "legs": [{"n": 1}, {"n": 2}], "x": None}
 SCHEMA = schema_of(shape_of([DOCUMENT]))
-ALL_SERIALIZERS = [*SERIALIZER_NAMES, "store json", "store msgpack"]
+ALL_SERIALIZERS = [*SERIALIZER_NAMES, "store json", "store msgpack", "store packed"]
+NATIVE = pytest.param(
+    "store packed", marks=pytest.mark.skipif(not ENGINE.packed.native, reason="the native part of packed is missing")
+)
 
 
 def test_everybody_is_there():
@@ -33,19 +37,20 @@ def test_everybody_is_there():
     behind = list(compressors())
 
     assert [each.name for each in found] == ALL_SERIALIZERS
-    assert [each for each in [*found, *behind] if isinstance(each, Absentee)] == []
+    absent = [] if ENGINE.packed.native else ["store packed"]
+    assert [each.name for each in [*found, *behind] if isinstance(each, Absentee)] == absent
     assert [each.name for each in behind if not each.store] == list(COMPRESSOR_NAMES)
     ours = {
         f"{one.name.removeprefix('store ')}+{other.name}"
         for one in found
-        if one.store
+        if one.name.startswith("store ")
         for other in behind
         if other.store
     }
     assert ours == set(codec_names()) - {"legacy"}
 
 
-@pytest.mark.parametrize("name", ALL_SERIALIZERS)
+@pytest.mark.parametrize("name", [*ALL_SERIALIZERS[:-1], NATIVE])
 def test_a_serializer_gives_the_document_back(name):
     """Value by value, in order: Python's own types, and not subclasses of them."""
     (serializer,) = [each for each in serializers(SCHEMA) if each.name == name]
@@ -73,6 +78,8 @@ def test_a_compressor_gives_the_payload_back(name, payload):
 def test_the_stores_codecs_write_what_the_store_writes(name, document):
     """Both halves together are ``encode_body``, byte for byte, fallbacks included."""
     first, second = name.split("+")
+    if first == "packed" and not ENGINE.packed.native:
+        pytest.skip("the native part of packed is missing")
     (serializer,) = [each for each in serializers(SCHEMA) if each.name == f"store {first}"]
     (compressor,) = [each for each in compressors() if each.name == second and each.store]
     assert isinstance(serializer, Serializer)
@@ -100,7 +107,8 @@ def test_a_contender_without_its_library_is_named_with_what_to_install(monkeypat
     """None is left out in silence."""
     monkeypatch.setitem(sys.modules, module, None)
 
-    absent = [each for each in [*serializers(SCHEMA), *compressors()] if isinstance(each, Absentee)]
+    others = [each for each in [*serializers(SCHEMA), *compressors()] if each.name != "store packed"]
+    absent = [each for each in others if isinstance(each, Absentee)]
     assert [(each.name, each.install) for each in absent] == [(name, f"pip install {package}")]
 
 

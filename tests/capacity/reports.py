@@ -7,7 +7,7 @@ import functools
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
@@ -27,6 +27,9 @@ SHARES = {
     "msgpack+zlib": 0.15,
     "msgpack+none": 0.8,
     "msgpack+zstd": 0.14,
+    "packed+zlib": 0.16,
+    "packed+none": 0.7,
+    "packed+zstd": 0.16,
     "json+none": 1.0,
     "json+zlib": 0.16,
     "json+zstd": 0.16,
@@ -116,12 +119,14 @@ def measurement(
     )
 
 
-def tried(columns: Sequence[str] = ("BASE", "STATUS"), **changes: object) -> Tried:
+def tried(
+    columns: Sequence[str] = ("BASE", "STATUS"), *, shares: Mapping[str, float] = SHARES, **changes: object
+) -> Tried:
     """Every codec, with shares as JSON documents have them."""
     found = []
     for name in codec_names():
         for column in columns:
-            share = SHARES[name]
+            share = shares.get(name, 1.0)
             now, new = Space(within(GIB), within(GIB)), Space(within(share * GIB), within(share * GIB))
             values: dict[str, object] = {
                 "column_name": column,
@@ -141,7 +146,7 @@ def tried(columns: Sequence[str] = ("BASE", "STATUS"), **changes: object) -> Tri
             found.append(ColumnTrial(**{**values, **changes}))  # type: ignore[arg-type]
     units = {
         name: dict.fromkeys(columns, Unit(Content(1, share * 2000 / 16_384, 0, 0.003), 0.5, 0.01))
-        for name, share in SHARES.items()
+        for name, share in shares.items()
     }
     return Tried(tuple(found), units, dict.fromkeys(columns, 1.3))
 

@@ -15,7 +15,8 @@ import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.bench.history import Column, History, cells, write
 from schemaless.capacity import days
-from schemaless.capacity.measure import GivenDisk, MeasureBounds, measure
+from schemaless.capacity.disks import GivenDisk
+from schemaless.capacity.measure import MeasureBounds, measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
@@ -286,9 +287,24 @@ def test_more_shards_than_parts_are_measured_by_cluster(written, history, monkey
 
 
 def test_disks_are_given_by_flag_for_clusters_that_are_there(fresh_store):
-    """And not for others; a server that shows its disk goes first."""
+    """And not for others."""
     with pytest.raises(InvalidInput, match="no cluster 'nowhere'; there are cluster-1, cluster-2"):
         measure(fresh_store, disks={"nowhere": GivenDisk(1)})
+
+
+def test_a_given_disk_goes_before_what_its_server_shows(fresh_store):
+    """Here too, as in the report; and a note says that the two differ."""
+    shown = {space.cluster: space for space in measure(fresh_store).clusters}
+    found = measure(fresh_store, disks={"cluster-1": GivenDisk(4_000_000_000_000, 1_500_000_000_000)})
+
+    given, other = found.clusters
+    assert (given.disk_bytes, given.free_bytes, given.disk_from) == (4_000_000_000_000, 1_500_000_000_000, "flag")
+    assert other.disk_from == shown["cluster-2"].disk_from
+    notes = [note for note in found.notes if "what is given counts" in note]
+    if shown["cluster-1"].disk_bytes is None:  # a server that is not on this machine
+        assert notes == []
+    else:
+        assert notes[0].startswith("cluster-1: --disk gives 4,000 GB with 1,500 GB free, its server shows ")
 
 
 def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_answer(replicated, tmp_path):

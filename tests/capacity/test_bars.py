@@ -1,0 +1,80 @@
+"""What the files hold by column and codec: bars that are as long as what the rest of the page says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from schemaless.capacity.bars import bars
+from schemaless.cli.capacity_page import page
+from schemaless.store.sampling import Estimate
+from schemaless.store.trial import Space
+from tests.capacity.reports import GIB, MIB, common, measurement, report, space, tried, within
+
+
+def small_files():
+    """A datastore like the demo's: as new its files have less than a rebuild would give them."""
+    spaces = [
+        space(name, stored=40 * MIB, disk=66 * MIB, rebuilt_bytes=within(70 * MIB))
+        for name in ("cluster-1", "cluster-2")
+    ]
+    found = measurement(clusters=[replace(each, free_bytes=22 * MIB) for each in spaces], bytes_a_day=MIB / 8)
+    groups = tuple(
+        replace(group, cells=group.cells.times(1 / 26), body_bytes=group.body_bytes.times(1 / 26))
+        for group in found.groups
+    )
+    return report(replace(found, groups=groups))
+
+
+def test_each_column_is_drawn_by_its_own_ratio():
+    """One that shrinks to 42 % is drawn at 42 %, whatever becomes of the other and of what files keep free."""
+    trials = tried()
+    status = Space(within(0.42 * GIB), within(0.42 * GIB))
+    columns = [
+        replace(each, migrated=status, new=status, share=within(0.42), migrated_share=within(0.42))
+        if each.column_name == "STATUS"
+        else each
+        for each in trials.columns
+    ]
+
+    now, *codecs = bars(report(trials=replace(trials, columns=tuple(columns))))
+
+    (zlib,) = (bar for bar in codecs if bar.name == "msgpack+zlib")
+    assert zlib.columns["STATUS"] / now.columns["STATUS"] == pytest.approx(0.42)
+    assert zlib.columns["BASE"] / now.columns["BASE"] == pytest.approx(0.15)
+
+
+def test_bars_are_as_long_as_the_files_that_the_page_names():
+    """One currency: now what is stored, then what the scenario foretells; parts and rest add up to that."""
+    for found in (common(), small_files()):
+        by_name = {each.name: each for each in found.scenarios}
+
+        for bar in bars(found):
+            if bar.name == "now":
+                assert bar.total == Estimate.of(float(sum(each.file_bytes or 0 for each in found.measurement.clusters)))
+            else:
+                assert bar.total == by_name[bar.name].file_bytes
+            assert sum(bar.columns.values()) + bar.rest == pytest.approx(bar.total.mid)
+
+
+def test_what_now_is_has_no_scenario_of_its_own():
+    """Re-encoding to what all cells are in changes nothing, and lasts as long as it does without."""
+    assert {group.codec for group in common().measurement.groups} == {"legacy"}
+    assert "legacy" not in {each.name for each in common().scenarios}
+    assert "legacy" in {each.codec for each in common().trials}
+
+
+def test_small_files_that_a_rebuild_would_lengthen_are_not_rebuilt():
+    """Where bodies get no longer, nothing is full sooner than now: nobody would do that."""
+    found = small_files()
+    now = found.now.first
+    assert now is not None
+    assert now.days is not None
+
+    for each in found.scenarios:
+        if each.name == "rebuilt" or each.codec == each.name:
+            assert each.first is not None
+            assert each.first.days is not None
+            assert each.first.days.mid >= now.days.mid, each.name
+    assert "no room" not in page(found)

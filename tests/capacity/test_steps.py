@@ -1,0 +1,77 @@
+"""Steps in what days bring, and the rate since: found where they are, and not where there are none."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import random
+
+import pytest
+
+from schemaless.capacity.steps import Step, rate, steps
+from tests.capacity.reports import WEEK
+
+FIRST = datetime.date(2026, 1, 1)
+
+
+def history(days, seed, *, noise=0.08, a_year=2.0, wanders=0.0, step=(), outlier=None):
+    """Days with a weekly shape, noise, growth, and what is to be found."""
+    drawn = random.Random(seed)
+    level, found = 0.0, []
+    for number in range(days):
+        day = FIRST + datetime.timedelta(number)
+        level += drawn.gauss(0, wanders)
+        value = 1e6 * a_year ** (number / 365) * WEEK[day.weekday()] * math.exp(level + drawn.gauss(0, noise))
+        value *= math.prod(times for at, times in step if number >= at)
+        found.append((day, value * (20 if number == outlier else 1)))
+    return found
+
+
+@pytest.mark.parametrize(("days", "at", "times"), [(60, 48, 2.0), (120, 60, 0.5), (180, 172, 1.8), (400, 300, 3.0)])
+def test_steps_finds_the_day_and_by_how_much(days, at, times):
+    """A launch, a purge: the day within one, and the change within a quarter."""
+    (found,) = steps(history(days, 3, step=((at, times),)))
+
+    assert abs((found.day - FIRST).days - at) <= 1
+    assert found.times == pytest.approx(times, rel=0.25)
+
+
+def test_steps_finds_two_in_their_order():
+    """A launch and what was switched off later."""
+    found = steps(history(200, 4, step=((80, 2.5), (150, 0.4))))
+
+    assert [round((step.day - FIRST).days, -1) for step in found] == [80, 150]
+    assert found[0].times > 2
+    assert found[1].times < 0.5
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"noise": 0.3}, {"a_year": 5.0}, {"a_year": 0.2}, {"wanders": 0.01}, {"outlier": 60}],
+    ids=str,
+)
+def test_steps_finds_none_where_there_are_none(kind):
+    """Noise, growth, a level that wanders a little and a day of an import are no steps."""
+    assert [steps(history(100, seed, **kind)) for seed in range(8)] == [()] * 8
+
+
+def test_steps_of_too_little_is_none():
+    """Less than three weeks, and days that mostly brought nothing, say nothing."""
+    assert steps(history(20, 1, step=((10, 5.0),))) == ()
+    assert steps([(day, value if day.day == 1 else 0.0) for day, value in history(90, 1)]) == ()
+    assert steps([]) == ()
+
+
+def test_rate_is_of_whole_weeks_with_an_interval_by_their_differences():
+    """The average of the last four weeks; after a step of the weeks since; of less than two weeks there is none."""
+    days = [(FIRST + datetime.timedelta(number), 10.0 + (number // 7) % 2) for number in range(30)]
+    found = rate(days)
+
+    assert found is not None
+    assert found.days == 28
+    assert found.per_day.low < 10.5 < found.per_day.high
+    since = rate(days, [Step(FIRST + datetime.timedelta(15), 2.0)])
+    assert since is not None
+    assert since.days == 14
+    assert rate(days, [Step(FIRST + datetime.timedelta(20), 2.0)]) is None
+    assert rate(days[:13]) is None
