@@ -9,7 +9,7 @@ import click
 
 from schemaless.capacity import history as kept_measurements
 from schemaless.capacity.model import Plan, days_until_full
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import (
     bytes_text,
     estimate_json,
@@ -25,7 +25,9 @@ from schemaless.cli.quantities import size_of
 from schemaless.codec.registry import MSGPACK
 from schemaless.store.advice import Candidate, ColumnAdvice
 from schemaless.store.advice import advise as make_advice
+from schemaless.store.choice import share_text
 from schemaless.store.datastore import Datastore
+from schemaless.store.sampling import Estimate
 
 _SHOWN = 12
 
@@ -34,8 +36,8 @@ _SHOWN = 12
 class _Days:
     """How long disks last: as it is, and as advised."""
 
-    now: float
-    advised: float
+    now: Estimate
+    advised: Estimate
     basis: str
 
 
@@ -43,15 +45,7 @@ class _Days:
 @url_option
 @click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated.")
 @shards_option
-@click.option(
-    "--cpu",
-    "most_cpu",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    metavar="FACTOR",
-    help="How many times the time of the default codec encoding and decoding may take.",
-)
+@choice_options
 @click.option("--per-day", type=click.FloatRange(min=0, min_open=True), metavar="N", help="New cells a day.")
 @click.option("--disk", metavar="SIZE", help="The disk of each server, such as 4TB.")
 @click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
@@ -62,6 +56,7 @@ def advise(
     columns: tuple[str, ...],
     shards_text: str | None,
     most_cpu: float,
+    least_gain: float,
     per_day: float | None,
     disk: str | None,
     seed: int | None,
@@ -72,8 +67,9 @@ def advise(
 
     A sample of each column is read. Every codec that the store has is tried on it at several levels, and zstd with a
     freshly trained dictionary; what is compared are rows that the dictionary was not trained on. Advised is what fills
-    the fewest pages of the tables without costing more time than --cpu allows; pages and bodies are both shown, as
-    InnoDB gives space in steps. Days of disk rest on the last 'capacity measure', or on --per-day and --disk.
+    the fewest pages of the tables without costing more time than --cpu allows, and nothing where that saves less than
+    --least-gain; pages and bodies are both shown, as InnoDB gives space in steps. Days of disk rest on the last
+    'capacity measure', or on --per-day and --disk.
 
     \b
     Examples:
@@ -90,8 +86,9 @@ def advise(
                 columns=columns or None,
                 shards=shards,
                 most_cpu=most_cpu,
+                least_gain=least_gain,
                 seed=seed,
-                on_window=lambda done, total: advance(1),
+                on_window=advance.to,
             )
         days = _days(store, found, per_day, disk_bytes)
     if as_json:
@@ -104,47 +101,62 @@ def advise(
         _show(each, show_all)
     if days is not None:
         out().print(
-            f"disks last {days.now:,.0f} days as it is, {days.advised:,.0f} once all this is done, at {days.basis}"
+            f"disks last {estimate_text(days.now)} days as it is, {estimate_text(days.advised)} once all this is done, "
+            f"at {days.basis}",
+            markup=False,
         )
     elif any(each.chosen is not None for each in found):
         note("days of disk: give --per-day and --disk, or run 'schemaless capacity measure' once")
 
 
 def _show(advice: ColumnAdvice, show_all: bool) -> None:
-    chosen, default = advice.chosen, advice.default
+    choice, chosen, default = advice.choice, advice.chosen, advice.default
     stored = ", ".join(f"{count / advice.stored.total():.0%} {name}" for name, count in advice.stored.most_common())
-    rows = [
-        [
-            "->" if each is chosen else "",
-            each.name,
-            bytes_text(each.body_bytes.mid),
-            bytes_text(each.allocated_bytes.mid),
-            f"{each.allocated_bytes.mid / max(1.0, advice.allocated_bytes.mid):.0%}",
-            f"{each.trial.encode_s * 1e6:,.0f}",
-            f"{each.trial.decode_s * 1e6:,.0f}",
-            f"{each.cpu_s / max(1e-9, default.cpu_s):.2f}",
-        ]
-        for each in (advice.candidates if show_all else _best(advice))
-    ]
-    print_table(
-        f"{advice.column_name}: {estimate_text(advice.cells)} cells, {bytes_text(advice.body_bytes.mid)} of bodies in "
-        f"{bytes_text(advice.allocated_bytes.mid)} of pages ({stored})",
-        ["", "codec", "bodies", "pages", "of now", "encode us", "decode us", "x default"],
-        rows,
-        text_columns=2,
+    title = (
+        f"{advice.column_name}: {estimate_text(advice.cells)} cells, {estimate_text(advice.body_bytes, bytes_text)} of "
+        f"bodies in {estimate_text(advice.allocated_bytes, bytes_text)} of pages"
     )
-    which = "all sampled cells" if advice.whole else "sampled cells of rows that no dictionary was trained on"
-    out().print(f"compared on {advice.compared:,} {which} (--seed {advice.seed} draws them again)", markup=False)
+    if choice is None or default is None:
+        out().print(f"[bold]{title}[/]")
+    else:
+        rows = [
+            [
+                "->" if each is chosen else "knee" if each.name == choice.knee.name else "",
+                each.name,
+                share_text(each.body_share),
+                share_text(each.share),
+                f"{each.trial.encode_s * 1e6:,.0f}",
+                f"{each.trial.decode_s * 1e6:,.0f}",
+                f"{each.cpu_s / max(1e-9, default.cpu_s):.2f}",
+            ]
+            for each in (advice.candidates if show_all else _best(advice))
+        ]
+        columns = ["", "codec", "bodies, of now", "pages, of now", "encode us", "decode us", "x default"]
+        print_table(title, columns, rows, text_columns=2)
+        which = "all sampled cells" if advice.whole else "sampled cells of rows that no dictionary was trained on"
+        out().print(
+            f"now {stored} (in the sample); compared on {advice.compared:,} {which} (--seed {advice.seed} draws them "
+            "again)",
+            markup=False,
+        )
+        out().print(f"- {choice.knee_text}.", markup=False)
     for line in advice.notes:
         out().print(f"- {line}", markup=False)
     if chosen is None:
-        out().print(f"advice: leave {advice.column_name} as it is; nothing that was tried saves 2 % of its pages\n")
+        why = "too few cells to tell" if choice is None else choice.reason
+        out().print(f"advice: leave {advice.column_name} as it is; {why}\n", markup=False)
         return
+    bodies, pages = (
+        f"{estimate_text(then, bytes_text)}, in place of {estimate_text(now, bytes_text)}"
+        for then, now in (
+            (chosen.body_bytes, advice.body_bytes),
+            (chosen.allocated_bytes, advice.allocated_bytes),
+        )
+    )
+    times = None if choice is None or choice.chosen is None else choice.cpu_times(choice.chosen)
     out().print(
-        f"advice: {chosen.name}. Bodies take {bytes_text(chosen.body_bytes.mid)} after a migration, in place of "
-        f"{bytes_text(advice.body_bytes.mid)}; pages {bytes_text(chosen.allocated_bytes.mid)}, in place of "
-        f"{bytes_text(advice.allocated_bytes.mid)}, after a rebuild; encoding and decoding take "
-        f"{chosen.cpu_s / max(1e-9, default.cpu_s):.2f} times what the default takes. Next:",
+        f"advice: {chosen.name}. After a migration bodies take {bodies}; after a rebuild pages {pages}; encoding and "
+        f"decoding take {times:.2f} times what the default takes. Next:",
         markup=False,
     )
     for command in commands(advice):
@@ -154,7 +166,8 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
 
 def _best(advice: ColumnAdvice) -> list[Candidate]:
     """Return the smallest, and those that one looks for."""
-    wanted = [each for each in advice.candidates if each in (advice.chosen, advice.default)]
+    knee = None if advice.choice is None else advice.choice.knee.name
+    wanted = [each for each in advice.candidates if each in (advice.chosen, advice.default) or each.name == knee]
     text = [each for each in advice.candidates if each.codec.name == "json+zlib" and each.codec.level == 6]
     chosen = [*advice.candidates[: _SHOWN - len(wanted) - len(text)], *wanted, *text]
     return [each for each in advice.candidates if each in chosen]
@@ -186,7 +199,7 @@ def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, di
     cells = sum(each.cells.mid for each in found)
     clusters = len(store.topology.clusters)
     stored = None
-    basis = ""
+    basis = given = ""
     shares = {each.column_name: each.cells.mid / cells for each in found} if cells else {}
     if per_day is not None and disk_bytes is not None:
         basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
@@ -209,18 +222,13 @@ def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, di
                 return None
             disk_bytes = sum(disks) / clusters
             stored = float(sum(disks) - sum(free))
-        basis = f"the {per_day:,.0f} new cells a day that were measured {last.taken_at:%Y-%m-%d}"
+        elif disks:
+            given = (
+                f"; the disk is the one that was given, not the {bytes_text(sum(disks) / len(disks))} that was measured"
+            )
+        basis = f"the {per_day:,.0f} new cells a day that were measured {last.taken_at:%Y-%m-%d}{given}"
     if not per_day or not shares:
         return None
-    before, after = (
-        sum(shares[each.column_name] * bytes_now / max(1.0, each.cells.mid) for each, bytes_now in pairs)
-        for pairs in (
-            [(each, each.allocated_bytes.mid) for each in found],
-            [(each, (each.chosen or each).allocated_bytes.mid) for each in found],
-        )
-    )
-    taken = sum(each.allocated_bytes.mid for each in found)
-    spared = taken - sum((each.chosen or each).allocated_bytes.mid for each in found)
 
     def days_of(bytes_per_cell: float, stored_bytes: float) -> float:
         return days_until_full(
@@ -233,8 +241,23 @@ def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, di
             )
         )
 
-    filled = taken if stored is None else stored
-    return _Days(days_of(before, filled), days_of(after, max(0.0, filled - spared)), basis)
+    def both(end: str) -> tuple[float, float]:
+        """Return days now and as advised, where pages are at the ``end`` of their interval."""
+        pages = [getattr(each.allocated_bytes, end) for each in found]
+        then = [getattr((each.chosen or each).allocated_bytes, end) for each in found]
+        per_cell = [
+            sum(
+                shares[each.column_name] * size / max(1.0, each.cells.mid)
+                for each, size in zip(found, sizes, strict=True)
+            )
+            for sizes in (pages, then)
+        ]
+        filled = sum(pages) if stored is None else stored
+        return days_of(per_cell[0], filled), days_of(per_cell[1], max(0.0, filled - sum(pages) + sum(then)))
+
+    worst, mid, best = both("high"), both("mid"), both("low")
+    now, advised = (Estimate(worst[place], mid[place], best[place]) for place in (0, 1))
+    return _Days(now, advised, basis)
 
 
 def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
@@ -248,7 +271,10 @@ def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
         "compared_cells": advice.compared,
         "seed": advice.seed,
         "advice": None if advice.chosen is None else _candidate_json(advice.chosen),
-        "default": _candidate_json(advice.default),
+        "default": None if advice.default is None else _candidate_json(advice.default),
+        "knee": None if advice.choice is None else advice.choice.knee.name,
+        "least_gain": None if advice.choice is None else advice.choice.least_gain,
+        "reason": None if advice.choice is None else advice.choice.reason,
         "candidates": [_candidate_json(each) for each in advice.candidates],
         "notes": advice.notes,
         "commands": commands(advice),
@@ -261,6 +287,8 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "codec": candidate.codec.name,
         "level": candidate.codec.level,
         "dictionary_bytes": None if dictionary is None else len(dictionary.content),
+        "body_share": estimate_json(candidate.body_share, digits=5),
+        "share": estimate_json(candidate.share, digits=5),
         "body_bytes": estimate_json(candidate.body_bytes),
         "allocated_bytes": estimate_json(candidate.allocated_bytes),
         "encode_s": candidate.trial.encode_s,
@@ -270,4 +298,6 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
 
 
 def _days_json(days: _Days | None) -> dict[str, Any] | None:
-    return None if days is None else {"now": days.now, "advised": days.advised, "basis": days.basis}
+    if days is None:
+        return None
+    return {"now": estimate_json(days.now), "advised": estimate_json(days.advised), "basis": days.basis}

@@ -1,4 +1,4 @@
-"""``schemaless migrate restore``, ``verify`` and ``finalise``: the way back, the proof, and the end."""
+"""``schemaless migrate verify`` and ``finalise``: the proof, and the end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import job_option, throttle_options, workers_options
-from schemaless.cli.options import id_total, open_store, shards_of, shards_option, url_option
+from schemaless.cli.jobs import chosen_job, job_option, workers_options
+from schemaless.cli.options import id_total, open_store, shards_of, url_option
 from schemaless.cli.output import (
     EXIT_FAILED,
     bytes_text,
@@ -26,25 +26,23 @@ from schemaless.cli.output import (
 from schemaless.errors import InvalidInput
 from schemaless.jobs.archive_files import ArchiveFile
 from schemaless.jobs.check import Fault
-from schemaless.jobs.finalise import archive_of, missing_originals, named_failures
+from schemaless.jobs.finalise import archive_of, named_failures
 from schemaless.jobs.finalise import finalise as finalise_job
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate_spec import MigrateSpec
-from schemaless.jobs.originals import Originals
-from schemaless.jobs.restore import RestoreReport
-from schemaless.jobs.restore import restore as restore_cells
-from schemaless.jobs.throttle import Thresholds
+from schemaless.jobs.originals import Missing, Originals, missing_of, missing_text
 from schemaless.jobs.verify import LAG_TIMEOUT_S, VerifyReport, verify_with_workers
 from schemaless.jobs.verify import verify as verify_cells
 from schemaless.jobs.workers import Workers
 from schemaless.jobs.workers import workers as some_workers
 from schemaless.store.datastore import Datastore
 
-_SHOWN = 20
+SHOWN = 20
 
 
-def _archive_option(*, required: bool, help_text: str) -> Callable[[Any], Any]:
+def archive_option(*, required: bool, help_text: str) -> Callable[[Any], Any]:
+    """Return the option that names archives."""
     return click.option(
         "--archive",
         "folders",
@@ -73,123 +71,35 @@ _lag_option = click.option(
 )
 
 
-@click.command()
-@url_option
-@_archive_option(required=True, help_text="The folder that 'migrate run --archive' named, or a part; may be repeated.")
-@job_option("Only what this job replaced.  [default: all jobs that are in there, the newest undone first]")
-@shards_option
-@click.option("--execute", is_flag=True, help="Really put bodies back; without it, they are only counted.")
-@throttle_options
-@click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
-@json_option
-def restore(
-    url: str,
-    folders: tuple[Path, ...],
-    job_id: int | None,
-    shards_text: str | None,
-    execute: bool,
-    thresholds: Thresholds,
-    full_row_images: bool,
-    as_json: bool,
-) -> int:
-    """Put the exact original bytes back, from an archive.
-
-    A cell gets its original where its body is the one that the migration put there, or the same document in another
-    codec; what is neither is left and named. Keys, added_id and created_at stay. Stopped at any moment, the same
-    command goes on. Each shard's files are read and checked whole before its first cell is changed.
-
-    Works in one process, and waits as a migration does: to go faster, run it several times side by side, each for other
-    --shards. Where runners were on several machines, each left a part of the archive on its own: name them all.
-
-    \b
-    Examples:
-      schemaless migrate restore --archive /backup/originals
-      schemaless migrate restore --archive /backup/originals --execute
-      schemaless migrate restore --archive /backup/originals --job 3 --shards 0-255 --execute
-
-    Exit status: 0 done, 1 some cells were left, 3 stopped; the same command goes on.
-    """
-    with open_store(url) as store:
-        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
-        with progress("restoring" if execute else "counting", None, "cells") as advance:
-            report = restore_cells(
-                store,
-                folders,
-                shards,
-                job_id=job_id,
-                execute=execute,
-                thresholds=thresholds,
-                full_row_images=full_row_images,
-                on_cells=advance,
-                on_wait=lambda cluster, reason: note(f"waits on {cluster}: {reason}"),
-            )
-        if execute:
-            _note_restore(store, report)
-    if as_json:
-        print_json(_restore_json(report, execute))
-    else:
-        _show_restore(report, execute)
-    if not execute:
-        note("nothing was changed; add --execute to do it")
-    return EXIT_FAILED if report.left else 0
-
-
-def _note_restore(store: Datastore, report: RestoreReport) -> None:
-    ledger = Ledger(store.catalog, store.name)
-    known = {job.job_id for job in ledger.jobs("migrate")}
-    for job_id in report.jobs & known:
-        ledger.note_event(job_id, f"restored {report.restored:,} cells in {report.shards:,} shards")
-
-
-def _show_restore(report: RestoreReport, execute: bool) -> None:
-    verb = "put back" if execute else "to put back"
-    out().print(
-        f"{report.restored:,} originals {verb}, in {report.shards:,} shards, from {report.files:,} files "
-        f"({bytes_text(report.archive_bytes)}): {report.bytes_before:,} body bytes "
-        f"{'became' if execute else 'would become'} {report.bytes_after:,}"
-    )
-    if report.already:
-        out().print(f"{report.already:,} cells have their original already")
-    for reason, cells in report.left.most_common():
-        out().print(f"{cells:,} left as they are: {reason}")
-    for failure in report.failures[:_SHOWN]:
-        out().print(f"  shard {failure.shard}, cell {failure.key}: {failure.message}", markup=False)
-    if report.left.total() > _SHOWN:
-        note(f"the first {_SHOWN} are shown; --json lists the first thousand")
-    _note_torn(report.torn)
-
-
-def _restore_json(report: RestoreReport, execute: bool) -> dict[str, Any]:
-    return {
-        "executed": execute,
-        "files": report.files,
-        "archive_bytes": report.archive_bytes,
-        "shards": report.shards,
-        "archived": report.archived,
-        "restored": report.restored,
-        "bytes_before": report.bytes_before,
-        "bytes_after": report.bytes_after,
-        "already": report.already,
-        "left": dict(report.left),
-        "failures": [{**asdict(failure), "row_key": str(failure.key.row_key)} for failure in report.failures],
-        "torn": {str(path): size for path, size in report.torn.items()},
-    }
-
-
-def _note_torn(torn: dict[Path, int]) -> None:
+def note_torn(torn: dict[Path, int]) -> None:
+    """Name files whose last frame is not whole."""
     for path, size in sorted(torn.items()):
-        note(f"{path}: its last {size:,} bytes are torn: a runner ended there; their cells were never replaced")
+        note(
+            f"{path} ends in {size:,} bytes that are no whole frame: a runner that ended there had replaced none of "
+            "their cells, but of a copy that broke off the rest is missing"
+        )
+
+
+def show_missing(missing: list[Missing]) -> None:
+    """Print which originals are missing."""
+    text = missing_text(missing)
+    if text is not None:
+        out().print(text, markup=False)
+    for each in missing[:SHOWN]:
+        out().print(f"  {each}", markup=False)
+    if len(missing) > SHOWN:
+        note(f"the first {SHOWN} files are shown; --json lists all")
 
 
 @click.command()
 @url_option
-@job_option("The migration whose work this is.  [default: the last one]")
+@job_option("The migration whose work this is.  [default: the last that replaced a body]")
 @click.option(
     "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all of the job]"
 )
 @click.option("--sample", metavar="SHARE", help="Only a share of the cells, such as 1%, in blocks of neighbours.")
 @click.option("--seed", type=int, metavar="N", help="Draw the sample that this seed gives.")
-@_archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
 @click.option("--no-archive", is_flag=True, help="Do without the originals.")
 @_replicas_option
 @_lag_option
@@ -258,32 +168,31 @@ def verify(
                 report = verify_cells(store, shards, on_ids=advance, **options)
             else:
                 report = verify_with_workers(store, hands, shards, on_shard=advance, **options)
-    whole = archive is not None and sample is None and job is not None and job.state != "finalised"
-    missing = missing_originals(report, states) if whole else None
+    # After it was finalised, its files may be deleted.
+    compared = archive is not None and job is not None and job.state != "finalised"
+    missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
     if as_json:
         print_json(
             {
                 "job": None if job is None else job.job_id,
                 **_verify_json(report),
-                "missing_originals": missing,
+                "missing_originals": [asdict(each) for each in missing],
                 "faults": faults.found,
             }
         )
     else:
         out().print(_verdict(report, archive))
         _show_left(report.left)
-        if missing is not None:
-            out().print(missing, markup=False)
-        _note_torn(report.torn)
-    return EXIT_FAILED if report.faults or missing is not None else 0
+        show_missing(missing)
+        note_torn(report.torn)
+    return EXIT_FAILED if report.faults or missing else 0
 
 
 def _shards_to_verify(store: Datastore, ledger: Ledger, job: Job | None, shards_text: str | None) -> list[int]:
     """Return the shards that are asked for, or those of the job; of others it has promised nothing."""
     if job is None:
         return shards_of(shards_text, store.shard_count)
-    if job.kind != "migrate":
-        raise InvalidInput(f"job {job.job_id} is a {job.kind}; only migrations are verified")
+    job.check_kind("migrate")
     own = [state.shard for state in ledger.shards(job.job_id, counters=False)]
     if shards_text is None:
         return own
@@ -384,8 +293,8 @@ def _verify_json(report: VerifyReport) -> dict[str, Any]:
 
 @click.command()
 @url_option
-@job_option("The migration to end.  [default: the last one]")
-@_archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@job_option("The migration to end.  [default: the last that replaced a body]")
+@archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
 @click.option(
     "--accept-left", is_flag=True, help="Accept cells that the job left and named, or that were erased since."
 )
@@ -422,9 +331,7 @@ def finalise(
     faults = _Faults(as_json)
     with open_store(url) as store:
         ledger = Ledger(store.catalog, store.name)
-        job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
-        if job is None:
-            raise InvalidInput("there is no migration yet; 'schemaless migrate run --execute' begins one")
+        job = chosen_job(ledger, job_id)
         shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
         with _hands(store, shards, workers, dask) as (hands, advance):
             result = finalise_job(
@@ -448,14 +355,17 @@ def finalise(
                 "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
                 "freed_bytes": result.freed_bytes,
                 **_verify_json(result.verified),
+                "missing_originals": [asdict(each) for each in result.missing],
                 "faults": faults.found,
             }
         )
         return EXIT_FAILED if result.refused else 0
     _show_left(result.verified.left)
-    _note_torn(result.verified.torn)
+    note_torn(result.verified.torn)
     if result.refused:
         out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
+        for each in result.missing[:SHOWN]:
+            out().print(f"  {each}", markup=False)
         return EXIT_FAILED
     out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
     _show_files(result.files, result.freed_bytes)
@@ -463,8 +373,9 @@ def finalise(
 
 
 def _note_others(ledger: Ledger, job: Job) -> None:
-    """Say which other migrations may have originals: the last one may have found nothing to do."""
-    others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id != job.job_id]
+    """Say which other migrations may have originals."""
+    replaced = ledger.that_replaced() - {job.job_id}
+    others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id in replaced]
     if others:
         note(f"done and not finalised yet, each by --job N: {', '.join(map(str, others))}")
 
@@ -474,7 +385,7 @@ def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
         out().print("it kept no originals, so there is nothing to delete")
         return
     out().print(f"{len(files):,} files of originals may be deleted now, {bytes_text(freed_bytes)}; nothing was deleted")
-    if len(files) <= _SHOWN:
+    if len(files) <= SHOWN:
         print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])
         return
     by_folder: Counter[Path] = Counter()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -21,8 +19,11 @@ from schemaless.bench.results import BASELINE, STAGES, Result
 from schemaless.cell import JSONDocument
 from schemaless.cli import bench_page
 from schemaless.cli.bench_charts import charts_of
+from schemaless.cli.files import OutputFolder, write_whole
 from schemaless.cli.options import row_key_in
 from schemaless.cli.output import EXIT_STOPPED, bytes_text, json_option, note, out, print_json, print_table, progress
+from schemaless.cli.shown import CSVText
+from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
 
 _SETS = {"extremes": list(corpora.EXTREMES)}
@@ -62,7 +63,8 @@ def bench() -> None:
     "only_serializers",
     multiple=True,
     metavar="NAME",
-    help=f"Only this one; may be repeated: {', '.join(SERIALIZER_NAMES)}, 'store json', 'store msgpack'.",
+    help=f"Only this one; may be repeated: {', '.join(SERIALIZER_NAMES)}, "
+    "'store json', 'store msgpack', 'store packed'.",
 )
 @click.option(
     "--compressor",
@@ -74,7 +76,7 @@ def bench() -> None:
 @click.option(
     "--out",
     "folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputFolder(),
     metavar="FOLDER",
     help="Write the result there: a page, pictures, JSON, CSV and the schemas.",
 )
@@ -146,8 +148,8 @@ def codecs(
                 out().print(f"\n{title}", markup=False)
                 print_table(None, header, rows)
     if many and folder is not None:
-        (folder / "index.html").write_text(bench_page.summary_of(results), encoding="utf-8")
-        (folder / "all.csv").write_text(csv_text(results), encoding="utf-8", newline="")
+        write_whole(folder / "index.html", bench_page.summary_of(results))
+        write_whole(folder / "all.csv", csv_text(results))
     if as_json:
         print_json([result.as_json() for result in results] if many else results[0].as_json())
     if folder is not None:
@@ -161,8 +163,7 @@ def codecs(
 
 def csv_text(results: Sequence[Result]) -> str:
     """Return results as CSV: a line for each combination; ms, bytes; empty is not known."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\r\n")
+    writer = CSVText()
     spreads = [*STAGES, "write", "read", "total"]
     writer.writerow(
         ["corpus", "sha256", "documents", "serializer", "compressor", "store", "size_bytes", "size_factor"]
@@ -184,7 +185,7 @@ def csv_text(results: Sequence[Result]) -> str:
                 + [lost.exact, lost.order, lost.changed, lost.refused]
                 + ([""] * 5 if article is None else _article_row(article))
             )
-    return lines.getvalue()
+    return writer.getvalue()
 
 
 def _article_row(figures: Figures) -> list[float]:
@@ -195,7 +196,7 @@ def _article_row(figures: Figures) -> list[float]:
 def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
     """Raise InvalidInput for a name that nobody has."""
     for option, given, known in (
-        ("--serializer", serializers, (*SERIALIZER_NAMES, "store json", "store msgpack")),
+        ("--serializer", serializers, (*SERIALIZER_NAMES, *(f"store {each.name}" for each in SERIALIZERS))),
         ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
     ):
         for name in given:
@@ -228,14 +229,14 @@ def _write(result: Result, folder: Path) -> None:
     """Write everything about a result into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in result.schemas.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    (folder / "result.json").write_text(json.dumps(result.as_json(), indent=2) + "\n", encoding="utf-8")
-    (folder / "result.csv").write_text(csv_text([result]), encoding="utf-8", newline="")
+        write_whole(folder / name, text)
+    write_whole(folder / "result.json", json.dumps(result.as_json(), indent=2) + "\n")
+    write_whole(folder / "result.csv", csv_text([result]))
     if not result.combinations:
         return
     for name, chart in charts_of(result).items():
-        (folder / f"{name}.png").write_bytes(chart.png())
-    (folder / "index.html").write_text(bench_page.page_of(result), encoding="utf-8")
+        write_whole(folder / f"{name}.png", chart.png())
+    write_whole(folder / "index.html", bench_page.page_of(result))
 
 
 def _show(result: Result) -> None:

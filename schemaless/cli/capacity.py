@@ -16,6 +16,7 @@ from schemaless.capacity.interval import ZERO, Interval
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.capacity.pages import disk_bytes_range
+from schemaless.cell import check_column_name
 from schemaless.cli.capacity_report import report
 from schemaless.cli.measure import history, measure
 from schemaless.cli.output import json_option, out, print_json, print_table
@@ -213,6 +214,7 @@ def model_command(
         )
     if for_days is not None and until is not None:
         raise click.UsageError("give --for-days or --until, not both")
+    check_column_name(column)
     first_day = datetime.datetime.now(datetime.UTC).date() if start is None else start.date()
     if until is not None:
         for_days = (until.date() - first_day).days

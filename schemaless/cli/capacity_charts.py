@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from schemaless.capacity.bars import bars
 from schemaless.capacity.forecast import Band, Forecast
 from schemaless.cli.capacity_text import answer, days_text
 from schemaless.cli.charts import INK, SERIES, SOFT, Chart
-from schemaless.cli.output import bytes_text
+from schemaless.cli.output import bytes_text, estimate_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _NOW, _AFTER = SERIES[0], SERIES[1]
 _MOST_SHARDS: Final = 256
+_FEWEST_DAYS_BY_WEEK: Final = 42
+_FREE: Final = "free in files"
 _LONGEST_NAME: Final = 32
 _NARROW_CHARACTERS: Final = 50
 _WIDE_CHARACTERS: Final = 120
@@ -47,16 +50,26 @@ def overview(report: Report) -> Chart | None:
             cell.suptitle(part.title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
             part.draw(cell, True)
 
-    now, after = answer(report.now), report.after
-    title = (
-        f"{report.measurement.datastore}: full in {now.days} as it is"
-        if _known(report.now)
-        else (f"{report.measurement.datastore}: how long it lasts is not known")
-    )
-    if after is not None and _known(after):
-        title += f", in {answer(after).days} as {report.codec}"
+    after = report.after
+    if _known(report.now):
+        title = f"{report.measurement.datastore}: {_full_text(report.now)} as it is"
+        if after is not None and _known(after):
+            title += f", {_full_text(after)} as {report.codec}"
+    else:
+        shown = "; ".join(part.title[:1].lower() + part.title[1:] for part in parts)
+        title = f"{report.measurement.datastore}: {shown}; how long it lasts is not known"
+    if report.warnings:
+        title += " (with a warning)"
     height = 460 * math.ceil(len(parts) / 2) + 40
     return Chart("overview", title, "; ".join(part.title for part in parts), draw, (1160, height), None)
+
+
+def _full_text(scenario: Scenario) -> str:
+    """Return when it is full, in a few words."""
+    days = answer(scenario).days
+    if days.startswith("over "):
+        return f"not full within {days.removeprefix('over ')}"
+    return "full already" if days == "no room" else f"full in {days}"
 
 
 def _known(scenario: Scenario) -> bool:
@@ -119,7 +132,7 @@ def _until(report: Report, disk: str, horizon: int) -> int:
 
 
 def _growth(report: Report) -> Chart | None:
-    """Return what came by day, and what is forecast."""
+    """Return what came by day, and what is forecast; on a phone by week, where days would be a blot."""
     total = report.total
     if total is None or len(total.history) < 2:
         return None
@@ -130,14 +143,18 @@ def _growth(report: Report) -> Chart | None:
 
     def draw(figure: Figure, narrow: bool) -> None:
         axes: Any = figure.subplots()
-        x = [day for day, _ in history]
-        axes.plot(
-            x, [value for _, value in history], color=INK, linewidth=1.2, label="measured", marker="o", markersize=2
-        )
-        top = max(value for _, value in history)
+        step = 7 if narrow and len(history) >= _FEWEST_DAYS_BY_WEEK else 1
+        measured = _averages(history, step)
+        x = [day for day, _ in measured]
+        values = [value for _, value in measured]
+        label = "measured" if step == 1 else "measured, by week"
+        axes.plot(x, values, color=INK, linewidth=1.2, label=label, marker="o", markersize=2)
+        top = max(values)
         if ahead and isinstance(found, Forecast):
-            days = [found.first_day + datetime.timedelta(day) for day in range(len(ahead))]
-            parts = [[band[place] for band in ahead] for place in range(5)]
+            starts = range(0, len(ahead) - step + 1, step)
+            days = [found.first_day + datetime.timedelta(day) for day in starts]
+            bands = [found.between(day, day + step) for day in starts]
+            parts = [[band[place] / step for band in bands] for place in range(5)]
             axes.fill_between(days, parts[0], parts[4], color=_NOW, alpha=0.16, linewidth=0, label="95 %")
             axes.fill_between(days, parts[1], parts[3], color=_NOW, alpha=0.3, linewidth=0, label="80 %")
             axes.plot(days, parts[2], color=_NOW, linewidth=1.4, label="forecast")
@@ -159,59 +176,52 @@ def _growth(report: Report) -> Chart | None:
     return Chart("growth", "Bytes of disk a day, measured and forecast", description, draw)
 
 
+def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list[tuple[datetime.date, float]]:
+    """Return what a day brought on average of so many at a time, whole ones, up to the last day."""
+    begins = range(len(history) % step, len(history), step)
+    return [(history[begin][0], sum(value for _, value in history[begin : begin + step]) / step) for begin in begins]
+
+
 def _bytes(report: Report) -> Chart | None:
-    """Return what the columns take now, and in each codec."""
-    now: dict[str, float] = {}
-    for group in report.measurement.groups:
-        now[group.column_name] = now.get(group.column_name, 0.0) + group.allocated_bytes.mid
-    if not sum(now.values()):
+    """Return what the columns take of the files now, and in each codec."""
+    found = bars(report)
+    if not found:
         return None
-    shares: dict[str, dict[str, float]] = {}
-    for each in report.trials:
-        shares.setdefault(each.codec, {})[each.column_name] = each.migrated_share.mid
-    bars = [("now", now)]
-    files = {each.name: each.file_bytes.mid for each in report.scenarios if each.file_bytes is not None}
-    for codec, by_column in shares.items():
-        sizes = {name: size * by_column.get(name, 1.0) for name, size in now.items()}
-        # What files hold besides their rows shrinks otherwise than these do.
-        rest = files.get(codec, sum(sizes.values())) / (sum(sizes.values()) or 1.0)
-        bars.append((codec, {name: size * rest for name, size in sizes.items()}))
-    bars = [bars[0], *sorted(bars[1:], key=lambda bar: sum(bar[1].values()))]
+    now = found[0].columns
     names = sorted(now, key=lambda name: -now[name])
-    shown, others = names[:7], names[7:]
+    most = len(SERIES) - 1 if len(names) < len(SERIES) else len(SERIES) - 2  # the last colour is what is free
+    shown, others = names[:most], names[most:]
 
     def draw(figure: Figure, narrow: bool) -> None:
         axes: Any = figure.subplots()
-        left = [0.0] * len(bars)
-        for place, name in enumerate([*shown, *(["others"] if others else [])]):
-            part = others if name == "others" and others else [name]
-            sizes = [sum(columns[each] for each in part) for _, columns in bars]
-            axes.barh(
-                [bar for bar, _ in bars], sizes, left=left, color=SERIES[place % len(SERIES)], label=name, height=0.66
-            )
+        rows = range(len(found))
+        left = [0.0] * len(found)
+        parts = [(name, [bar.columns[name] for bar in found]) for name in shown]
+        if others:
+            parts.append(("others", [sum(bar.columns[name] for name in others) for bar in found]))
+        parts.append((_FREE, [bar.rest for bar in found]))
+        for place, (name, sizes) in enumerate(parts):
+            colour = SERIES[-1] if name == _FREE else SERIES[place]
+            axes.barh(rows, sizes, left=left, color=colour, label=name, height=0.66)
             left = [before + size for before, size in zip(left, sizes, strict=True)]
-        for row, end in enumerate(left):
-            axes.annotate(
-                bytes_text(end),
-                (end, row),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-                color=SOFT,
-                fontsize=10,
-            )
+        for row, bar in enumerate(found):
+            total = bar.total
+            if not total.exact:
+                axes.plot([total.low, total.high], [row, row], color=INK, linewidth=1.2)
+            text = estimate_text(total, bytes_text).replace(" (", "\n(" if narrow else " (")
+            _beside(axes, text, max(total.mid, total.high), row)
+        axes.set_yticks(rows, [bar.name for bar in found])
         axes.invert_yaxis()
-        axes.set_xlim(0, max(left) * (1.32 if narrow else 1.16))
+        axes.set_xlim(0, max(bar.total.high for bar in found) * (1.55 if narrow else 1.3))
         axes.grid(axis="x")
         _bytes_axis(axes.xaxis, 4 if narrow else 6)
         axes.tick_params(axis="y", labelcolor=INK)
         _legend(figure, narrow)
 
-    least = bars[1] if len(bars) > 1 else None
-    description = f"Allocated bytes of {len(names)} columns: now {bytes_text(sum(now.values()))}" + (
-        f"; the least is {bytes_text(sum(least[1].values()))}, as {least[0]}." if least else "."
-    )
-    return Chart("bytes", "Allocated bytes by column, now and in each codec", description, draw)
+    description = f"Files of {len(names)} columns: now {estimate_text(found[0].total, bytes_text)}"
+    if len(found) > 1:
+        description += f"; the least is {estimate_text(found[1].total, bytes_text)}, as {found[1].name}"
+    return Chart("bytes", "Files by column, now and in each codec", f"{description}.", draw)
 
 
 def _days_by_codec(report: Report) -> Chart | None:

@@ -13,7 +13,7 @@ from schemaless.cli import page as shared
 from schemaless.cli.capacity_charts import charts
 from schemaless.cli.capacity_text import Table, answer, history_table, shard_table, tables
 from schemaless.cli.charts import STYLE as CHART_STYLE
-from schemaless.cli.output import bytes_text
+from schemaless.cli.output import bytes_text, estimate_text
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import Report
@@ -26,10 +26,12 @@ h1 { overflow-wrap: anywhere; }
 .answer.first b { color: var(--chart-1); } .answer.after b { color: var(--chart-2); }
 .notes { border-left: 4px solid var(--chart-3); padding: .1rem .9rem; margin: 1rem 0; background: var(--card); }
 .notes ul { margin: .4rem 0; padding-left: 1.1rem; overflow-wrap: anywhere; }
+.warnings { color: var(--chart-5); font-weight: 600; font-size: .875rem; margin: .3rem 0; padding: 0;
+  list-style: none; }
 .wide:focus-visible { outline: 2px solid var(--chart-1); }
-th, td { padding: .3rem .6rem; }
+th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
-td.long { min-width: 15rem; }
+td.long { min-width: 11rem; }
 summary { color: var(--soft); font-size: .875rem; }
 @media print {
   body { font-size: 10pt; }
@@ -72,21 +74,22 @@ def _when(report: Report) -> str:
 def _answers(report: Report) -> str:
     now = answer(report.now)
     boxes = [("first", "Until full, as it is", now.days, now.detail)]
+    warned = "".join(f"<li>Warning: {escape(each)}.</li>" for each in report.warnings)
+    warnings = f'<ul class="warnings">{warned}</ul>' if warned else ""
     if report.after is not None:
         after = answer(report.after)
         boxes.append(("after", f"After re-encoding to {report.codec}, rebuilt", after.days, after.detail))
     sizes = [space.file_bytes for space in report.measurement.clusters if space.file_bytes is not None]
     if sizes:
         files = bytes_text(sum(sizes))
-        per_day = report.total and [value for _, value in report.total.history[-28:]]
         detail = "in files, of one copy"
-        if per_day:
-            detail += f"; {bytes_text(sum(per_day) / len(per_day))} more each day now"
+        if report.total is not None and report.total.rate is not None:
+            detail += f"; {estimate_text(report.total.rate.per_day, bytes_text)} more each day now"
         if report.after is not None and report.after.file_bytes is not None:
-            detail += f". As {report.codec}, rebuilt: {bytes_text(report.after.file_bytes.mid)}"
+            detail += f". As {report.codec}, rebuilt: {estimate_text(report.after.file_bytes, bytes_text)}"
         boxes.append(("", "Stored", files, detail + "."))
     inner = "".join(
-        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{escape(big)}</b>'
+        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{escape(big)}</b>{warnings if kind == "first" else ""}'
         f'<span class="soft">{escape(small)}</span></div>'
         for kind, head, big, small in boxes
     )

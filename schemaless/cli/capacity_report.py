@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from schemaless.cli.capacity_text import answer, tables
+from schemaless.cli.capacity_text import WHAT_IF, answer, tables
+from schemaless.cli.files import OutputFile, write_whole
 from schemaless.cli.measure import disk_of
-from schemaless.cli.options import open_store, url_option
+from schemaless.cli.options import choice_options, open_store, url_option
 from schemaless.cli.output import json_option, note, out, print_json, print_table
+from schemaless.cli.shown import CSVText
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     from schemaless.capacity.report import Report
 
-_FILE = click.Path(dir_okay=False)
+_FILE = OutputFile()
 
 
 @click.command()
 @url_option
-@click.option("--to", "codec", metavar="CODEC", help="What re-encoding would be to.  [default: what takes least]")
+@click.option("--to", "codec", metavar="CODEC", help="What re-encoding would be to.  [default: what is worth it]")
+@choice_options
 @click.option(
     "--disk",
     "disks",
@@ -35,23 +35,28 @@ _FILE = click.Path(dir_okay=False)
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write one page with charts.")
 @click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write a picture.")
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Also write every figure as CSV; - alone.")
+@click.option("--all", "show_all", is_flag=True, help="Print every table, not only what if.")
 @click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Of samples and simulated futures.")
 @json_option
 def report(
     url: str,
     codec: str | None,
+    most_cpu: float,
+    least_gain: float,
     disks: tuple[str, ...],
     fresh: bool,
     html_file: str | None,
     png_file: str | None,
     csv_file: str | None,
+    show_all: bool,
     seed: int,
     as_json: bool,
 ) -> None:
     """Say how long the disks last, now and after re-encoding.
 
     From the measurements that 'capacity measure' keeps, a forecast of the growth, and a trial of every codec on some
-    stored cells. Writes nothing to the datastore. Needs the extra [report].
+    stored cells. First the answer, then what is to be known about it, then what if; --all adds the tables behind it.
+    Writes nothing to the datastore. Needs the extra [report].
 
     \b
     Examples:
@@ -63,11 +68,20 @@ def report(
 
     given = dict(disk_of(disk) for disk in disks)
     with open_store(url) as store:
-        found = make(store, codec=codec, disks=given, fresh=fresh, seed=seed, on_step=note)
+        found = make(
+            store,
+            codec=codec,
+            disks=given,
+            fresh=fresh,
+            least_gain=least_gain,
+            most_cpu=most_cpu,
+            seed=seed,
+            on_step=note,
+        )
     if html_file is not None:
         from schemaless.cli.capacity_page import page
 
-        Path(html_file).write_text(page(found), encoding="utf-8")
+        write_whole(html_file, page(found))
         note(f"written: {html_file}")
     if png_file is not None:
         _write_png(found, png_file)
@@ -75,20 +89,22 @@ def report(
         click.echo(csv_text(found), nl=False)
         return
     if csv_file is not None:
-        Path(csv_file).write_text(csv_text(found), encoding="utf-8", newline="")
+        write_whole(csv_file, csv_text(found))
         note(f"written: {csv_file}")
     if as_json:
         print_json(found.as_json())
     else:
-        show(found)
+        show(found, show_all=show_all)
 
 
-def show(found: Report) -> None:
-    """Print a report."""
+def show(found: Report, *, show_all: bool = False) -> None:
+    """Print a report: the answer, notes, and what if; with ``show_all`` every other table too."""
     console = out()
     now = answer(found.now)
     console.print(f"{found.measurement.datastore}, measured {found.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
     console.print(f"[bold]Full as it is: {now.days}.[/]")
+    for each in found.warnings:
+        console.print(f"WARNING: {each}.", style="bold red", markup=False)
     console.print(now.detail, markup=False)
     if found.after is not None:
         after = answer(found.after)
@@ -97,19 +113,22 @@ def show(found: Report) -> None:
     console.print()
     for each in found.notes:
         console.print(f"note: {each}", markup=False)
-    for table in tables(found):
+    every = tables(found)
+    others = [table for table in every if table.title != WHAT_IF]
+    for table in every if show_all else [table for table in every if table.title == WHAT_IF]:
         last = -1 if table.last_text else None  # sentences are for the page
         rows = [row[:last] for row in table.rows]
         print_table(f"\n{table.title}", table.columns[:last], rows, text_columns=table.text_columns)
         if table.note:
             console.print(table.note, markup=False)
+    if not show_all and others:
+        console.print(f"\n--all adds: {', '.join(table.title for table in others)}.", markup=False)
     console.print("\nHow each figure was obtained stands on the page (--html) and in --json.")
 
 
 def csv_text(found: Report) -> str:
     """Return every figure on a line: what it is, of what, its unit, and its intervals; empty is not known, or never."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\r\n")
+    writer = CSVText()
     writer.writerow(["section", "name", "item", "figure", "unit", "low_95", "low_80", "value", "high_80", "high_95"])
 
     def line(section: str, name: str, item: str, figure: str, unit: str, *values: Any) -> None:
@@ -125,6 +144,9 @@ def csv_text(found: Report) -> str:
             where = ("scenario", scenario.name, outlook.disk)
             if outlook.days is not None:
                 line(*where, "days_until_full", "days", *outlook.days)
+            if outlook.at_rate is not None:
+                low, mid, high = outlook.at_rate.low, outlook.at_rate.mid, outlook.at_rate.high
+                line(*where, "days_at_constant_rate", "days", low, "", mid, "", high)
             if outlook.free_bytes is not None:
                 line(*where, "free", "bytes", round(outlook.free_bytes.mid))
             if outlook.bytes_per_day is not None:
@@ -159,7 +181,7 @@ def csv_text(found: Report) -> str:
             "bytes",
             round(move.size_bytes),
         )
-    return lines.getvalue()
+    return writer.getvalue()
 
 
 def _forecast_lines(line: Any, each: Any) -> None:
@@ -181,5 +203,5 @@ def _write_png(found: Report, file: str) -> None:
     if chart is None:
         note(f"not written: {file}, as there is nothing to draw yet")
         return
-    Path(file).write_bytes(chart.png())
+    write_whole(file, chart.png())
     note(f"written: {file}")

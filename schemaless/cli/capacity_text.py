@@ -8,13 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from schemaless.capacity.forecast import Band, Forecast, NoForecast
+from schemaless.capacity.forecast import Forecast, NoForecast
+from schemaless.capacity.measurement import added
 from schemaless.cli.output import bytes_text, estimate_text
+from schemaless.store.sampling import Estimate
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import ColumnForecast, DiskForecast, Report
     from schemaless.capacity.whatif import DiskOutlook, Scenario
 
+WHAT_IF = "What if"
 _MARKS_DAYS = (7, 30, 90, 180, 365, 730, 1_460)
 _MOST_SHARD_ROWS = 64
 
@@ -51,7 +54,23 @@ def answer(scenario: Scenario) -> Answer:
     where = f" {first.disk} is full first." if len(scenario.disks) > 1 and ends else ""
     unknown = [each.disk for each in scenario.unknown]
     apart = f" Nothing is known of {', '.join(unknown)}." if unknown else ""
-    return Answer(days_text(first), f"{words}{where}{apart}")
+    return Answer(days_text(first), f"{words}{where}{apart}{_constant_text(first)}")
+
+
+def _constant_text(outlook: DiskOutlook) -> str:
+    """Return what the constant rate of the last weeks says, as a sentence behind others."""
+    if outlook.at_rate is None or outlook.rate_days is None or outlook.at_rate.mid == 0:
+        return ""
+    mid, opened, ends = at_rate_text(outlook.at_rate).partition(" (")
+    sentence = mid if mid == "never" else f"{mid} days{opened}{ends}"
+    return f" At the constant rate of the last {outlook.rate_days} days: {sentence}."
+
+
+def at_rate_text(days: Estimate | None) -> str:
+    """Return days at a constant rate with their interval, in whole days."""
+    if days is None:
+        return ""
+    return estimate_text(days, lambda value: "never" if math.isinf(value) else f"{math.floor(value):,}")
 
 
 def days_text(outlook: DiskOutlook) -> str:
@@ -106,7 +125,10 @@ def tables(report: Report) -> list[Table]:
 
 def shard_table(report: Report) -> Table:
     """Return the shards' sizes."""
-    rows = [[str(each.shard), each.cluster, bytes_text(each.size_bytes)] for each in report.skew.shards]
+    rows = [
+        [str(each.shard), each.cluster, estimate_text(_allocated(report, each.cluster, each.shard), bytes_text)]
+        for each in report.skew.shards
+    ]
     return Table("Shards", ["shard", "cluster", "allocated"], rows, 2)
 
 
@@ -118,18 +140,19 @@ def history_table(report: Report) -> Table:
         return Table("By week", [], [])
     for begin in range(0, len(total.history), 7):
         days = total.history[begin : begin + 7]
-        rows.append([days[0][0].isoformat(), str(len(days)), "measured", bytes_text(sum(each[1] for each in days)), ""])
+        size = Estimate.of(sum(value for _, value in days))
+        if total.errors:
+            half = math.hypot(*total.errors[begin : begin + 7])
+            size = Estimate(max(0.0, size.mid - half), size.mid, size.mid + half)
+        rows.append([days[0][0].isoformat(), str(len(days)), "measured", estimate_text(size, bytes_text)])
     if isinstance(total.forecast, Forecast):
         sums = total.forecast.cumulative
         for begin in range(0, min(len(sums), len(total.history)) // 7 * 7, 7):
-            band = [after - before for after, before in zip(sums[begin + 6], _before(sums, begin), strict=True)]
+            band = total.forecast.between(begin, begin + 7)
             day = total.forecast.first_day + datetime.timedelta(begin)
-            rows.append([day.isoformat(), "7", "forecast", bytes_text(band[2]), ""])
-    return Table("By week", ["week from", "days", "", "bytes of disk"], [row[:4] for row in rows], 3)
-
-
-def _before(sums: Sequence[Band], begin: int) -> Sequence[float]:
-    return sums[begin - 1] if begin else (0.0,) * 5
+            brings = f"{bytes_text(band.mid)} (80 %: {bytes_text(band.low_80)} to {bytes_text(band.high_80)})"
+            rows.append([day.isoformat(), "7", "forecast", brings])
+    return Table("By week", ["week from", "days", "", "bytes of disk"], rows, 3)
 
 
 def _scenarios(report: Report) -> Table:
@@ -137,7 +160,7 @@ def _scenarios(report: Report) -> Table:
     for each in report.scenarios:
         first = each.first
         if first is None or first.days is None or first.first_day is None:
-            rows.append([each.name, "not known", "", "", "", "", each.text])
+            rows.append([each.name, "not known", "", "", "", "", "", each.text])
             continue
         horizon, days = first.horizon_days or 0, first.days
         ends = math.isfinite(days.mid)
@@ -147,13 +170,15 @@ def _scenarios(report: Report) -> Table:
                 _days(days.mid, horizon),
                 _range(days.low_80, days.high_80, horizon),
                 _range(days.low_95, days.high_95, horizon),
+                at_rate_text(first.at_rate),
                 date_text(first.first_day, days.mid) if ends else "",
                 first.disk if ends else "",
                 each.text,
             ]
         )
-    columns = ["what if", "days until full", "80 %", "95 %", "full on", "full first", "what it is"]
-    return Table("What if", columns, rows, last_text=True)
+    columns = ["what if", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "what it is"]
+    note = "Constant rate: each day as the last weeks were, with its 95 % interval."
+    return Table(WHAT_IF, columns, rows, note=note, last_text=True)
 
 
 def _forecasts(report: Report) -> Table:
@@ -177,8 +202,7 @@ def _forecasts(report: Report) -> Table:
 
 def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> list[str]:
     found = each.forecast
-    recent = [value for _, value in each.history[-28:]]
-    now = bytes_text(sum(recent) / len(recent)) if recent else "?"
+    now = per_day_text(each.history)
     if isinstance(found, NoForecast):
         return [name, unit, str(found.days), now, found.reason, *[""] * 5]
     grows = found.growth_share_per_year
@@ -189,7 +213,7 @@ def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> 
             f"{test.held_days}",
             f"{test.daily_error_share:.0%}",
             f"{test.total_error_share:+.0%}",
-            f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}",
+            f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}" + ("" if test.failure is None else ": failed"),
         ]
     week = "none seen" if found.weekdays is None else _week_text(found.weekdays)
     year = f"{share_text(grows.mid)} ({share_text(grows.low_80)} to {share_text(grows.high_80)})"
@@ -262,7 +286,8 @@ def _codecs(report: Report) -> Table:
         columns,
         rows,
         2,
-        "CPU a day: to write today's cells a day, and to read them once.",
+        "CPU a day: to write today's cells a day, and to read them once."
+        + ("" if report.choice is None else f" Of all columns together, {report.choice.knee_text}."),
     )
 
 
@@ -291,7 +316,7 @@ def _cluster_skew(report: Report) -> Table:
     rows = [
         [
             each.cluster,
-            bytes_text(each.now_bytes),
+            estimate_text(_allocated(report, each.cluster), bytes_text),
             bytes_text(each.even_bytes),
             f"{each.now_bytes / each.even_bytes:.2f}" if each.even_bytes else "",
             bytes_text(each.after_bytes),
@@ -306,6 +331,14 @@ def _cluster_skew(report: Report) -> Table:
     return Table("Skew", ["cluster", "allocated", "its share", "of its share", "after the moves"], rows, 1, note)
 
 
+def _allocated(report: Report, cluster: str, shard: int | None = None) -> Estimate:
+    return added(
+        group.allocated_bytes
+        for group in report.measurement.groups
+        if group.cluster == cluster and shard in (None, group.shard)
+    )
+
+
 def _moves(report: Report) -> Table:
     rows = [
         [str(each.shard), each.from_cluster, each.to_cluster, bytes_text(each.size_bytes)]
@@ -316,6 +349,14 @@ def _moves(report: Report) -> Table:
         f" {more} more in --json." if more > 0 else ""
     )
     return Table("Moves that would even it out", ["shard", "from", "to", "allocated"], rows, 3, note)
+
+
+def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
+    """Return what a day brings now, as the last four weeks did, with its interval; "?" of less than two weeks."""
+    from schemaless.capacity.steps import rate
+
+    found = rate(history)
+    return "?" if found is None else estimate_text(found.per_day, bytes_text)
 
 
 def seconds_text(seconds: float) -> str:

@@ -12,7 +12,8 @@ from schemaless.cli.options import codec_option, open_store, row_key_of, url_opt
 from schemaless.cli.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
 from schemaless.cli.tail import tail
 from schemaless.codec.envelope import check_length, describe_body
-from schemaless.codec.legacy import read_legacy
+from schemaless.codec.legacy import read_json
+from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
@@ -52,9 +53,12 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
       schemaless cell put 71f0c4d2-2918-44cc-a2df-000000000001 BASE 1 '{"fare": {"total": 12.5}}'
       schemaless cell put uuid5:N14228 LOG 13 - < log.json
     """
-    text = (sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")).strip()
+    given = sys.stdin.buffer.read(MAX_LINE_BYTES + 1) if body == "-" else body.encode("utf-8", "surrogateescape")
+    text = given.strip()
     try:
-        read_legacy(text)
+        if len(given) > MAX_LINE_BYTES:
+            raise InvalidInput(f"BODY: longer than {MAX_LINE_BYTES:,} bytes, which no document may be")
+        read_json(text)
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
     with open_store(url) as store:

@@ -30,14 +30,14 @@ _COLOURS: Final = (
     ("soft", "#5b6470", "#a2abb8"),
     ("line", "#d5dae0", "#363d47"),
     ("card", "#f5f7f9", "#1d2127"),
-    ("1", "#2f6fb7", "#63a4ee"),
-    ("2", "#0f7f6d", "#36b59f"),
+    ("1", "#1f539b", "#63a4ee"),
+    ("2", "#0f7f6d", "#86e5d2"),
     ("3", "#b85c00", "#f0943a"),
     ("4", "#7a4fb5", "#b08ae8"),
     ("5", "#b3323c", "#f0747c"),
     ("6", "#66740f", "#b4c24a"),
     ("7", "#a8367f", "#e57cc0"),
-    ("8", "#8d97a5", "#8a94a2"),
+    ("8", "#7d8795", "#8a94a2"),
 )
 _LIGHT: Final = {name: light for name, light, _ in _COLOURS}
 
@@ -47,7 +47,10 @@ SOFT: Final = _LIGHT["soft"]
 LINE: Final = _LIGHT["line"]
 CARD: Final = _LIGHT["card"]
 SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
-"""Blue, green, orange, violet, red, olive, pink, grey: told apart on both pages, and by most who see few colours."""
+"""Blue, green, orange, violet, red, olive, pink, grey: told apart on both pages, and by most who see few colours.
+
+All have 3:1 or more to paper and cards; blue and green, which stand for now and then, differ in luminance, too.
+"""
 
 NARROW_BELOW_PX: Final = 640
 """Pages narrower than this show a chart's narrow drawing."""

@@ -11,12 +11,23 @@ from typing import Any
 import click
 
 from schemaless.cli.advise import advise
+from schemaless.cli.files import OutputFile, whole_file
 from schemaless.cli.options import codec_details, open_store, url_option
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
+from schemaless.cli.output import (
+    EXIT_FAILED,
+    bytes_text,
+    data_sink,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import codec_names
 from schemaless.codec.training import Training
 from schemaless.errors import InvalidInput
-from schemaless.jobs.load import open_lines
 from schemaless.store import dictionaries as keeping
 from schemaless.store.advice import train_column
 from schemaless.store.columns import REFRESH_S, ColumnSetting, codec_with, set_column, settings, unset_column
@@ -136,7 +147,7 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
                 column_name,
                 codec_with(codec_name, level, None, store.dictionaries),
                 seed=seed,
-                on_window=lambda done, total: advance(1),
+                on_window=advance.to,
             )
         kept = keeping.keep(store.catalog, store.name, training.dictionary, source) if training.helps else None
     if as_json:
@@ -243,7 +254,7 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
 @codec.command("export")
 @url_option
 @click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there, not to standard output.")
+@click.option("--output", type=OutputFile(Path), help="Write there, not to standard output.")
 def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
     """Write dictionaries to a file, all of them unless named: a backup.
 
@@ -257,7 +268,7 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
         found = [each for each in keeping.entries(store.catalog, store.name) if each.removed_at is None]
         chosen = [_entry_of(store, number) for number in dictionary_ids] or found
         lines = [keeping.dictionary_line(store.dictionaries.get(each.id), each.source) for each in chosen]
-        sink = sys.stdout.buffer if output is None else stack.enter_context(output.open("wb"))
+        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         for line in lines:
             sink.write(line + b"\n")
         sink.flush()

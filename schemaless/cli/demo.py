@@ -20,14 +20,16 @@ from schemaless.cell import Cell, CellKey, NewStoredCell, cell_key
 from schemaless.cli.capacity_text import answer
 from schemaless.cli.demo_capacity import DAYS, times
 from schemaless.cli.demo_capacity import report as capacity_report
+from schemaless.cli.files import write_whole
 from schemaless.cli.options import codec_option, ref_key_in, row_key_in
-from schemaless.cli.output import EXIT_FAILED, bytes_text, estimate_text, note, out, print_table, progress
+from schemaless.cli.output import EXIT_FAILED, bytes_text, estimate_text, line_break, note, out, print_table, progress
 from schemaless.cli.report_page import page as report_page
+from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
 from schemaless.jobs.check import check
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.load import LoadReport, document_reader, load, open_lines
+from schemaless.jobs.load import LoadReport, document_reader, load
 from schemaless.jobs.migrate import run as migrate
 from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import run as rebuild
@@ -153,12 +155,13 @@ def _run(
         done = sum(shard.state == "done" for shard in rebuilt)
         out().print(f"   {done} of {len(rebuilt)} tables rebuilt in {seconds():.1f} s, one at a time on each server")
         last = _sizes(store)
-        if outlook is not None and outlook.after is not None and outlook.after.file_bytes is not None:
-            files = estimate_text(outlook.after.file_bytes, bytes_text)
+        predicted = None if outlook is None or outlook.after is None else outlook.after.file_bytes
+        if predicted is not None:
+            files = estimate_text(predicted, bytes_text)
             out().print(f"   their files have {bytes_text(last.file_bytes)}; step 5 said {files}", markup=False)
         page = folder.absolute() / "report.html"
         job = Ledger(store.catalog, store.name).job(report.job_id)
-        page.write_text(report_page(space_report(store, job, datetime.now(UTC))), encoding="utf-8")
+        write_whole(page, report_page(space_report(store, job, datetime.now(UTC))))
 
     _step("What it gained")
     _show_gain(report, before, after, last)
@@ -166,7 +169,7 @@ def _run(
     out().print(f"\nWith pictures, by cluster, shard and column: {page}", markup=False)
     out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers go on running. Look around:\n")
     for line in _next_steps(url, folder, data is None):
-        out().print(f"   {line}", markup=False)
+        out().print(f"   {line}", markup=False, soft_wrap=True)
     if outlook is not None:
         out().print(
             f"\nHow long the disks last, before it was re-encoded and after: {folder.absolute() / 'capacity.html'}"
@@ -185,6 +188,9 @@ def _capacity(store: Datastore, codec: str, file: Path) -> Report | None:
     out().print(f"   full as it is: {now.days}. {now.detail}", markup=False)
     if found.after is not None:
         out().print(f"   as {found.codec}, rebuilt: {answer(found.after).days}", markup=False)
+        if found.after.file_bytes is not None:
+            files = estimate_text(found.after.file_bytes, bytes_text)
+            out().print(f"   their files would have {files} then", markup=False)
     return found
 
 
@@ -326,9 +332,9 @@ def _show_gain(report: MigrateReport, before: TableSize, after: TableSize, last:
     )
     out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
     out().print(
-        "Re-encoding alone does not shrink the files: a tablespace grows while it is rewritten, since new bodies need\n"
-        "pages before the old ones are free, and small files like these grow in steps of some MB. What is free then\n"
-        "takes the next cells, or is given back to the disk by a rebuild."
+        "Re-encoding alone does not shrink the files: a tablespace grows while it is rewritten, since new bodies need"
+        f"{line_break()}pages before the old ones are free, and small files like these grow in steps of some MB. What "
+        f"is free then{line_break()}takes the next cells, or is given back to the disk by a rebuild."
     )
     for reason, count in total.kept_as_text.most_common():
         out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from schemaless.capacity import history
-from schemaless.capacity.measure import GivenDisk, measure
+from schemaless.capacity.disks import GivenDisk, with_disks
+from schemaless.capacity.measure import measure
 from schemaless.capacity.report import make
 from schemaless.cli.capacity_page import page
+from schemaless.cli.files import write_whole
 from schemaless.store.datastore import Datastore
 
 if TYPE_CHECKING:
@@ -53,13 +56,14 @@ def times(count: int) -> Callable[[int], datetime]:
 def report(store: Datastore, codec: str, file: Path) -> Report:
     """Measure, keep that, write the page of the report, and return it.
 
-    The disks are made up: half as large again as what is on them.
+    The disks are made up: half as large again as what is on them. They are kept so, and a later report says the same.
     """
     first = measure(store)
     files = {space.cluster: space.file_bytes or 0 for space in first.clusters}
     free = {name: round(_FREE_SHARE * size) for name, size in files.items()}
     disks = {name: GivenDisk(size + free[name], free[name]) for name, size in files.items()}
-    history.keep(store, first)
-    found = make(store, codec=codec, disks=disks)
-    file.write_text(page(found), encoding="utf-8")
+    spaces, _ = with_disks(first.clusters, disks)
+    history.keep(store, replace(first, clusters=spaces))
+    found = make(store, codec=codec)
+    write_whole(file, page(found))
     return found

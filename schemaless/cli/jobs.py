@@ -12,15 +12,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import click
-from rich.console import Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from schemaless.cli.output import bytes_text, err, note, out, print_json, print_table
-from schemaless.errors import SchemalessError
-from schemaless.jobs.job import Job, ShardState
+from schemaless.cli.progress import ProgressLine, amount_text, duration
+from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.jobs.job import Job, ShardState, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
@@ -62,63 +59,76 @@ class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         self._number = number
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value is None or value == "off":
-            return "off"
+        if value == "off":
+            return value
         try:
             return self._number(value)
         except ValueError:
             self.fail(f"expected a number or 'off', got {value!r}", param, ctx)
 
 
+_LIMITS: Final[tuple[tuple[str, str, type[int | float], str], ...]] = (
+    ("--max-lag", "max_lag_s", float, "Wait while a replica lags by more seconds."),
+    ("--max-threads-running", "max_threads_running", int, "Wait while a primary executes more."),
+    ("--max-history-length", "max_history_length", int, "Wait while a primary has more to purge."),
+    ("--max-mb-per-s", "max_mb_per_s", float, "Old bodies, in MB a second, for the whole job."),
+    (
+        "--yield-above",
+        "yield_above_per_s",
+        float,
+        "Take small steps, with pauses, where applications make more calls a second.",
+    ),
+)
+
+
 def throttle_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say when to wait; they come as ``thresholds``."""
-    usual = Thresholds()
+
+    def with_thresholds(*arguments: Any, changes: dict[str, Any], **options: Any) -> Any:
+        return command(*arguments, thresholds=Thresholds(**changes), **options)
+
+    return throttle_changes(wraps(command)(with_thresholds), usual=Thresholds())
+
+
+def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = None) -> Callable[..., Any]:
+    """Add the same options; they come as ``changes``, a dict of those that are named, and of ``usual`` for others."""
 
     @wraps(command)
-    def with_thresholds(
-        *arguments: Any,
-        max_lag: Any,
-        max_threads_running: Any,
-        max_history_length: Any,
-        max_mb_per_s: Any,
-        flag_file: str | None,
-        yield_above: Any,
-        **options: Any,
-    ) -> Any:
-        lag_s, threads, history, mb_per_s, calls_per_s = (
-            None if each == "off" else each
-            for each in (max_lag, max_threads_running, max_history_length, max_mb_per_s, yield_above)
-        )
-        thresholds = Thresholds(lag_s, threads, history, mb_per_s, flag_file, calls_per_s)
-        return command(*arguments, thresholds=thresholds, **options)
+    def with_changes(*arguments: Any, **options: Any) -> Any:
+        given = {name: options.pop(name) for name in (*(name for _, name, _, _ in _LIMITS), "flag_file")}
+        changes = {name: None if each == "off" else each for name, each in given.items() if each is not None}
+        return command(*arguments, changes=changes, **options)
 
-    def limit(flag: str, number: type[int | float], default: float | None, help_text: str) -> Any:
-        return click.option(
+    options = [
+        click.option(
             flag,
+            name,
             type=_Limit(number),
-            default="off" if default is None else default,
-            show_default=True,
+            default=None if usual is None else ("off" if getattr(usual, name) is None else getattr(usual, name)),
+            show_default=usual is not None,
             metavar="N|off",
             help=help_text,
         )
+        for flag, name, number, help_text in _LIMITS
+    ]
+    file_help = "Wait while this file is there; an absolute path, or off."
+    options.append(click.option("--flag-file", metavar="FILE", help=file_help))
+    for option in reversed(options):
+        with_changes = option(with_changes)
+    return with_changes
 
-    for option in reversed(
-        (
-            limit("--max-lag", float, usual.max_lag_s, "Wait while a replica lags by more seconds."),
-            limit("--max-threads-running", int, usual.max_threads_running, "Wait while a primary executes more."),
-            limit("--max-history-length", int, usual.max_history_length, "Wait while a primary has more to purge."),
-            limit("--max-mb-per-s", float, usual.max_mb_per_s, "Old bodies, in MB a second, for the whole job."),
-            limit(
-                "--yield-above",
-                float,
-                usual.yield_above_per_s,
-                "Take small steps, with pauses, where applications make more calls a second.",
-            ),
-            click.option("--flag-file", metavar="FILE", help="Wait while this file is there; an absolute path."),
-        )
-    ):
-        with_thresholds = option(with_thresholds)
-    return with_thresholds
+
+def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) -> Job:
+    """Return the job that an option names, or the migration that is meant without it: see ``Ledger.latest``.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    job = ledger.job(job_id) if job_id is not None else ledger.latest("migrate")
+    if job is None or (unfinished and job_id is None and not job.unfinished):
+        what = "unfinished migration" if unfinished else "migration yet"
+        raise InvalidInput(f"there is no {what}; 'schemaless migrate run --execute' begins one")
+    return job
 
 
 class JobProgress:
@@ -193,41 +203,29 @@ def _line(status: JobStatus) -> str:
     return ", ".join(parts)
 
 
-def _picture(status: JobStatus) -> Group:
-    bar = Table.grid(padding=(0, 1))
-    bar.add_row(
-        Text(f"job {status.job.job_id}"),
-        ProgressBar(total=1.0, completed=status.fraction, width=40),
-        Text(f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"),
-    )
-    facts = [f"{status.done} of {len(status.shards)} shards through"]
-    if status.job.kind == "migrate":
-        facts.append(f"{sum(state.cells for state in status.shards):,} cells re-encoded")
+def _picture(status: JobStatus) -> ProgressLine:
+    """Return one line: in a terminal's width there is room for why it waits, or for how fast it is."""
+    facts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
+    for cluster, reason in status.waits[:1]:
+        more = f" and {len(status.waits) - 1} more" if len(status.waits) > 1 else ""
+        facts[0] += f", waits on {cluster}{more}: {reason}"
     if status.mb_per_s is not None:
-        facts.append(f"{status.mb_per_s:.1f} MB/s by {status.runners} runners")
+        facts.append(f"{status.mb_per_s:.1f} MB/s")
     if status.eta is not None:
         facts.append(f"{_eta(status.eta)} left")
-    waits = [Text(f"waits on {cluster}: {reason}", style="yellow") for cluster, reason in status.waits]
-    return Group(bar, Text(", ".join(facts)), *waits)
+    if status.job.kind == "migrate":
+        facts.append(amount_text(sum(state.cells for state in status.shards), None, "cells"))
+    facts.append(f"{status.done} of {len(status.shards)} shards")
+    if status.runners:
+        facts.append("1 runner" if status.runners == 1 else f"{status.runners} runners")
+    style = "yellow" if status.waits else ""
+    return ProgressLine(f"job {status.job.job_id}", status.fraction, facts, style=style)
 
 
 def _eta(eta: Eta) -> str:
     if eta.high_s < 2:
         return "seconds"
     return f"{duration(eta.mid_s)} ({duration(eta.low_s)} to {duration(eta.high_s)})"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people, two units at most."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"
 
 
 def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each_shard: bool, as_json: bool) -> None:
@@ -243,7 +241,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
         out().print(f"waits by: {thresholds_text(job.spec['thresholds'])}", markup=False)
     out().print(_line(status))
     if job.unfinished and not status.runners:
-        out().print(f"nobody works on it now: '{go_on_command(job)}' does")
+        out().print(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
     for cluster in status.clusters:
         waited = ", ".join(f"{duration(seconds)} for {kind}" for kind, seconds in sorted(cluster.waits.items()))
         if waited:
@@ -265,11 +263,6 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
 def thresholds_text(thresholds: Mapping[str, Any]) -> str:
     """Return thresholds in a line."""
     return ", ".join(f"{name} {'off' if value is None else value}" for name, value in thresholds.items())
-
-
-def go_on_command(job: Job) -> str:
-    """Return the command that works on a job."""
-    return f"schemaless {'migrate run' if job.kind == 'migrate' else job.kind} --execute --job {job.job_id}"
 
 
 def _asked(job: Job) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
 from schemaless.cell import CellKey, NewStoredCell, check_column_name
+from schemaless.cli.files import OutputFile, whole_file
 from schemaless.cli.options import (
     check_ref_key_expression,
     codec_option,
@@ -25,7 +24,8 @@ from schemaless.cli.options import (
     shards_option,
     url_option,
 )
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
+from schemaless.cli.output import EXIT_FAILED, bytes_text, data_sink, json_option, note, out, print_json, progress
+from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.jobs import load as loading
@@ -167,17 +167,17 @@ def _key_of(column: str, row_key: str, ref_key: str) -> loading.KeyOf:
 def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Callable[[], int] | None]:
     """Open a file or standard input; give its lines, and, for progress, its size and how far it has been read."""
     if name == "-":
-        return loading.open_lines(sys.stdin.buffer, name), None, None
+        return open_lines(sys.stdin.buffer, name, cut=True), None, None
     path = Path(name)
     try:
         raw = stack.enter_context(path.open("rb"))
         if not raw.seekable():
             # A named pipe, or the shell's <(...).
-            return loading.open_lines(raw, name), None, None
+            return open_lines(raw, name, cut=True), None, None
         size = path.stat().st_size
     except OSError as error:
         raise InvalidInput(f"cannot read {name}: {error.strerror}") from None
-    return loading.open_lines(raw, name), size, raw.tell
+    return open_lines(raw, name, cut=True), size, raw.tell
 
 
 def _reader(
@@ -198,9 +198,7 @@ def _reader(
 @click.option("--column", metavar="NAME", help="Only this column.")
 @shards_option
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of standard output."
-)
+@click.option("--output", type=OutputFile(Path), help="Write there instead of standard output.")
 def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
     """Write cells as NDJSON.
 
@@ -216,7 +214,7 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
     """
     with open_store(url) as store, ExitStack() as stack:
         shards = shards_of(shards_text, store.shard_count)
-        sink = sys.stdout.buffer if output is None else stack.enter_context(_whole_file(output))
+        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         advance = stack.enter_context(progress("dumping", sum(store.id_span(shard) for shard in shards), "ids"))
         last = (-1, 0)
         for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
@@ -224,36 +222,3 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
             advance(cell.added_id - last[1] if cell.shard == last[0] else 1)
             last = (cell.shard, cell.added_id)
         sink.flush()
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Give a file that appears at ``path`` at the end of the block, and not at all where that is left early.
-
-    What is there and is no regular file, such as a pipe, is written to as it is.
-
-    Raises:
-        InvalidInput: it cannot be written there.
-    """
-    plain = path.is_file() or not path.exists()
-    # Through a link, its target is replaced and not the link.
-    target = Path(os.path.realpath(path)) if plain else path
-    part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
-    try:
-        file = part.open("wb")
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {error.strerror}") from None
-    try:
-        with file:
-            yield file
-            if plain:
-                file.flush()
-                os.fsync(file.fileno())
-        if plain:
-            if target.exists():
-                shutil.copymode(target, part)
-            part.replace(target)
-    except BaseException:
-        if plain:
-            part.unlink(missing_ok=True)
-        raise

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, print_json, print_table, progress
+from schemaless.cli.shown import shown
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
@@ -91,10 +92,10 @@ def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], fold
         return
     for server in running:
         for each in (server, *server.replicas):
-            click.echo(f"{each.name}  {each.flavour} {each.version}  {each.url}")
+            click.echo(shown(f"{each.name}  {each.flavour} {each.version}  {each.url}"))
     clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
     note("next, make a datastore on them:")
-    click.echo(f"schemaless create {_NAME} --shards 16 {clusters}")
+    click.echo(shown(f"schemaless create {_NAME} --shards 16 {clusters}"))
     if not any(server.replicas for server in running):
         return
     note("and write the replicas into its catalog:")
@@ -102,7 +103,7 @@ def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], fold
     for server in running:
         for replica in server.replicas:
             add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
-            click.echo(f"{add} {shlex.quote(replica.url)}")
+            click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
 
 
 @local.command()

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from schemaless.cli.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
+from schemaless.cli.shown import shown
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
 
 _NOUNS: dict[str, tuple[str, str, str]] = {
@@ -38,6 +40,37 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "bench": ("schemaless.cli.bench", "bench", "Which codec, on your own documents."),
     "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
 }
+
+
+READ_ONLY = frozenset(
+    {
+        "grants",
+        "info",
+        "dump",
+        "check",
+        "local status",
+        "topology show",
+        "schema status",
+        "cell get",
+        "cell history",
+        "cell tail",
+        "migrate plan",
+        "migrate report",
+        "migrate status",
+        "migrate verify",
+        "codec advise",
+        "codec list",
+        "codec export",
+        "capacity history",
+        "capacity model",
+        "capacity report",
+        "bench codecs",
+    }
+)
+"""Commands that change nothing in a datastore."""
+
+ONLY_WITH_EXECUTE = frozenset({"migrate run", "migrate restore", "rebuild", "codec remove"})
+"""Commands that change nothing without ``--execute``."""
 
 
 class _Nouns(click.Group):
@@ -94,25 +127,35 @@ def _on_sigterm(signum: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+class _ShownRecords(logging.Formatter):
+    """Formats the library's warnings like all else that is printed."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record))
+
+
 def run(arguments: list[str]) -> int:
     """Run one command and return the exit status; every error ends as one line on standard error."""
     show_traceback = "--traceback" in arguments
     arguments = [argument for argument in arguments if argument != "--traceback"]
     signal.signal(signal.SIGTERM, _on_sigterm)
+    if logging.lastResort is not None:  # what prints warnings where nobody has set up logging
+        logging.lastResort.setFormatter(_ShownRecords())
     try:
         outcome: Any = cli.main(args=arguments, prog_name="schemaless", standalone_mode=False)
         return outcome if isinstance(outcome, int) else 0
     except click.exceptions.Exit as exit_request:
         return exit_request.exit_code
     except click.ClickException as usage_error:
-        shown = io.StringIO()
-        usage_error.show(file=shown)
-        sys.stderr.write(redacted(shown.getvalue()))
+        said = io.StringIO()
+        usage_error.show(file=said)
+        sys.stderr.write(shown(redacted(said.getvalue())))
         return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         if show_traceback:
-            traceback.print_exc()
-        error("stopped; what was written is kept, and the same command can be run again")
+            sys.stderr.write(shown(traceback.format_exc()))
+        kept = "nothing that is stored was changed" if _changes_nothing(arguments) else "what was written is kept"
+        error(f"stopped; {kept}, and the same command can be run again")
         return EXIT_STOPPED
     except _ReaderGone:
         # Not a fault.
@@ -120,23 +163,28 @@ def run(arguments: list[str]) -> int:
         return 0
     except (InvalidInput, InvalidCell, UnknownCodec) as problem:
         if show_traceback:
-            traceback.print_exc()
+            sys.stderr.write(shown(traceback.format_exc()))
         error(str(problem))
         return EXIT_USAGE
     except SchemalessError as problem:
         if show_traceback:
-            traceback.print_exc()
+            sys.stderr.write(shown(traceback.format_exc()))
         error(str(problem))
         return EXIT_FAILED
     except OSError as problem:
         if show_traceback:
-            traceback.print_exc()
+            sys.stderr.write(shown(traceback.format_exc()))
         error(f"{problem.filename or 'reading or writing'}: {problem.strerror or problem}")
         try:
             sys.stdout.flush()
         except OSError:
             _drop_output()
         return EXIT_FAILED
+
+
+def _changes_nothing(arguments: list[str]) -> bool:
+    commands = {" ".join(arguments[:count]) for count in (1, 2)}
+    return bool(commands & READ_ONLY or (commands & ONLY_WITH_EXECUTE and "--execute" not in arguments))
 
 
 def _drop_output() -> None:

@@ -24,7 +24,7 @@ from schemaless.cli.output import (
 from schemaless.cli.quantities import size_of
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
-    from schemaless.capacity.measure import GivenDisk
+    from schemaless.capacity.disks import GivenDisk
     from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
 
 _LAST_DAYS = 7
@@ -37,7 +37,7 @@ _LAST_DAYS = 7
     "disks",
     multiple=True,
     metavar="CLUSTER=SIZE[:FREE]",
-    help="The disk of a cluster's servers, where they do not show it, such as cluster-1=4TB:1.5TB; may be repeated.",
+    help="The disk of a cluster's servers, in place of what they show, such as cluster-1=4TB:1.5TB; may be repeated.",
 )
 @click.option("--no-keep", is_flag=True, help="Do not write it into the catalog.")
 @click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
@@ -131,7 +131,7 @@ def measurement_json(found: Measurement) -> dict[str, Any]:
 
 def disk_of(text: str) -> tuple[str, GivenDisk]:
     """Return what ``--disk`` names."""
-    from schemaless.capacity.measure import GivenDisk
+    from schemaless.capacity.disks import GivenDisk
 
     cluster, equals, sizes = text.partition("=")
     if not equals:
@@ -148,7 +148,7 @@ def _line(number: int, found: Measurement) -> list[str]:
 
     files = [space.file_bytes for space in found.clusters]
     days = sorted({each.day for each in found.growth if each.complete})[-_LAST_DAYS:]
-    recent = sum(each.body_bytes.mid for each in found.growth if each.day in days)
+    recent = added(each.body_bytes for each in found.growth if each.day in days)
     return [
         str(number),
         f"{found.taken_at:%Y-%m-%d %H:%M}",
@@ -156,7 +156,7 @@ def _line(number: int, found: Measurement) -> list[str]:
         estimate_text(added(group.body_bytes for group in found.groups), bytes_text),
         estimate_text(added(group.allocated_bytes for group in found.groups), bytes_text),
         bytes_text(sum(each or 0 for each in files)),
-        bytes_text(recent / len(days)) if days else "?",
+        estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
         f"{len(found.clusters) - len(found.problems)} of {len(found.clusters)}",
     ]
 

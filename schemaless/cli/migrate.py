@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
-from schemaless.cli.archive import finalise, restore, verify
+from schemaless.cli.archive import finalise, verify
+from schemaless.cli.files import unwritable_folder
 from schemaless.cli.jobs import (
     JobProgress,
-    go_on_command,
+    chosen_job,
     job_option,
     show_status,
     thresholds_text,
+    throttle_changes,
     throttle_options,
     workers_options,
 )
@@ -21,11 +24,13 @@ from schemaless.cli.options import open_store, shards_of, url_option, what_optio
 from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 from schemaless.cli.plan import plan
 from schemaless.cli.report import report as space_report
+from schemaless.cli.restore import restore
 from schemaless.errors import InvalidInput, JobConflict
-from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger, who
+from schemaless.jobs.job import Job, check_goes_on, go_on_command
+from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate import run as run_migration
 from schemaless.jobs.migrate_spec import MigrateSpec
+from schemaless.jobs.names import who
 from schemaless.jobs.space import note_prediction
 from schemaless.jobs.status import status_of
 from schemaless.jobs.tally import MigrateReport, Tally
@@ -138,12 +143,20 @@ def run(
             dictionary_id,
         )
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
-        if job_id is None:
+        job = None if job_id is None else ledger.job(job_id)
+        if job is None:
             _note_settings(store, spec)
+        else:
+            # As it was begun, whatever else is asked for.
+            check_goes_on(job, "migrate")
+            spec = MigrateSpec.from_json(job.spec)
+            shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+        if spec.archive is not None and dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
+            # Before there is a job that keeps its originals there. Where Dask's workers are, nobody can look.
+            raise InvalidInput(f"cannot keep originals in {spec.archive}: {reason}")
         if not execute:
             _show_dry_run(store, spec, shards)
             return 0
-        job = None if job_id is None else ledger.job(job_id)
         with JobProgress(ledger) as shown:
 
             def begin(begun: Job, new: bool) -> None:
@@ -180,7 +193,7 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None)
 
 @migrate.command()
 @url_option
-@job_option("The job to show.  [default: the unfinished one, or the last]")
+@job_option("The job to show.  [default: the unfinished one, or the last that replaced a body]")
 @click.option("--all", "show_all", is_flag=True, help="List all jobs.")
 @click.option("--shards", "each_shard", is_flag=True, help="Show each shard.")
 @json_option
@@ -252,36 +265,26 @@ def abort(url: str, job_id: int | None) -> None:
 @migrate.command()
 @url_option
 @job_option("The job.  [default: the unfinished one]")
-@throttle_options
-def throttle(url: str, job_id: int | None, thresholds: Thresholds) -> None:
+@throttle_changes
+def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
     """Change when a running job waits.
 
-    All thresholds are set: those that are named to what is given, the others to their defaults. Its runners, wherever
-    they are, take them within a second or two.
+    The thresholds that are named are changed, the others stay as they are; without any, they are shown. Its runners,
+    wherever they are, take them within a second or two.
 
     \b
     Examples:
       schemaless migrate throttle --max-lag 1 --max-mb-per-s 20
       schemaless migrate throttle --max-mb-per-s off --job 3
     """
+    Thresholds(**changes)  # refuses what is none
     with open_store(url) as store:
         ledger = Ledger(store.catalog, store.name)
         job = chosen_job(ledger, job_id, unfinished=True)
-        ledger.change_thresholds(job.job_id, thresholds.asdict())
-    out().print(f"job {job.job_id} waits by: {thresholds_text(thresholds.asdict())}", markup=False)
-
-
-def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) -> Job:
-    """Return the migration that an option names, or the one that is meant without it.
-
-    Raises:
-        InvalidInput: there is none.
-    """
-    job = ledger.job(job_id) if job_id is not None else ledger.latest("migrate")
-    if job is None or (unfinished and job_id is None and not job.unfinished):
-        what = "unfinished migration" if unfinished else "migration yet"
-        raise InvalidInput(f"there is no {what}; 'schemaless migrate run --execute' begins one")
-    return job
+        if not job.unfinished:
+            raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
+        now = ledger.change_thresholds(job.job_id, changes) if changes else job.spec["thresholds"]
+    out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
 
 
 def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) -> None:
@@ -297,7 +300,7 @@ def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) ->
         runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
         out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
         if after == "running" and not runners:
-            note(f"nobody works on it now: '{go_on_command(job)}' does")
+            note(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
 
 
 def _show_jobs(jobs: list[Job], as_json: bool) -> None:
@@ -329,6 +332,7 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
         return
     if not total.cells and not total.left:
         out().print(f"nothing to do: every body is in {report.codec}")
+        _show_exceptions(report, total, "")
         return
     rows = [
         [
@@ -383,6 +387,8 @@ def _show_exceptions(report: MigrateReport, total: Tally, prefix: str) -> None:
         out().print(f"{prefix}{cells:,} kept as JSON text, compressed: {reason}")
     for reason, cells in total.left.most_common():
         out().print(f"{prefix}{cells:,} left as they are: {reason}")
+    if total.erased:
+        out().print(f"{prefix}{total.erased:,} erased meanwhile: nothing is left of them to re-encode")
     for failure in report.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
     if len(report.failures) > _FAILURES_SHOWN:
@@ -390,21 +396,11 @@ def _show_exceptions(report: MigrateReport, total: Tally, prefix: str) -> None:
 
 
 def _report_json(report: MigrateReport) -> dict[str, Any]:
-    def tally_json(tally: Tally) -> dict[str, Any]:
-        return {
-            "cells": tally.cells,
-            "bytes_before": tally.bytes_before,
-            "bytes_after": tally.bytes_after,
-            "kept_as_text": dict(tally.kept_as_text),
-            "left": dict(tally.left),
-            "left_bytes": tally.left_bytes,
-        }
-
     return {
-        "total": tally_json(report.total()),
+        "total": report.total().as_json(),
         "interruptions": report.interruptions,
         "tallies": [
-            {"shard": shard, "column_name": column, **tally_json(tally)}
+            {"shard": shard, "column_name": column, **tally.as_json()}
             for (shard, column), tally in sorted(report.tallies.items())
         ],
         "failures": [

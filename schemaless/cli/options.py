@@ -11,8 +11,10 @@ from typing import Any
 import click
 
 from schemaless.cell import row_key_for
+from schemaless.cli.quantities import share_of
 from schemaless.codec.registry import DEFAULT, Codec, codec_named, codec_names
 from schemaless.errors import InvalidInput
+from schemaless.store.choice import LEAST_GAIN, MOST_CPU
 from schemaless.store.datastore import Datastore, connect
 
 url_option = click.option(
@@ -58,6 +60,31 @@ codec_details = (
     ),
 )
 """Options beside that of ``codec_option``."""
+
+
+def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which ``store.choice`` decides which codec is worth it."""
+    for option in (
+        click.option(
+            "--least-gain",
+            type=share_of,
+            metavar="SHARE",
+            default=f"{LEAST_GAIN:.0%}",
+            show_default=True,
+            help="What a rewrite has to save of the pages to be advised.",
+        ),
+        click.option(
+            "--cpu",
+            "most_cpu",
+            type=click.FloatRange(min=0, min_open=True),
+            default=MOST_CPU,
+            show_default=True,
+            metavar="FACTOR",
+            help="How many times the time of the default codec encoding and decoding may take.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def what_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import IO, TYPE_CHECKING, Any, Final, TextIO
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
+
+from schemaless.cli.progress import Advance, Shown
+from schemaless.cli.shown import JSONTerminal, shown, shown_json
+from schemaless.cli.tables import table_lines
 
 if TYPE_CHECKING:  # it would have --help import SQLAlchemy
     from schemaless.store.sampling import Estimate
@@ -25,15 +29,27 @@ EXIT_USAGE: Final = 2
 EXIT_STOPPED: Final = 3
 
 _PLAIN_LINE_EVERY_S = 5.0
+_PICTURES_PER_S = 4.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 class _Console(Console):
-    """Rich's, without pictures for names such as ``:car:``; a reader that has gone is left to ``main``."""
+    """Rich's, without pictures for names such as ``:car:`` and without what terminals obey.
+
+    A reader that has gone is left to ``main``. Lines are broken between words only: one with a path or URL that is
+    wider than the terminal is left to the terminal, so that it can be copied.
+    """
 
     def __init__(self, file: TextIO, **options: Any) -> None:
         super().__init__(file=file, highlight=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        texts = [shown(each) if isinstance(each, str) else each for each in objects]
+        words = (word for each in texts if isinstance(each, str) for word in each.split())
+        if any(cell_len(word) > self.width for word in words):
+            options["soft_wrap"] = True
+        super().print(*texts, **options)
 
     def on_broken_pipe(self) -> None:
         raise
@@ -44,6 +60,11 @@ def out() -> Console:
     return _Console(sys.stdout, soft_wrap=not sys.stdout.isatty())
 
 
+def line_break() -> str:
+    """Return what breaks a long sentence in the middle: a terminal breaks it where it ends itself."""
+    return " " if sys.stdout.isatty() else "\n"
+
+
 def err(*, wrap: bool = False) -> Console:
     """Return the console for progress, notes and errors. Long lines are the terminal's business unless ``wrap``."""
     return _Console(sys.stderr, soft_wrap=not wrap)
@@ -51,7 +72,7 @@ def err(*, wrap: bool = False) -> Console:
 
 def error(message: str) -> None:
     """Print one error line."""
-    err().print(f"[bold red]schemaless:[/] {escape(redacted(message))}")
+    err().print(f"[bold red]schemaless:[/] {escape(shown(redacted(message), one_line=True))}")
 
 
 def redacted(text: str) -> str:
@@ -62,7 +83,12 @@ def redacted(text: str) -> str:
 
 def note(message: str) -> None:
     """Print one line about what goes on."""
-    err().print(escape(message))
+    err().print(escape(shown(message, one_line=True)))
+
+
+def data_sink() -> IO[bytes] | JSONTerminal:
+    """Return what lines of JSON are written to: standard output, byte for byte unless it is a terminal."""
+    return JSONTerminal(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
 def print_json(data: Any) -> None:
@@ -71,8 +97,13 @@ def print_json(data: Any) -> None:
 
 
 def json_text(data: Any) -> str:
-    """Return JSON text for standard output, escaped where that could not carry it (lone surrogates, an old locale)."""
+    """Return JSON text for standard output, escaped where that could not carry it (lone surrogates, an old locale).
+
+    A terminal gets no control characters in it, and none that turn the direction: escaped, they are the same JSON.
+    """
     text = json.dumps(data, indent=2, ensure_ascii=False, default=str)
+    if sys.stdout.isatty():
+        text = shown_json(text)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -81,13 +112,20 @@ def json_text(data: Any) -> str:
 
 
 def print_table(title: str | None, columns: list[str], rows: list[list[str]], *, text_columns: int = 1) -> None:
-    """Print a table on standard output: the first ``text_columns`` to the left, the others, figures, to the right."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position < text_columns else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(value) for value in row))
-    _Console(sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
+    """Print a table on standard output: the first ``text_columns`` to the left, the others, figures, to the right.
+
+    Fitted to the terminal, or to COLUMNS where that is set; else each row is one line.
+    """
+    console = out()
+    if title is not None:
+        console.print(f"[bold]{escape(title)}[/]")
+    fitted = console.width if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else None
+    values = [[shown(value, one_line=True) for value in row] for row in rows]
+    header, lines = table_lines(columns, values, text_columns=text_columns, width=fitted)
+    for line in header:
+        console.print(f"[bold]{escape(line)}[/]", soft_wrap=True)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def bytes_text(count: float) -> str:
@@ -121,52 +159,30 @@ def estimate_json(estimate: Estimate, *, digits: int | None = None) -> dict[str,
     }
 
 
-class _Rate(ProgressColumn):
-    """Units a second, since the start."""
-
-    def render(self, task: Task) -> Text:
-        if not task.elapsed or not task.completed:
-            return Text("")
-        return Text(f"{task.completed / task.elapsed:,.0f} {task.fields['unit']}/s")
-
-
 @contextmanager
-def progress(description: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
+def progress(description: str, total: int | None, unit: str) -> Iterator[Advance]:
     """Show progress with rate and time left, on standard error.
 
-    A bar where standard error is a terminal, else a line every five seconds and none for what ends sooner.
+    One line that is redrawn where standard error is a terminal, else a line every five seconds and none for what ends
+    sooner.
 
     Yields:
         A function that takes how many more units are done.
     """
     console = err()
-    if console.is_terminal:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Rate(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        with Progress(*columns, console=console, transient=False) as bar:
-            task = bar.add_task(description, total=total, unit=unit)
-            yield lambda more: bar.advance(task, more)
-        return
+    last = time.monotonic()
 
-    started = last = time.monotonic()
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done, last
-        done += more
+    def turn() -> None:
+        nonlocal last
         now = time.monotonic()
-        if now - last < _PLAIN_LINE_EVERY_S:
-            return
-        last = now
-        rate = done / (now - started)
-        line = f"{description}: {done:,} {unit}, {rate:,.0f} {unit}/s"
-        if total and rate:
-            line += f", {done / total:.0%}, {max(0, total - done) / rate:,.0f} s left"
-        note(line)
+        if not console.is_terminal and now - last >= _PLAIN_LINE_EVERY_S:
+            last = now
+            note(picture.line())
 
-    yield advance
+    advance = Advance(total, turn)
+    picture = Shown(shown(description, one_line=True), advance, unit)
+    if console.is_terminal:
+        with Live(picture, console=console, refresh_per_second=_PICTURES_PER_S):
+            yield advance
+    else:
+        yield advance

@@ -11,7 +11,7 @@ from typing import Final
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --soft: #5b6470; --paper: #ffffff; --line: #d5dae0; --card: #f5f7f9;
-  --accent: #2f6fb7; }
+  --accent: #1f539b; }
 @media screen and (prefers-color-scheme: dark) { :root { --ink: #e8ebef; --soft: #a2abb8; --paper: #14171b;
   --line: #363d47; --card: #1d2127; --accent: #63a4ee; } }
 * { box-sizing: border-box; }

@@ -7,19 +7,20 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import duration
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.cli.output import (
     bytes_text,
     estimate_json,
     estimate_text,
     json_option,
+    line_break,
     note,
     out,
     print_json,
     print_table,
     progress,
 )
+from schemaless.cli.progress import duration
 from schemaless.jobs.plan import Change, LogCost, Plan, Space
 from schemaless.jobs.plan import plan as make_plan
 from schemaless.store.columns import codec_with
@@ -66,7 +67,7 @@ def plan(
                 shards=shards,
                 exact=exact,
                 seed=seed,
-                on_window=lambda done, total: advance(1),
+                on_window=advance.to,
             )
     _show_plan(result, as_json)
 
@@ -76,31 +77,11 @@ def _show_plan(result: Plan, as_json: bool) -> None:
     if as_json:
         print_json(_plan_json(result))
         return
-    taken, total = result.sample, result.total
-    print_table(
-        "stored now",
-        ["column", "codec", "cells", "body bytes", "mean"],
-        [
-            [
-                stored.column_name,
-                stored.codec,
-                estimate_text(stored.cells),
-                estimate_text(stored.body_bytes, bytes_text),
-                bytes_text(stored.body_bytes.mid / stored.cells.mid),
-            ]
-            for stored in result.stored
-        ],
-        text_columns=2,
-    )
-    if not taken.exact:
-        out().print(
-            f"estimated from {taken.rows:,} cells in {len(taken.windows):,} windows, {bytes_text(taken.body_bytes)}; "
-            f"in brackets the 95 % interval (--seed {taken.seed} draws them again)"
-        )
+    taken = result.sample
     if not result.columns:
         out().print("nothing to do: " + ("no" if taken.exact else "in the sample, no") + " body is left to re-encode")
     else:
-        _show_change(result, total)
+        _show_change(result, result.total)
     if result.space is not None:
         _show_space(result.space, bool(result.columns))
     prefix = "" if taken.exact else "about "
@@ -110,9 +91,52 @@ def _show_plan(result: Plan, as_json: bool) -> None:
         out().print(f"{prefix}{estimate_text(left.cells)} left as they are: {reason}")
     for example in result.examples:
         note(f"  shard {example.shard}, cell {example.key}: {example.message}")
+    if not taken.exact:
+        out().print(
+            f"\nestimated from {taken.rows:,} cells in {len(taken.windows):,} windows, {bytes_text(taken.body_bytes)}; "
+            f"in brackets the 95 % interval (--seed {taken.seed} draws them again)"
+        )
+    _show_tables(result)
 
 
 def _show_change(result: Plan, total: Change) -> None:
+    about = "" if result.sample.exact else "about "
+    out().print(
+        f"a run to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
+        f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
+        f"{_less(total)} less"
+    )
+    if result.run_time is not None:
+        run = result.run_time
+        out().print(
+            f"time of one worker, without waits: {estimate_text(run.seconds, duration)}, as bodies were read at "
+            f"{run.read_bytes_per_s / 1e6:,.0f} MB/s{line_break()}and re-encoded and verified at "
+            f"{run.recode_bytes_per_s / 1e6:,.0f} MB/s here, just now; the UPDATEs were not tried, they are taken "
+            "to be 40 to 75 % of it"
+        )
+    if result.binary_log is not None:
+        _show_log(result.binary_log)
+
+
+def _show_tables(result: Plan) -> None:
+    print_table(
+        "\nstored now",
+        ["column", "codec", "cells", "body bytes", "mean"],
+        [
+            [
+                stored.column_name,
+                stored.codec,
+                estimate_text(stored.cells),
+                estimate_text(stored.body_bytes, bytes_text),
+                "-"
+                if (mean := result.sample.ratio([("stored bytes", *name)], [("stored", *name)])) is None
+                else estimate_text(mean, bytes_text),
+            ]
+            for stored in result.stored
+            for name in [(stored.column_name, stored.codec)]
+        ],
+        text_columns=2,
+    )
     if len(result.columns) > 1:
         print_table(
             "\nto do",
@@ -128,22 +152,6 @@ def _show_change(result: Plan, total: Change) -> None:
                 for name, change in result.columns.items()
             ],
         )
-    about = "" if result.sample.exact else "about "
-    out().print(
-        f"\na run to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
-        f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
-        f"{_less(total)} less"
-    )
-    if result.run_time is not None:
-        run = result.run_time
-        out().print(
-            f"time of one worker, without waits: {estimate_text(run.seconds, duration)}, as bodies were read at "
-            f"{run.read_bytes_per_s / 1e6:,.0f} MB/s\nand re-encoded and verified at "
-            f"{run.recode_bytes_per_s / 1e6:,.0f} MB/s here, just now; the UPDATEs were not tried, they are taken "
-            "to be 40 to 75 % of it"
-        )
-    if result.binary_log is not None:
-        _show_log(result.binary_log)
 
 
 def _show_log(log: LogCost) -> None:

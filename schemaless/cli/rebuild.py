@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import JobProgress, duration, job_option, throttle_options, workers_options
+from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.output import (
     EXIT_FAILED,
@@ -20,7 +20,9 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
+from schemaless.cli.progress import duration
 from schemaless.cli.quantities import size_of
+from schemaless.jobs.job import check_goes_on
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec, ShardPlan, ShardRebuilt
 from schemaless.jobs.rebuild import plan as make_plan
@@ -98,14 +100,19 @@ def rebuild(
     )
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
+        ledger = Ledger(store.catalog, store.name)
+        job = None if job_id is None else ledger.job(job_id)
+        if job is not None:
+            # As it was begun, whatever else is asked for.
+            check_goes_on(job, "rebuild")
+            spec = RebuildSpec.from_json(job.spec)
+            shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
         if not execute:
             with progress("sampling", len(shards), "shards") as advance:
                 plans = make_plan(store, spec, shards, on_shard=lambda: advance(1))
             _show_plan(plans, as_json)
             note("nothing was changed; add --execute to do it")
             return 0
-        ledger = Ledger(store.catalog, store.name)
-        job = None if job_id is None else ledger.job(job_id)
         with JobProgress(ledger) as shown:
             rebuilt = run_rebuild(
                 store, spec, shards, job=job, count=workers, dask=dask, on_job=shown.begin, on_turn=shown.turn
@@ -118,9 +125,24 @@ def _show_plan(plans: list[ShardPlan], as_json: bool) -> None:
     if as_json:
         print_json({"total": _plan_total(plans), "shards": [_plan_json(each) for each in plans]})
         return
+    total = _plan_total(plans)
+    out().print(
+        f"{len(plans)} shards: {bytes_text(total['file_bytes'])} would become "
+        f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
+    )
+    if any(each.replicas for each in plans):
+        longest = max((each for each in plans if each.replicas), key=lambda each: each.seconds.high)
+        out().print(f"replicas would lag by up to {duration(longest.seconds.high)}, with shard {longest.shard}")
+    if not all(each.size.measured for each in plans):
+        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
+    if any(each.free_bytes is None for each in plans):
+        note("where free space shows as ?, the disk cannot be seen from here and is not checked: give --free-bytes")
+    for each in plans:
+        if each.refusal is not None:
+            note(f"shard {each.shard} would be left alone: {each.refusal}")
     if len(plans) <= _ROWS_SHOWN:
         print_table(
-            "by shard",
+            "\nby shard",
             ["shard", "cluster", "file now", "rebuilt", "gives back", "needs free", "free", "takes"],
             [
                 [
@@ -139,21 +161,6 @@ def _show_plan(plans: list[ShardPlan], as_json: bool) -> None:
         )
     else:
         note(f"{len(plans)} shards: --json lists them all")
-    total = _plan_total(plans)
-    out().print(
-        f"\n{len(plans)} shards: {bytes_text(total['file_bytes'])} would become "
-        f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
-    )
-    if any(each.replicas for each in plans):
-        longest = max((each for each in plans if each.replicas), key=lambda each: each.seconds.high)
-        out().print(f"replicas would lag by up to {duration(longest.seconds.high)}, with shard {longest.shard}")
-    if not all(each.size.measured for each in plans):
-        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
-    if any(each.free_bytes is None for each in plans):
-        note("where free space shows as ?, the disk cannot be seen from here and is not checked: give --free-bytes")
-    for each in plans:
-        if each.refusal is not None:
-            note(f"shard {each.shard} would be left alone: {each.refusal}")
 
 
 def _plan_total(plans: list[ShardPlan]) -> dict[str, Any]:
@@ -196,9 +203,20 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
     if as_json:
         print_json({"total": total, "shards": [_rebuilt_json(each) for each in rebuilt]})
         return
+    out().print(
+        f"{len(done)} of {len(rebuilt)} shards rebuilt: {bytes_text(total['before_bytes'])} became "
+        f"{bytes_text(total['after_bytes'])}; "
+        f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]"
+    )
+    if total["after_bytes"]:
+        off = total["predicted_bytes"] / total["after_bytes"] - 1
+        out().print(f"predicted were {bytes_text(total['predicted_bytes'])}, off by {off:+.1%}")
+    for each in rebuilt:
+        if each.message is not None:
+            note(f"shard {each.shard}: {each.message}")
     if len(rebuilt) <= _ROWS_SHOWN:
         print_table(
-            "by shard",
+            "\nby shard",
             ["shard", "cluster", "before", "after", "given back", "predicted", "off by", "took"],
             [
                 [
@@ -217,17 +235,6 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
         )
     else:
         note(f"{len(rebuilt)} shards: --json lists them all")
-    out().print(
-        f"\n{len(done)} of {len(rebuilt)} shards rebuilt: {bytes_text(total['before_bytes'])} became "
-        f"{bytes_text(total['after_bytes'])}; "
-        f"[bold]{bytes_text(total['before_bytes'] - total['after_bytes'])} given back to the disk[/]"
-    )
-    if total["after_bytes"]:
-        off = total["predicted_bytes"] / total["after_bytes"] - 1
-        out().print(f"predicted were {bytes_text(total['predicted_bytes'])}, off by {off:+.1%}")
-    for each in rebuilt:
-        if each.message is not None:
-            note(f"shard {each.shard}: {each.message}")
 
 
 def _rebuilt_json(each: ShardRebuilt) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from schemaless.cli.jobs import job_option
+from schemaless.cli.files import OutputFile, write_whole
+from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.output import (
     bytes_text,
@@ -23,31 +21,29 @@ from schemaless.cli.output import (
     print_table,
 )
 from schemaless.cli.report_page import page
-from schemaless.errors import InvalidInput
+from schemaless.cli.shown import CSVText
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.space import Part, SpaceReport, Stages
 from schemaless.jobs.space import report as make_report
 from schemaless.jobs.tally import Tally
 
 _ROWS_SHOWN = 40
-_FILE = click.Path(dir_okay=False, allow_dash=True)
 
 
 @click.command()
 @url_option
-@job_option("The migration.  [default: the unfinished one, or the last]")
-@click.option(
-    "--csv", "csv_file", type=click.Path(dir_okay=False), metavar="FILE", help="Also write a CSV file; - alone."
-)
-@click.option(
-    "--html", "html_file", type=click.Path(dir_okay=False), metavar="FILE", help="Also write a page with pictures."
-)
+@job_option("The migration.  [default: the unfinished one, or the last that replaced a body]")
+@click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - alone.")
+@click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write a page with pictures.")
+@click.option("--all", "show_all", is_flag=True, help="Also print it by cluster, shard and column.")
 @json_option
-def report(url: str, job_id: int | None, csv_file: str | None, html_file: str | None, as_json: bool) -> None:
+def report(
+    url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool, as_json: bool
+) -> None:
     """Say what a migration did to space: before, after it, and after a rebuild.
 
     Body bytes, the length of files, what the file system has set aside for them, and what the binary logs got are four
-    different things. By cluster, shard and column, with what was predicted beside it.
+    different things. With what was predicted beside it; --all has it by cluster, shard and column, too.
 
     \b
     Examples:
@@ -57,29 +53,27 @@ def report(url: str, job_id: int | None, csv_file: str | None, html_file: str | 
     """
     with open_store(url) as store:
         ledger = Ledger(store.catalog, store.name)
-        job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
-        if job is None or job.kind != "migrate":
-            raise InvalidInput("there is no such migration; 'schemaless migrate status --all' lists the jobs")
+        job = chosen_job(ledger, job_id)
+        job.check_kind("migrate")
         found = make_report(store, job, datetime.now(UTC))
     if html_file is not None:
-        Path(html_file).write_text(page(found), encoding="utf-8")
+        write_whole(html_file, page(found))
         note(f"written: {html_file}")
     if csv_file == "-":
         click.echo(csv_text(found), nl=False)
         return
     if csv_file is not None:
-        Path(csv_file).write_text(csv_text(found), encoding="utf-8", newline="")
+        write_whole(csv_file, csv_text(found))
         note(f"written: {csv_file}")
     if as_json:
         print_json(_json(found))
         return
-    _show(found)
+    _show(found, show_all)
 
 
 def csv_text(found: SpaceReport) -> str:
     """Return a report as CSV: a line for all, each cluster, each shard and each column; bytes; empty is not known."""
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\r\n")
+    writer = CSVText()
     writer.writerow(
         ["level", "name", "cluster", "shards", "rebuilt_shards", "cells", "left_cells", "body_before", "body_after"]
         + [f"{kind}_{stage}" for kind in ("file", "allocated") for stage in ("before", "after", "rebuilt")]
@@ -105,7 +99,7 @@ def csv_text(found: SpaceReport) -> str:
         writer.writerow(part("shard", each, None))
     for name, tally in found.columns.items():
         writer.writerow(["column", name, "", "", "", *body(tally), *[""] * 7])
-    return lines.getvalue()
+    return writer.getvalue()
 
 
 def _json(found: SpaceReport) -> dict[str, Any]:
@@ -135,7 +129,12 @@ def _json(found: SpaceReport) -> dict[str, Any]:
         "columns": [{"column_name": name, **tally.as_json()} for name, tally in found.columns.items()],
         "shards": [part(each) for each in found.shards],
         "stored_before_estimate": [
-            {"column_name": column, "codec": codec, "cells": cells, "body_bytes": size}
+            {
+                "column_name": column,
+                "codec": codec,
+                "cells": estimate_json(cells),
+                "body_bytes": estimate_json(size),
+            }
             for column, codec, cells, size in found.stored_before
         ],
         "predictions": [
@@ -155,10 +154,15 @@ def known(count: int | None) -> str:
     return "-" if count is None else bytes_text(count)
 
 
-def _show(found: SpaceReport) -> None:
+def _show(found: SpaceReport, show_all: bool) -> None:
     job, total = found.job, found.total
     out().print(f"migration {job.job_id} of {found.datastore} to {job.spec['to']}, {job.state}\n")
     tally = total.tally
+    if tally.bytes_before:
+        gained = tally.reclaimed_bytes
+        what = "reclaimed" if gained >= 0 else "more than before"
+        share = -gained / tally.bytes_before
+        out().print(f"[bold]{bytes_text(abs(gained))} of body bytes {what} ({share:+.1%}).[/]\n")
     rebuilt = f"after a rebuild of {total.rebuilt_shards} of {total.shards} shards"
     print_table(
         None,
@@ -170,6 +174,29 @@ def _show(found: SpaceReport) -> None:
             ["binary log written", "", known(found.binary_log_bytes), ""],
         ],
     )
+    if not total.measured:
+        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
+    if found.predictions:
+        print_table(
+            "\npredicted and actual",
+            ["", "predicted", "actual", "off by"],
+            [
+                [
+                    each.what,
+                    estimate_text(each.predicted, _text_of(each.what)),
+                    _text_of(each.what)(each.actual),
+                    "-" if each.off is None else f"{each.off:+.1%}",
+                ]
+                for each in found.predictions
+            ],
+        )
+    if show_all:
+        _show_parts(found)
+    else:
+        out().print("\n--all adds: by cluster, by shard, by column.")
+
+
+def _show_parts(found: SpaceReport) -> None:
     headers = ["cells", "left", "bodies before", "after", "files before", "after", "rebuilt"]
     if len(found.clusters) > 1:
         print_table("\nby cluster", ["cluster", *headers], [_row(each) for each in found.clusters])
@@ -191,22 +218,6 @@ def _show(found: SpaceReport) -> None:
             for name, each in found.columns.items()
         ],
     )
-    if found.predictions:
-        print_table(
-            "\npredicted and actual",
-            ["", "predicted", "actual", "off by"],
-            [
-                [
-                    each.what,
-                    estimate_text(each.predicted, _text_of(each.what)),
-                    _text_of(each.what)(each.actual),
-                    "-" if each.off is None else f"{each.off:+.1%}",
-                ]
-                for each in found.predictions
-            ],
-        )
-    if not total.measured:
-        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
 
 
 def _text_of(what: str) -> Any:

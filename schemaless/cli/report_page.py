@@ -14,8 +14,8 @@ from schemaless.cli.output import bytes_text, estimate_text
 from schemaless.jobs.space import Part, SpaceReport, Stages
 
 _STYLE: Final = """
-:root { --before: #8d97a5; --after: #2f6fb7; --rebuilt: #0f7f6d; --free: 0.32; }
-@media screen and (prefers-color-scheme: dark) { :root { --before: #8a94a2; --after: #63a4ee; --rebuilt: #36b59f; } }
+:root { --before: #7d8795; --after: #1f539b; --rebuilt: #0f7f6d; }
+@media screen and (prefers-color-scheme: dark) { :root { --before: #8a94a2; --after: #63a4ee; --rebuilt: #86e5d2; } }
 .answer b span { white-space: nowrap; }
 .bars { display: grid; grid-template-columns: minmax(5.5rem, max-content) 1fr; gap: .3rem .7rem; align-items: center; }
 .bars h3 { grid-column: 1 / -1; font-size: .9rem; margin: .7rem 0 0; font-weight: 600; overflow-wrap: anywhere; }
@@ -26,10 +26,9 @@ _STYLE: Final = """
 .bar i { position: absolute; inset: 0 auto 0 0; border-radius: 2px; print-color-adjust: exact;
   -webkit-print-color-adjust: exact; }
 .bar .value { flex: 0 0 6rem; text-align: right; white-space: nowrap; }
-.before i { background: var(--before); }
-.after i { background: var(--after); }
-.rebuilt i { background: var(--rebuilt); }
-.bar i.whole { opacity: var(--free); }
+.before { --stage: var(--before); } .after { --stage: var(--after); } .rebuilt { --stage: var(--rebuilt); }
+.bar i { background: var(--stage); }
+.bar i.whole { background: color-mix(in srgb, var(--stage) 32%, transparent); border: 1px solid var(--stage); }
 .key { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: .6rem 0; font-size: .875rem; color: var(--soft); }
 .key i { display: inline-block; width: .85rem; height: .85rem; border-radius: 2px; vertical-align: -.08rem;
   margin-right: .35rem; print-color-adjust: exact; -webkit-print-color-adjust: exact; }
@@ -193,9 +192,20 @@ def _columns(found: SpaceReport) -> str:
         if kept:
             pictures += f'<p class="soft">{escape(kept)}</p>'
     if found.stored_before:
-        rows = [[column, codec, f"{cells:,}", bytes_text(size)] for column, codec, cells, size in found.stored_before]
-        pictures += '<p class="soft">Stored when the migration began, estimated from a sample:</p>'
-        pictures += frame.table(["column", "codec", "cells", "body bytes"], rows)
+        rows = [
+            [column, codec, estimate_text(cells), estimate_text(size, bytes_text)]
+            for column, codec, cells, size in found.stored_before
+        ]
+        exact = all(cells.exact for _, _, cells, _ in found.stored_before)
+        pictures += (
+            '<p class="soft">Stored when the migration began: all columns and codecs, whether it re-encoded them or not'
+            + (
+                ", counted:</p>"
+                if exact
+                else ". Estimated from a sample, with 95 % intervals; what stands above was counted:</p>"
+            )
+        )
+        pictures += frame.table(["column", "codec", "cells" if exact else "cells, about", "body bytes"], rows)
     return pictures or '<p class="soft">No cell was re-encoded.</p>'
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,8 +12,9 @@ from typing import Literal, cast
 import click
 
 from schemaless.cell import Page, StoredCell
+from schemaless.cli.files import OutputFile, write_whole
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import error, note
+from schemaless.cli.output import data_sink, error, note
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.jobs.load import dump_line
 from schemaless.store.datastore import Datastore
@@ -33,7 +32,7 @@ _HELD_POLL_S = 0.02
 @click.option("--from-end", is_flag=True, help="Begin behind what is there now.")
 @click.option(
     "--offsets",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(Path),
     help="Go on where this file says, and keep it up to date; made when it is missing.",
 )
 @click.option("--column", metavar="NAME", help="Only this column.")
@@ -135,7 +134,7 @@ class _Feed:
 
 
 def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s: float, stored: bool) -> int:
-    sink = sys.stdout.buffer
+    sink = data_sink()
     left = limit
     while True:
         moved = False
@@ -144,7 +143,7 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
             location = page.next_location
             for cell in page.cells:
                 try:
-                    line = dump_line(cell, stored=stored)
+                    line = dump_line(cell, stored=stored, dictionaries=feed.store.dictionaries)
                 except CorruptBody:
                     error(f"to go on behind the damaged cell: --shards {shard} --location {cell.added_id}")
                     raise
@@ -191,12 +190,7 @@ class _Offsets:
             "shard_count": self._store.shard_count,
             "locations": {str(shard): location for shard, location in sorted(self.locations.items())},
         }
-        part = self._path.with_name(self._path.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(data) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        write_whole(self._path, json.dumps(data) + "\n")
         self._saved = dict(self.locations)
         self._saved_at_s = time.monotonic()
 

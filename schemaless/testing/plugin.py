@@ -88,13 +88,14 @@ def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
 def _servers(config: pytest.Config) -> Iterator[list[str]]:
     if named := _setting(config, "server"):
         from schemaless.mysql.pool import NodePool, PoolOptions
-        from schemaless.mysql.urls import PASSWORD_VARIABLE, parse_url
+        from schemaless.mysql.secret import PASSWORD_VARIABLE
+        from schemaless.mysql.urls import parse_url
 
         urls = [parse_url(url) for url in named]
         with pytest.MonkeyPatch.context() as patch:
             # It stays out of URLs, which show in reports of failures.
             if urls[0].credentials.password is not None:
-                patch.setenv(PASSWORD_VARIABLE, urls[0].credentials.password)
+                patch.setenv(PASSWORD_VARIABLE, urls[0].credentials.password.reveal())
             for url in urls:
                 with closing(NodePool(url.node, url.credentials, PoolOptions(pool_size=1))) as pool:
                     pool.run(lambda connection: connection.rows(b"SELECT 1"))

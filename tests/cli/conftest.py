@@ -31,6 +31,12 @@ class Result:
         return json.loads(self.out)
 
 
+@pytest.fixture(autouse=True)
+def _of_any_width(monkeypatch) -> None:
+    """Tables are as wide as they are, whatever the terminal that the suite runs in is set to."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def invoke(capsys, monkeypatch) -> Callable[..., Result]:
     """Run a command in this process; ``url`` goes to SCHEMALESS_URL, ``stdin`` to standard input."""

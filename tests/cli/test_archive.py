@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import schemaless
+from schemaless.jobs import migrate
 from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.migrate_spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
 from tests.jobs.originals import TEXTS, everything, load
 
@@ -171,13 +173,61 @@ def test_finalise_that_is_refused_is_exit_1_and_lists_nothing(invoke, migrate_ur
     assert plain.out.splitlines()[-1] == f"job {refused.json['job']} is not finalised: 1 NotReencoded"
 
 
-def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, before, tmp_path):
-    """A second run finds nothing to do, and it is the first one that has originals."""
-    assert invoke("migrate", "run", "--execute", "--archive", tmp_path / "originals", url=migrate_url).code == 0
-    last = invoke("migrate", "finalise", url=migrate_url)
-    first = invoke("migrate", "finalise", "--job", "1", url=migrate_url)
+def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, new_row, migrate_url, tmp_path):
+    """What it archived in its last second is in no count, so nobody can say that it is all there."""
+    load(fresh_store, new_row)
+    archive = ("--archive", tmp_path / "originals")
+    with schemaless.connect(migrate_url) as store:
+        spec = MigrateSpec(archive=str(tmp_path / "originals"))
+        ledger = Ledger(store.catalog, store.name)
+        job, _ = migrate.start(store, spec)
+        assert ledger.claim(job.job_id, 1, "somebody") is not None
+        ledger.release_dead(job.job_id, "somebody")
+    assert invoke("migrate", "run", "--execute", *archive, url=migrate_url).code == 0
+    plain = invoke("migrate", "restore", *archive, url=migrate_url)
+    data = invoke("migrate", "restore", *archive, "--json", url=migrate_url).json
 
-    assert (last.code, first.code) == (0, 0)
+    assert plain.code == 0
+    assert "1 runners ended without a word: what each archived since its last checkpoint, " in plain.err
+    assert (data["interruptions"], data["missing_originals"]) == (1, [])
+
+
+def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, before, tmp_path):
+    """An earlier one has originals of its own; a later one that found nothing to do has none, and is not meant."""
+    archive = ("--archive", tmp_path / "originals")
+    assert invoke("migrate", "run", "--execute", "--to", "json+zlib", *archive, url=migrate_url).code == 0
+    assert invoke("migrate", "run", "--execute", "--to", "json+zlib", *archive, url=migrate_url).code == 0
+    last = invoke("migrate", "finalise", url=migrate_url)
+    first = invoke("migrate", "finalise", "--job", "1", "--json", url=migrate_url)
+
+    assert (last.code, first.code) == (0, 1)
     assert last.err == "done and not finalised yet, each by --job N: 1\n"
+    assert last.out.startswith("job 2 is finalised: ")
+    assert first.json["fault_counts"].keys() == {"NotReencoded"}
     assert first.err == ""
-    assert first.out.startswith("job 1 is finalised: ")
+
+
+@pytest.mark.parametrize("cut", [60, None], ids=["cut", "missing"])
+def test_an_archive_that_is_not_whole_is_exit_1_everywhere(invoke, migrate_url, before, tmp_path, cut):
+    """Restore, verify and finalise name the file, and how many originals it should have."""
+    file = next((tmp_path / "originals").rglob("shard-0002*"))
+    if cut is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-cut])
+    calls = [("restore", "--archive", tmp_path / "originals", "--execute"), ("verify",), ("finalise",)]
+    said = [
+        (invoke("migrate", *call, url=migrate_url), invoke("migrate", *call, "--json", url=migrate_url))
+        for call in calls
+    ]
+    cells = sum(shard == 2 for shard, _ in before)
+    found = None if cut is None else 0
+
+    assert [(plain.code, data.code) for plain, data in said] == [(1, 1)] * 3
+    for plain, data in said:
+        assert f"originals are missing in the archive, of shards 2 (0 of {cells}); is all of it named?" in plain.out
+        assert f"  job 1, shard 2: {file.name} " in plain.out
+        assert "were never replaced" not in plain.err
+        assert data.json["missing_originals"] == [
+            {"job_id": 1, "shard": 2, "file": file.name, "found": found, "expected": cells}
+        ]

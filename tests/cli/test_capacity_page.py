@@ -20,7 +20,7 @@ from schemaless.capacity.report import Report
 from schemaless.cli.capacity_charts import charts, overview
 from schemaless.cli.capacity_page import page
 from schemaless.cli.capacity_text import tables
-from tests.capacity.reports import common, measurement, odd_reports, report, space, tried
+from tests.capacity.reports import GIB, common, measurement, odd_reports, report, space, tried
 
 CHROMIUM = os.environ.get("SCHEMALESS_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
@@ -235,11 +235,35 @@ def test_the_picture_is_a_png_of_the_main_charts(reports):
     assert overview(reports["empty"]) is None
     short = overview(reports["one day"])
     assert short is not None
-    assert short.title == "trips: how long it lasts is not known"
+    assert short.title == (
+        "trips: files by column, now and in each codec; allocated bytes of each shard; how long it lasts is not known"
+    )
+
+
+def test_the_picture_says_what_is_not_full():
+    """Where no future has it full, and where it is full already, the title reads as a sentence does."""
+    large = [space(name, disk=4096 * GIB) for name in ("cluster-1", "cluster-2")]
+    large = [replace(each, free_bytes=(4000 + number) * GIB) for number, each in enumerate(large)]
+    far = overview(report(measurement(days=30, clusters=large)))
+    full = overview(odd_reports()["a full disk"])
+    assert far is not None
+    assert full is not None
+
+    assert far.title.startswith("trips: not full within 150 days as it is, not full within 150 days as ")
+    assert full.title.startswith("trips: full already as it is")
+
+
+def test_the_growth_is_drawn_by_week_on_a_phone(reports):
+    """Days of half a year are a blot on 380 pixels; the wide form has them all."""
+    (growth,) = (chart for chart in charts(report(measurement(days=120))) if chart.name == "growth")
+
+    assert "measured, by week" in growth.svg(narrow=True)
+    assert "measured, by week" not in growth.svg()
+    assert growth.svg(narrow=True).count("<use") < growth.svg().count("<use") / 3
 
 
 def test_more_columns_than_colours_share_the_last_one():
-    """Nine columns: seven of their own colour, the others together."""
+    """Nine columns: six of their own colour, the others together, and what is free in files."""
     base = measurement(days=0)
     names = [f"COLUMN_{number}" for number in range(9)]
     groups = tuple(replace(base.groups[0], column_name=name) for name in names)
@@ -248,9 +272,10 @@ def test_more_columns_than_colours_share_the_last_one():
     (drawn,) = (chart for chart in charts(report(many, trials=tried(names))) if chart.name == "bytes")
 
     svg = drawn.svg()
-    assert "COLUMN_6" in svg
-    assert "COLUMN_7" not in svg
+    assert "COLUMN_5" in svg
+    assert "COLUMN_6" not in svg
     assert "others" in svg
+    assert "free in files" in svg
 
 
 def test_chromium_is_named_by_its_variable():

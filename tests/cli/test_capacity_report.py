@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.capacity.measure import GivenDisk
+from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import make
 from schemaless.cli.capacity_text import answer
 from schemaless.cluster.topology import Node
@@ -70,6 +70,26 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
     assert page.count("<figure") == 5
     width, height = struct.unpack(">II", files["png"].read_bytes()[16:24])
     assert (width, height) == (2320, 1920)
+
+
+@pytest.mark.mysql
+def test_report_leads_with_the_answer_and_keeps_the_rest_for_all(invoke, monkeypatch, grown):
+    """Answer, notes, what if; the other tables come with --all. In 80 columns no word is broken."""
+    short = invoke("capacity", "report", *DISKS, url=grown)
+    wide = invoke("capacity", "report", *DISKS, "--all", url=grown)
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = invoke("capacity", "report", *DISKS, "--all", url=grown)
+
+    others = ("Forecasts and their back-tests", "Stored now", "Codecs, tried on sampled cells", "Clusters", "Skew")
+    assert short.code == wide.code == narrow.code == 0
+    assert short.out.index("Full as it is") < short.out.index("note: ") < short.out.index("\nWhat if\n")
+    assert [title for title in others if f"\n{title}\n" in short.out] == []
+    assert [title for title in others if f"\n{title}\n" in wide.out] == list(others)
+    assert "\n--all adds: Forecasts and their back-tests, " in short.out
+    # The two differ in what was measured, so not every word has to be in both; the pieces of one would be.
+    words, parts = set(filter(str.isalpha, wide.out.split())), set(narrow.out.split())
+    assert [word for word in words - parts for cut in range(1, len(word)) if {word[:cut], word[cut:]} <= parts] == []
+    assert len(words) > 100
 
 
 @pytest.mark.mysql

@@ -7,8 +7,10 @@ import re
 
 import pytest
 
+import schemaless
 from schemaless import NewStoredCell
 from schemaless.cell import row_key_for
+from tests.dictionaries import COLUMN, document, kept, set_to
 
 pytestmark = pytest.mark.mysql
 
@@ -52,6 +54,61 @@ def test_put_reads_standard_input(invoke, store, datastore_url, row):
 
     assert next(store.get_stored_versions(row, "BASE", before=2)).body == b'{ "a":1}'
     assert store.get_cell(row, "BASE", 2).body == [2]
+
+
+def test_put_of_endless_standard_input_is_refused(invoke, datastore_url, row, monkeypatch):
+    """No more of it is read than a document may have."""
+    monkeypatch.setattr("schemaless.cli.cell.MAX_LINE_BYTES", 1_000)
+    result = invoke("cell", "put", row, "BASE", 1, "-", url=datastore_url, stdin=b'"' + b"x" * 5_000 + b'"')
+
+    assert (result.code, result.out) == (2, "")
+    assert "BODY: longer than 1,000 bytes" in result.err
+
+
+def test_put_into_a_column_with_a_dictionary_is_created_found_and_refused(invoke, admin_url, fresh_url):
+    """A put by hand writes with the column's dictionary, and compares with what was written so, in any codec."""
+    with schemaless.connect(admin_url) as admin:
+        set_to(admin, kept(admin).id)
+    arguments = ("cell", "put", "uuid5:trip", COLUMN, 1)
+    first, again, legacy, other = (
+        invoke(*arguments, json.dumps(document(number)), *options, "--json", url=fresh_url)
+        for number, options in ((1, ()), (1, ()), (1, ("--as", "legacy")), (2, ()))
+    )
+    versions = invoke("cell", "history", "uuid5:trip", COLUMN, "--json", url=fresh_url)
+
+    assert [(each.code, each.json["created"]) for each in (first, again, legacy)] == [(0, True), (0, False), (0, False)]
+    assert other.code == 1
+    assert "exists with a different body" in other.err
+    assert [version["codec"] for version in versions.json] == ["msgpack+zstd"]
+    assert invoke("cell", "get", "uuid5:trip", COLUMN, url=fresh_url).json == document(1)
+
+
+def test_load_dump_and_tail_of_bodies_with_a_dictionary(invoke, admin_url, tail_url, fresh_url, accounts, new_name):
+    """Loaded with it, found again, in conflict where the document is another, shown by dump and tail, and copied."""
+    with schemaless.connect(admin_url) as admin:
+        set_to(admin, kept(admin).id)
+    keys = ("--column", COLUMN, "--row-key", "uuid5:trip_number", "--json")
+    documents = [document(number) for number in range(30)]
+    text, changed = (
+        "".join(json.dumps(each | {"status": status or each["status"]}) + "\n" for each in documents).encode()
+        for status in (None, "other")
+    )
+    first, again = (invoke("load", "-", *keys, url=fresh_url, stdin=text) for _ in range(2))
+    legacy = invoke("load", "-", *keys, "--as", "legacy", url=fresh_url, stdin=text)
+    other = invoke("load", "-", *keys, "--keep-going", url=fresh_url, stdin=changed)
+    dumped, exact = (invoke("dump", *options, url=fresh_url).out for options in ((), ("--stored",)))
+    tailed = invoke("cell", "tail", url=tail_url)
+    copy = accounts.url("admin", accounts.create(new_name, 4))
+    copied = [invoke("load", "-", "--from-dump", "--json", url=copy, stdin=exact.encode()) for _ in range(2)]
+
+    assert [each.json["created"] for each in (first, again, legacy)] == [30, 0, 0]
+    assert [each.json["there_already"] for each in (first, again, legacy)] == [0, 30, 30]
+    assert (other.code, len(other.json["passed_over"])) == (1, 30)
+    assert exact.count('"dictionary"') == 1
+    for lines in (dumped, tailed.out):
+        shown = sorted((json.loads(line)["body"] for line in lines.splitlines()), key=lambda one: one["trip_number"])
+        assert shown == documents
+    assert [(each.code, each.json["created"]) for each in copied] == [(0, 30), (0, 0)]
 
 
 @pytest.mark.parametrize(("name", "stored"), [("legacy", "legacy"), ("msgpack+zstd", "msgpack+zstd")])
@@ -113,7 +170,7 @@ def test_conflict_is_exit_1_with_the_advice(invoke, store, datastore_url, row):
         (("put", "uuid5:x", "a b", 1, "{}"), "column_name must be 1 to 64"),
         (("put", "uuid5:x", "BASE", "1.5", "{}"), "'1.5' is not a valid integer"),
         (("put", "uuid5:x", "BASE", 2**63, "{}"), "ref_key must be an int"),
-        (("put", "uuid5:x", "BASE", 1, "{fare: 1}"), "BODY: no envelope, and not JSON text"),
+        (("put", "uuid5:x", "BASE", 1, "{fare: 1}"), "BODY: not JSON text"),
         (("put", "uuid5:x", "BASE", 1, ""), "BODY: .*it is empty"),
         (("put", "uuid5:x", "BASE", 1, "\udcff"), "BODY: .*not UTF-8"),
         (("put", "uuid5:x", "BASE", 1, "{}", "--as", "pickle"), "'pickle' is not one of"),

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.image import imread
 
-from schemaless.cli import charts
+from schemaless.cli import charts, report_page
 from schemaless.cli.charts import LINE, SERIES, Chart
 from schemaless.errors import SchemalessError
 
@@ -20,7 +20,7 @@ from schemaless.errors import SchemalessError
 def draw(figure, narrow):
     axes = figure.subplots()
     axes.barh(['json & "id="x"', "<msgpack>", "$a$ href='#b'"], [3, 2, 1], color=[SERIES[0], SERIES[1], LINE])
-    axes.plot([1, 2], [0, 2], color=SERIES[2], label="narrow" if narrow else "#2f6fb7")
+    axes.plot([1, 2], [0, 2], color=SERIES[2], label="narrow" if narrow else "#1f539b")
     axes.legend()
 
 
@@ -41,7 +41,7 @@ def test_a_label_is_shown_as_it_is():
     """What looks like markup, mathematics, an id or a colour in a label stays text."""
     texts = ["".join(each.itertext()) for each in ElementTree.fromstring(CHART.svg()).iter("text")]
 
-    assert {'json & "id="x"', "<msgpack>", "$a$ href='#b'", "#2f6fb7"} <= set(texts)
+    assert {'json & "id="x"', "<msgpack>", "$a$ href='#b'", "#1f539b"} <= set(texts)
 
 
 def test_charts_of_one_page_do_not_reach_into_each_other():
@@ -110,3 +110,37 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
 
     with pytest.raises(SchemalessError, match=r"install the distribution schemaless-store with its extra \[report\]"):
         CHART.png()
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2.2)."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio (WCAG 2.2)."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("place", [1, 2], ids=["light", "dark"])
+def test_colours_stand_out_and_now_and_then_differ_in_luminance(place):
+    """3:1 for what is drawn, 4.5:1 for text, on paper and cards; blue and green are told apart without hue."""
+    colours = {colour[0]: colour[place] for colour in charts._COLOURS}
+    for ground in ("paper", "card"):
+        for number in range(1, 9):
+            assert contrast(colours[str(number)], colours[ground]) >= 3, (number, ground)
+        for text in ("ink", "soft"):
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+
+    assert contrast(colours["1"], colours["2"]) >= 1.5
+
+
+def test_colours_of_the_migration_page_are_those_of_the_charts():
+    """Its grey, blue and green, light and dark: one set, so that the contrast of all is known."""
+    light, dark = ({colour[0]: colour[place] for colour in charts._COLOURS} for place in (1, 2))
+    found = re.findall(r"--before: (#\w+); --after: (#\w+); --rebuilt: (#\w+)", report_page._STYLE)
+
+    assert found == [(colours["8"], colours["1"], colours["2"]) for colours in (light, dark)]

@@ -9,7 +9,9 @@ import shlex
 import pytest
 
 import schemaless
+from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import dictionary_of
+from schemaless.codec.trial import NOT_TRIED
 from tests.dictionaries import COLUMN, cells, kept, training
 
 COUNT = 400
@@ -46,6 +48,8 @@ def test_advice_that_is_followed_comes_true(invoke, filled, admin_url, migrate_u
     assert advice["stored"] == {"json+none": COUNT}
     tried = {(each["codec"], each["level"], each["dictionary_bytes"] is None) for each in advice["candidates"]}
     assert len(tried) > 20
+    assert ("packed+zstd" in {codec for codec, _, _ in tried}) is ENGINE.packed.native
+    assert (NOT_TRIED in advice["notes"]) is not ENGINE.packed.native
     assert any("msgpack+zlib, takes" in note for note in by_column["FIX"]["notes"])
 
     train, setting, migration, rebuild = advice["commands"]
@@ -78,7 +82,9 @@ def test_advice_as_text_says_why_and_how_long_disks_last(invoke, filled, fresh_u
     assert asked.code == 0
     assert "advice:" in asked.out
     assert f"schemaless codec set --column {COLUMN} " in asked.out
-    days = re.search(r"disks last ([\d,]+) days as it is, ([\d,]+) once", asked.out)
+    days = re.search(
+        r"disks last ([\d,]+)[^a-z]*(?:to [\d,]+\) )?days as it is, ([\d,]+) \([\d,]+ to [\d,]+\) once", asked.out
+    )
     now, then = (int(each.replace(",", "")) for each in days.groups())
     assert now < then
     nothing = invoke("codec", "advise", "--column", "NONE", url=fresh_url)

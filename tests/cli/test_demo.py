@@ -29,7 +29,7 @@ def folder(tmp_path):
 
 def documents(first: int, count: int) -> bytes:
     return b"".join(
-        json.dumps({"id": f"trip {number}", "text": "some text " * 40}).encode() + b"\n"
+        json.dumps({"id": f"trip {number}", "text": "some text " * 4_000}).encode() + b"\n"
         for number in range(first, first + count)
     )
 
@@ -58,7 +58,12 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path):
     page = Path(second.out.strip().splitlines()[-1].split(": ")[-1].strip())
     assert page == folder / "capacity.html"
     assert "Until full, as it is" in page.read_text()
-    assert re.search(r"step 5 said [0-9.]+ [KM]iB", second.out)
+    assert "what is given counts" not in page.read_text()  # nobody gave a disk
+    # One figure for one thing, from its step to the last page.
+    said = re.search(r"their files would have (.+) then", second.out)[1]
+    assert f"step 5 said {said}\n" in second.out
+    assert f"rebuilt: {said}." in page.read_text()
+    assert f"<td>files after a rebuild, just before it</td><td>{said}</td>" in (folder / "report.html").read_text()
 
     url = re.search("export SCHEMALESS_URL='(.+)'", second.out)[1]
     assert sum(cluster["cells"] for cluster in invoke("info", "--count", "--json", url=url).json["clusters"]) == 40

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import schemaless
 from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
-from schemaless.jobs import migrate
+from schemaless.jobs import migrate, rebuild
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.mysql import statements
 from tests.faults.kinds import ONE_KIND
 from tests.jobs.originals import load
 
@@ -94,7 +97,123 @@ def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url,
 
     assert "nobody works on it now: 'schemaless rebuild --execute --job 1' does\n" in status.out
     assert "'schemaless rebuild --execute --job 1'" in resumed.err
-    assert (verified.code, verified.err) == (2, "schemaless: job 1 is a rebuild; only migrations are verified\n")
+    assert (verified.code, verified.err) == (
+        2,
+        "schemaless: job 1 is a rebuild, not a migration; 'schemaless rebuild --execute --job 1' goes on with it\n",
+    )
+
+
+def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, migrate_url, admin_url, job, tmp_path):
+    """Wherever a command is about one kind; what steers jobs takes any."""
+    with schemaless.connect(admin_url) as store:
+        Ledger(store.catalog, store.name).change_state(job.job_id, ("running",), "aborted")
+        rebuild.start(store, RebuildSpec())
+    refused = invoke("migrate", "run", "--execute", url=migrate_url)
+    wrong = [
+        invoke("migrate", *words, "--job", "2", url=migrate_url)
+        for words in [
+            ("run", "--execute"),
+            ("run",),
+            ("restore", "--archive", tmp_path),
+            ("report",),
+            ("verify",),
+            ("finalise",),
+        ]
+    ]
+    steered = [invoke("migrate", verb, "--job", "2", url=migrate_url) for verb in ("pause", "resume", "throttle")]
+    other = [invoke("rebuild", *words, "--job", "1", url=admin_url) for words in [("--execute",), ()]]
+    ended = invoke("migrate", "run", "--execute", "--job", "1", url=migrate_url)
+
+    assert (refused.code, "; join it with 'schemaless rebuild --execute --job 2', or end it" in refused.err) == (
+        1,
+        True,
+    )
+    assert {(each.code, each.err) for each in wrong} == {
+        (2, "schemaless: job 2 is a rebuild, not a migration; 'schemaless rebuild --execute --job 2' goes on with it\n")
+    }
+    assert [each.code for each in steered] == [0, 0, 0]
+    assert {(each.code, each.err) for each in other} == {(2, "schemaless: job 1 is a migration, not a rebuild\n")}
+    assert (ended.code, ended.err) == (
+        1,
+        "schemaless: job 1 is aborted; run 'schemaless migrate run --execute' for a new one\n",
+    )
+
+
+def test_run_of_a_job_without_execute_shows_what_that_job_is_about(invoke, migrate_url, migrate_store, job):
+    """Not what the other options would ask for."""
+    dry = invoke("migrate", "run", "--job", "1", "--to", "legacy", "--shards", "0", url=migrate_url)
+
+    assert dry.code == 0
+    assert "to msgpack+zlib: 4 shards of " in dry.out
+
+
+def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, migrate_store, tmp_path):
+    """One after the other; without a name it shows them, and a job that has ended has none to change."""
+    given = Thresholds(2.0, 7, 500, 20.0, str(tmp_path / "wait"), 50.0)
+    migrate.start(migrate_store, MigrateSpec(thresholds=given))
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+
+    def now() -> dict:
+        return ledger.job(1).spec["thresholds"]
+
+    lag = invoke("migrate", "throttle", "--max-lag", "1", url=migrate_url)
+    assert now() == {**given.asdict(), "max_lag_s": 1.0}
+    off = invoke("migrate", "throttle", "--max-mb-per-s", "off", "--flag-file", "off", url=migrate_url)
+    assert now() == {**given.asdict(), "max_lag_s": 1.0, "max_mb_per_s": None, "flag_file": None}
+    shown = invoke("migrate", "throttle", url=migrate_url)
+    wrong = invoke("migrate", "throttle", "--max-lag", "-1", url=migrate_url)
+    assert now()["max_lag_s"] == 1.0
+    assert lag.out.startswith("job 1 waits by: max_lag_s 1.0, max_threads_running 7, max_history_length 500, ")
+    assert (shown.out, wrong.code) == (off.out, 2)
+    assert [what for _, _, what in ledger.events(1)].count(f"thresholds: {json.dumps(now())}") == 1
+    ledger.change_state(1, ("running",), "aborted")
+    ended = invoke("migrate", "throttle", "--max-lag", "3", "--job", "1", url=migrate_url)
+    assert (ended.code, "is aborted; only one that is running or paused waits" in ended.err) == (1, True)
+
+
+def test_idle_run_is_not_the_one_that_is_meant_afterwards(invoke, migrate_url, migrate_store, job, tmp_path):
+    """Status, report, verify and finalise take the last that replaced a body; by its number, any."""
+    ran = [invoke("migrate", "run", "--execute", url=migrate_url) for _ in range(3)]
+    said = {
+        verb: invoke("migrate", verb, "--json", url=migrate_url) for verb in ("status", "report", "verify", "finalise")
+    }
+    third = invoke("migrate", "report", "--json", "--job", "3", url=migrate_url)
+
+    assert [each.code for each in (*ran, *said.values())] == [0] * 7
+    assert ran[2].out.startswith("nothing to do: every body is in msgpack+zlib")
+    assert said["status"].json["job"]["job_id"] == 1
+    assert [said[verb].json["job"] for verb in ("report", "verify", "finalise")] == [1, 1, 1]
+    assert said["report"].json["total"]["cells"] > 0
+    assert (third.json["job"], third.json["total"]["cells"]) == (3, 0)
+    # An unfinished one comes first, whatever it has done.
+    migrate.start(migrate_store, MigrateSpec(to="json+zlib"))
+    assert invoke("migrate", "status", "--json", url=migrate_url).json["job"]["job_id"] == 4
+
+
+def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
+    invoke, migrate_url, fresh_store, new_row, by_hand, monkeypatch
+):
+    """Nothing is left of them: the migration is done."""
+    load(fresh_store, new_row)
+    original = statements.update_bodies
+    erased: list[int] = []
+
+    def update(database, changes):
+        changes = list(changes)
+        if not erased:
+            erased.append(changes[0][0])
+            sql = f"DELETE FROM `{database}`.cell WHERE added_id = {changes[0][0]}".encode()
+            by_hand(fresh_store).execute(0, sql)
+        return original(database, changes)
+
+    monkeypatch.setattr(statements, "update_bodies", update)
+    ran = invoke("migrate", "run", "--execute", "--follow", url=migrate_url)
+    data = invoke("migrate", "report", "--json", url=migrate_url).json
+
+    assert len(erased) == 1
+    assert ran.code == 0
+    assert "\n1 erased meanwhile: nothing is left of them to re-encode\n" in ran.out
+    assert (data["total"]["erased"], data["total"]["left"]) == (1, {})
 
 
 def test_time_that_the_budget_takes_counts(fresh_store, new_row, migrate_url):

@@ -242,12 +242,32 @@ def test_load_bad_line_names_file_and_line(invoke, datastore_url, trips):
     passed = invoke(*arguments, "--keep-going", url=datastore_url)
 
     assert (stopped.code, stopped.out) == (2, "")
-    assert stopped.err.startswith(f"schemaless: {path}, line 3: no envelope, and not JSON text")
+    assert stopped.err.startswith(f"schemaless: {path}, line 3: not JSON text (")
+    assert "envelope" not in stopped.err + passed.err
     assert passed.code == 1
     assert passed.out.startswith("4 cells created, 2 were there already, 2 lines passed over; ")
     assert [line.split(": ")[0] for line in passed.err.splitlines()] == [
         f"passed over {path}, line {number}" for number in (3, 6)
     ]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_load_line_that_is_too_long_is_named(invoke, store, datastore_url, trips, tmp_path, monkeypatch, packed):
+    """Exit 2 with the file and the line, the lines before it loaded; with --keep-going those behind it too."""
+    monkeypatch.setattr("schemaless.codec.lines.MAX_LINE_BYTES", 100_000)
+    given = trips[0].read_bytes().splitlines(keepends=True)
+    text = b"".join([*given[:3], b'["' + b"x" * 900_000 + b'"]\n', *given[3:]])
+    file = tmp_path / "one long line"
+    file.write_bytes(gzip.compress(text) if packed else text)
+    arguments = ("load", file, "--column", "LONG", "--row-key", "trip.id", "--json")
+    stopped = invoke(*arguments, url=datastore_url)
+    there = [store.get_cell_latest(uuid.UUID(trip["trip"]["id"]), "LONG") is not None for trip in trips[1]]
+    going = invoke(*arguments, "--keep-going", url=datastore_url)
+
+    assert (stopped.code, stopped.out, there) == (2, "", [True] * 3 + [False] * 3)
+    assert f"{file}, line 4: longer than" in stopped.err
+    assert (going.code, going.json["created"], going.json["there_already"]) == (1, 3, 3)
+    assert [each["line"] for each in going.json["passed_over"]] == [4]
 
 
 def test_load_conflict_is_exit_1_with_file_line_and_cell(invoke, store, datastore_url, trips):
@@ -421,7 +441,7 @@ def test_dump_to_where_it_cannot_write_is_exit_2(invoke, datastore_url, tmp_path
     result = invoke("dump", "--output", tmp_path / place, url=datastore_url)
 
     assert (result.code, result.out) == (2, "")
-    assert re.search("cannot write .*: No such file|is a directory", result.err)
+    assert re.search("cannot write .*: there is no folder|is a directory", result.err)
 
 
 def test_output_to_a_full_disk_is_exit_1(invoke, start, dumped, fresh_url):

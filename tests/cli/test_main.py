@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 
 import click
 import pytest
 
-from schemaless.cli.main import _NOUNS, cli
+from schemaless.cli import main
+from schemaless.cli.main import _NOUNS, ONLY_WITH_EXECUTE, READ_ONLY, cli
 
 NOWHERE = "mysql://u:secret@nowhere.invalid:3306/trips"
 
@@ -40,6 +43,44 @@ def test_every_command_has_help_and_an_example_of_itself(invoke, path):
     assert result.out.startswith(f"Usage: schemaless {' '.join(path)}")
     for example in re.findall(r"^ +schemaless (\S+(?: \S+)?)", result.out.partition("Examples:")[2], re.MULTILINE):
         assert example.split()[0] in _NOUNS
+
+
+def test_commands_that_change_nothing_are_commands():
+    """Those of both lists; and each that has --execute changes nothing without it."""
+    found = {" ".join(path): command for path, command in commands(cli)}
+
+    assert found.keys() >= READ_ONLY | ONLY_WITH_EXECUTE
+    assert {name for name, each in found.items() if any(one.name == "execute" for one in each.params)} == (
+        ONLY_WITH_EXECUTE
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("dump", "--column", "A"), "nothing that is stored was changed"),
+        (("cell", "get", "uuid5:x", "A"), "nothing that is stored was changed"),
+        (("migrate", "plan"), "nothing that is stored was changed"),
+        (("migrate", "run"), "nothing that is stored was changed"),
+        (("rebuild", "--shards", "1"), "nothing that is stored was changed"),
+        (("rebuild", "--execute"), "what was written is kept"),
+        (("migrate", "run", "--execute"), "what was written is kept"),
+        (("load", "-"), "what was written is kept"),
+        (("cell", "put"), "what was written is kept"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_stopped_command_says_what_became_of_what_is_stored(invoke, monkeypatch, arguments, said):
+    """One that only reads does not speak of what was written."""
+
+    def stopped(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.cli, "main", stopped)
+    result = invoke(*arguments)
+
+    assert (result.code, result.out) == (3, "")
+    assert result.err == f"schemaless: stopped; {said}, and the same command can be run again\n"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +128,26 @@ def test_server_that_is_not_there_is_exit_1_without_the_password(invoke, argumen
 
 
 @pytest.mark.parametrize(
+    ("server", "asked"),
+    [
+        ("/trips?unix_socket={folder}/none.sock", "is the server running, and is the socket right?"),
+        ("127.0.0.1:{port}/trips", "is the server running, and are host and port right?"),
+        ("nowhere.invalid/trips", "is the server running, and are host and port right?"),
+    ],
+)
+def test_server_that_is_not_there_is_asked_for_by_what_names_it(invoke, tmp_path, server, asked):
+    """A missing socket has no host and no port; what has these is asked for them."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        url = "mysql://u@" + server.format(folder=tmp_path, port=unused.getsockname()[1])
+        result = invoke("info", "--url", url)
+
+    assert result.code == 1
+    assert result.err.endswith(f"; {asked}\n")
+    assert ("localhost" in result.err or "host and" in result.err) == ("unix_socket" not in server)
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("info", NOWHERE),
@@ -109,6 +170,37 @@ def test_unusable_url_is_exit_2_without_the_password(invoke, arguments):
     assert (result.code, result.out) == (2, "")
     assert "secret" not in result.err
     assert "cret@" not in result.err
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dump", "--column"),
+        ("load", os.devnull, "--row-key", "@line", "--column"),
+        ("cell", "tail", "--column"),
+        ("cell", "put", "uuid5:row", "{name}", "1", "{{}}"),
+        ("cell", "get", "uuid5:row"),
+        ("cell", "get", "uuid5:row", "{name}", "1"),
+        ("cell", "history", "uuid5:row"),
+        ("migrate", "plan", "--column"),
+        ("migrate", "run", "--column"),
+        ("codec", "advise", "--column"),
+        ("codec", "train", "--column"),
+        ("codec", "set", "msgpack+zstd", "--column"),
+        ("codec", "set", "default", "--column"),
+        ("capacity", "model", "--documents-per-day=1", "--body=1KB", "--disk=1GB", "--column"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("name", ["a`b", "it's", "", "x" * 65, "tab\t"])
+def test_column_name_that_no_cell_can_have_is_exit_2(invoke, admin_url, arguments, name):
+    """A misspelt column is said to be one, everywhere, instead of finding nothing."""
+    given = [part.format(name=name) for part in arguments]
+    result = invoke(*given, *([] if "{name}" in arguments else [name]), url=admin_url)
+
+    assert (result.code, result.out) == (2, "")
+    assert "column_name must be 1 to 64 characters of [A-Za-z0-9_.:-], got" in result.err
 
 
 def test_traceback_may_stand_anywhere_and_is_off_otherwise(invoke):

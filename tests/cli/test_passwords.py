@@ -17,7 +17,9 @@ import pytest
 import schemaless
 from schemaless.mysql.grants import ROLES, Account, grants
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import parse_url
+from schemaless.store.nodes import node_states
 from tests.accounts import connect, run
 
 pytestmark = pytest.mark.mysql
@@ -141,6 +143,54 @@ def test_no_error_carries_it(url):
             assert TOKEN not in everything_said(caught.value)
 
 
+def variables_of(error: BaseException) -> dict[str, str]:
+    """Return what tools that keep variables on an error would send: of each frame of the chain but this test's own."""
+    kept = {}
+    chain = [error]
+    for one in chain:
+        for frame, line in traceback.walk_tb(one.__traceback__):
+            if frame.f_code.co_filename == __file__:
+                continue
+            for name, value in frame.f_locals.items():
+                with suppress(Exception):
+                    inside = {slot: getattr(value, slot, None) for slot in getattr(value, "__dict__", ())}
+                    kept[f"{frame.f_code.co_qualname}:{line} {name}"] = f"{value!r} {value!s} {inside!r}"
+        chain += [other for other in (one.__cause__, one.__context__) if other is not None and other not in chain]
+    return kept
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("localhost:", "localhost:1"),
+        (f"/{DATASTORE}", "/elsewhere"),
+        ("keeper", "nobody"),
+        ("ssl_mode=disabled", "ssl_mode=required"),
+        ("ssl_mode=disabled", "ssl_mode=verify_ca"),
+        ("ssl_mode=disabled", "ssl_mode=disabled&no_such_option=1"),
+        ("ssl_mode=disabled", "ssl_mode=disabled&read_timeout=word"),
+        ("ssl_mode=disabled", "ssl_mode=nonsense"),
+        ("ssl_mode=disabled", "charset=latin1"),
+        (f"/{DATASTORE}", "/Bad-Name"),
+        ("mysql://", "postgresql://"),
+        ("mysql://", "mysql://@"),
+    ],
+    ids=" to ".join,
+)
+def test_no_variable_of_a_failed_connect_has_it(url, change):
+    """At each level, down to the driver's: a wrong server, name, account or option, with TLS and without."""
+    assert change[0] in url
+    each = url.replace(*change)
+    if "required" in change[1]:
+        each = each.replace("keeper", "nobody")
+    for call in (schemaless.connect, lambda url: schemaless.create("other", 2, [url]), node_states):
+        with pytest.raises(schemaless.SchemalessError) as caught:
+            call(each)
+        kept = variables_of(caught.value)
+
+        assert [where for where, shown in kept.items() if TOKEN in shown] == []
+
+
 def test_no_object_shows_it(url, row):
     """What ends up in logs and in a debugger: reprs, and the URL that a store names."""
     parsed = parse_url(url)
@@ -150,8 +200,12 @@ def test_no_object_shows_it(url, row):
         shown = [store, store.url, store.shards, *pools, *(pool.engine for pool in pools), store.topology]
         shown += [parsed, str(parsed), parsed.credentials, parsed.for_database("x"), [vars(pool) for pool in pools]]
 
-    assert parsed.credentials.password == PASSWORD
+    assert parsed.credentials.password == Secret(PASSWORD)
     assert TOKEN not in repr(shown)
+    pickled = pickle.dumps(store.opening)
+    assert TOKEN.encode() not in pickled
+    with pickle.loads(pickled).open() as again:
+        assert again.get_cell(row, "BASE", 1).body == {}
 
 
 def test_no_log_record_has_it(url, row, caplog):

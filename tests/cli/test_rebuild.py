@@ -33,7 +33,7 @@ def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(inv
 
     assert made(fresh_store) == before
     assert (plan.code, plan.err) == (0, "nothing was changed; add --execute to do it\n")
-    assert "\n4 shards: " in plan.out
+    assert plan.out.startswith("4 shards: ")
     assert [shard["shard"] for shard in data["shards"]] == [1, 3]
     assert data["total"]["rebuilt_bytes"] == sum(shard["rebuilt_bytes"]["mid"] for shard in data["shards"])
     assert all(shard["cells"]["exact"] and shard["file_bytes_measured"] for shard in data["shards"])
@@ -45,7 +45,7 @@ def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cel
     data = invoke("rebuild", "--execute", "--json", "--shards", "1-2", url=admin_url)
 
     assert plain.code == data.code == 0
-    assert "\n1 of 1 shards rebuilt: " in plain.out
+    assert plain.out.startswith("1 of 1 shards rebuilt: ")
     assert "off by +0.0%" in plain.out
     assert plain.err.startswith("job 1: begun\n")
     assert [(shard["shard"], shard["state"], shard["off"]) for shard in data.json["shards"]] == [

@@ -63,6 +63,21 @@ def test_report_for_people_has_stages_and_predictions(invoke, migrated):
         assert re.search(rf"^{line} ", shown.out, re.MULTILINE), line
 
 
+def test_report_for_people_leads_with_what_was_reclaimed(invoke, migrated):
+    """The answer first, then the stages; clusters, shards and columns with --all."""
+    short = invoke("migrate", "report", url=migrated)
+    whole = invoke("migrate", "report", "--all", url=migrated)
+
+    assert short.code == whole.code == 0
+    for shown in (short.out, whole.out):
+        assert re.match(r"migration \d+ of .*\n\n[\d.]+ KiB of body bytes reclaimed \(-\d+\.\d%\)\.\n", shown)
+    for title in ("by cluster", "by shard", "by column"):
+        assert f"\n{title}\n" in whole.out
+        assert f"\n{title}\n" not in short.out
+    assert whole.out.index("predicted and actual") < whole.out.index("by cluster")
+    assert "--all adds: by cluster, by shard, by column." in short.out
+
+
 class _Page(HTMLParser):
     """What a page is made of."""
 
@@ -128,9 +143,9 @@ def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, t
 
 
 def test_report_without_a_migration_is_exit_2(invoke, migrate_url, admin_url):
-    """Nor is a rebuild one."""
+    """Nor with a number that nobody has."""
     none = invoke("migrate", "report", url=migrate_url)
     other = invoke("migrate", "report", "--job", "7", url=migrate_url)
 
     assert none.code == other.code == 2
-    assert "there is no such migration" in none.err
+    assert "there is no migration yet" in none.err

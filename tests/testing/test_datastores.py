@@ -37,7 +37,7 @@ def statement(url: str, sql: str) -> None:
         port=node.port or 3306,
         unix_socket=node.socket,
         user=parsed.credentials.username,
-        password=parsed.credentials.password or "",
+        password="" if (word := parsed.credentials.password) is None else word.reveal(),
         autocommit=True,
     )
     with contextlib.closing(connection), connection.cursor() as cursor:

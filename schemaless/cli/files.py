@@ -1,0 +1,112 @@
+"""Files that commands write: found out to be writable before the work begins, and there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import click
+
+from schemaless.errors import InvalidInput
+
+
+class OutputFile(click.Path):
+    """A file to write; one that cannot be written is a mistake in the command, told before anything is done."""
+
+    def __init__(self, path_type: type[Any] | None = None) -> None:
+        super().__init__(dir_okay=False, path_type=path_type)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; ``-`` is left to the command."""
+        path: Any = super().convert(value, param, ctx)
+        if str(path) == "-":
+            return path
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            reason = None if os.access(target, os.W_OK) else "it cannot be written to"
+        else:
+            reason = None if target.parent.is_dir() else f"there is no folder {target.parent}"
+            reason = reason or _unwritable(target.parent)
+        if reason is not None:
+            self.fail(f"cannot write {value}: {reason}", param, ctx)
+        return path
+
+
+class OutputFolder(click.Path):
+    """A folder to write files to, made where it is missing; one that cannot be is told before anything is done."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        path: Any = super().convert(value, param, ctx)
+        reason = unwritable_folder(Path(path))
+        if reason is not None:
+            self.fail(f"cannot write to {value}: {reason}", param, ctx)
+        return path
+
+
+def unwritable_folder(folder: Path) -> str | None:
+    """Return why nothing can be written to a folder, which is made with its parents if need be; None where it can."""
+    there = Path(os.path.realpath(folder))
+    while not there.exists():
+        there = there.parent
+    return f"{there} is no folder" if not there.is_dir() else _unwritable(there)
+
+
+def _unwritable(folder: Path) -> str | None:
+    try:
+        with TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"nothing can be made in {folder} ({error.strerror})"
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Give a file that appears at ``path`` at the end of the block, and not at all where that is left early.
+
+    What is there and is no regular file, such as a pipe, is written to as it is.
+
+    Raises:
+        InvalidInput: it cannot be written there.
+    """
+    plain = path.is_file() or not path.exists()
+    # Through a link, its target is replaced and not the link.
+    target = Path(os.path.realpath(path)) if plain else path
+    part = target.with_name(f".{target.name}.{os.getpid()}.part") if plain else target
+    try:
+        file = part.open("wb")
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {error.strerror}") from None
+    try:
+        with file:
+            yield file
+            if plain:
+                file.flush()
+                os.fsync(file.fileno())
+        if plain:
+            if target.exists():
+                shutil.copymode(target, part)
+            part.replace(target)
+    except BaseException:
+        if plain:
+            part.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file, which is there afterwards as a whole, or as it was before.
+
+    Raises:
+        InvalidInput: it cannot be written there.
+        OSError: not all of it could be written.
+    """
+    with whole_file(Path(path)) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

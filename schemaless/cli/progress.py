@@ -1,0 +1,141 @@
+"""The one line that shows how far something is: what is in it, and how it fits into a terminal of any width."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+_LONGEST_BAR: Final = 40
+_SHORTEST_BAR: Final = 8
+
+
+_COUNTS: Final = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+_SIZES: Final = ((2.0**40, " TiB"), (2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**10, " KiB"))
+
+
+def amount_text(done: float, total: float | None, unit: str) -> str:
+    """Return how much of something is done, both figures in one scale: ``12.3 of 94.2 MiB``, ``1.2 of 3.4 M cells``."""
+    most = max(done, total or 0)
+    named, scales = ("B", _SIZES) if unit == "bytes" else (f" {unit}", _COUNTS)
+    size, scale = next((each for each in scales if most >= each[0] and (most >= 10_000 or named == "B")), (1, ""))
+    figures = [f"{each / size:,.{1 if scale else 0}f}" for each in (done, total) if each is not None]
+    if named == "B":
+        return " of ".join(figures) + (scale or " B")
+    return " of ".join(figures) + scale + named
+
+
+def rate_text(per_s: float, unit: str) -> str:
+    """Return a speed in the scale that it has: ``4.5 MiB/s``, ``12.3 k cells/s``."""
+    return f"{amount_text(per_s, None, unit)}/s"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people, two units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86400:.1f} days"
+
+
+class ProgressLine:
+    """A description, a bar, and facts, on one line, however narrow.
+
+    First the bar goes, then the description is cut down to a third of the line, then facts go from the last one on.
+    """
+
+    def __init__(self, description: str, share: float | None, facts: Sequence[str], *, style: str = "") -> None:
+        self._description = description
+        self._share = share
+        self._facts = facts
+        self._style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # The last column stays free: some terminals begin a new line when it is written.
+        width = options.max_width - 1
+        described = cell_len(self._description)
+        least = min(described, width // 3)
+        facts = list(self._facts)
+        while len(facts) > 1 and least + 1 + cell_len(", ".join(facts)) > width:
+            facts.pop()
+        text = ", ".join(facts)
+        parts: list[Text | ProgressBar] = [Text(self._description, no_wrap=True, overflow="ellipsis")]
+        widths = [max(least, min(described, width - 1 - cell_len(text)))]
+        room = width - widths[0] - cell_len(text) - 2
+        if room >= _SHORTEST_BAR:
+            widths.append(min(_LONGEST_BAR, room))
+            total = None if self._share is None else 1.0
+            parts.append(ProgressBar(total=total, completed=self._share or 0.0, width=widths[-1]))
+        parts.append(Text(text, style=self._style, no_wrap=True, overflow="ellipsis"))
+        widths.append(max(1, min(cell_len(text), width - sum(widths) - len(widths))))
+        line = Table.grid(padding=(0, 1))
+        for each in widths:
+            line.add_column(width=each, no_wrap=True)
+        line.add_row(*parts)
+        yield line
+
+
+class Advance:
+    """Takes how many more units are done; how many there are may become known meanwhile."""
+
+    def __init__(self, total: float | None, turn: Callable[[], None]) -> None:
+        self.done = 0
+        self.total = total
+        self._turn = turn
+
+    def __call__(self, more: int) -> None:
+        """Take how many more are done."""
+        self.done += more
+        self._turn()
+
+    def expect(self, total: int) -> None:
+        """Say how many units there are."""
+        self.total = total
+
+    def to(self, done: int, total: int) -> None:
+        """Say how many units are done, of how many."""
+        self.total = total
+        self(done - self.done)
+
+
+class Shown:
+    """How far something is: as a line of figures, and on a terminal as one with a bar."""
+
+    def __init__(self, description: str, advance: Advance, unit: str) -> None:
+        self._description = description
+        self._advance = advance
+        self._unit = unit
+        self._began_s = time.monotonic()
+
+    def __rich__(self) -> ProgressLine:
+        total = self._advance.total
+        fraction = min(1.0, self._advance.done / total) if total else None
+        return ProgressLine(self._description, fraction, self._figures())
+
+    def line(self) -> str:
+        """Return it for where there is no terminal."""
+        amount, *rest = self._figures()
+        total = self._advance.total
+        share = [f"{min(1.0, self._advance.done / total):.0%}"] if total else []
+        return f"{self._description}: {', '.join([amount, *share, *rest])}"
+
+    def _figures(self) -> list[str]:
+        done, total, took_s = self._advance.done, self._advance.total, time.monotonic() - self._began_s
+        figures = [amount_text(min(done, total) if total else done, total, self._unit)]
+        if done and took_s:
+            figures.append(rate_text(done / took_s, self._unit))
+            if total is not None:
+                left_s = max(0.0, total - done) * took_s / done
+                figures.append(f"{duration(left_s)} left" if left_s else f"in {duration(took_s)}")
+        return figures

@@ -1,0 +1,79 @@
+"""Text from elsewhere, as a terminal and a spreadsheet may be shown it: file names, URLs, documents, names in tables.
+
+A terminal obeys control characters: they move the cursor, rename the window, hide what follows. Those of C0 and C1 are
+spelled out, and so are the characters that turn the direction of writing, and line separators.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from typing import IO, Any, Final
+
+_LINES: Final = (0x09, 0x0A)
+_DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SEPARATORS: Final = (0x2028, 0x2029)
+_WIDE: Final = (*_DIRECTIONS, *_SEPARATORS, *range(0xD800, 0xE000))
+_SPELLED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    code: f"\\u{code:04x}" for code in _WIDE
+}
+_SPELLED_BUT_LINES: Final = {code: text for code, text in _SPELLED.items() if code not in _LINES}
+_IN_JSON: Final = {code: f"\\u{code:04x}" for code in _SPELLED if code >= 0x7F}
+_FORMULA: Final = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+
+
+def shown(text: str, *, one_line: bool = False) -> str:
+    r"""Return text without what a terminal would obey; line ends and tabs stay, unless it is to be ``one_line``.
+
+    >>> shown("a\x1b[2J\u202eb\n")
+    'a\\x1b[2J\\u202eb\n'
+    """
+    return text.translate(_SPELLED if one_line else _SPELLED_BUT_LINES)
+
+
+def shown_json(text: str) -> str:
+    """Return JSON text that means the same, without what a terminal would obey. C0 is escaped in JSON already."""
+    return text.translate(_IN_JSON)
+
+
+class JSONTerminal:
+    """A terminal for lines of JSON in UTF-8: the same JSON arrives, with escapes for what would be obeyed."""
+
+    def __init__(self, sink: IO[bytes]) -> None:
+        self._sink = sink
+
+    def write(self, lines: bytes) -> None:
+        """Write whole lines."""
+        self._sink.write(shown_json(lines.decode()).encode())
+
+    def flush(self) -> None:
+        """Send on what is buffered."""
+        self._sink.flush()
+
+
+class CSVText:
+    """CSV for spreadsheets, in which no text is taken for a formula."""
+
+    def __init__(self) -> None:
+        self._text = io.StringIO()
+        self._writer = csv.writer(self._text, lineterminator="\r\n")
+
+    def writerow(self, fields: Iterable[Any]) -> None:
+        """Add a line."""
+        self._writer.writerow([_harmless(field) if isinstance(field, str) else field for field in fields])
+
+    def getvalue(self) -> str:
+        """Return all lines."""
+        return self._text.getvalue()
+
+
+def _harmless(field: str) -> str:
+    text = shown(field, one_line=True)
+    if not text.lstrip().startswith(_FORMULA):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text

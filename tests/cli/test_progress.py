@@ -1,0 +1,141 @@
+"""Progress on standard error: one line of a terminal's width, in units for people, with the end where it is known."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from datetime import UTC, datetime
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from schemaless.cli import jobs, output
+from schemaless.cli.output import progress
+from schemaless.cli.progress import ProgressLine, amount_text, rate_text
+from schemaless.jobs.job import ClusterState, Job, ShardState
+from schemaless.jobs.status import Eta, JobStatus
+from tests.faults.kinds import ONE_KIND
+from tests.jobs.originals import TEXTS, load
+
+FACTS = ["823 k of 1,235 k ids", "1,994 k ids/s", "0:00:01"]
+
+
+@pytest.mark.parametrize(
+    "description", ["checking", "loading " + "trips-2016-01-01" * 8, "読み込み" * 20], ids=["short", "long", "wide"]
+)
+@pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_progress_line_is_one_line_at_any_width(description, share, width):
+    """Never wrapped, whatever the description; the first fact is the last to go."""
+    screen = io.StringIO()
+    Console(file=screen, width=width, force_terminal=True, color_system=None).print(
+        ProgressLine(description, share, FACTS)
+    )
+
+    (line,) = screen.getvalue().splitlines()
+    assert cell_len(line.rstrip()) < width
+    assert FACTS[0] in line or width < 40
+    assert (", ".join(FACTS) in line) == (width >= 80 or (width == 60 and description == "checking"))
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Standard error as a terminal of 80 columns; gives what is on it."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None, highlight=False)
+    for module in (output, jobs):
+        monkeypatch.setattr(module, "err", lambda **how: console)
+    return screen
+
+
+def lines_on(screen: io.StringIO) -> list[str]:
+    """What was drawn, without the codes that move the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "unit", "text"),
+    [
+        (0, None, "bytes", "0 B"),
+        (12, 94, "bytes", "12 of 94 B"),
+        (12.3 * 2**20, 94.2 * 2**20, "bytes", "12.3 of 94.2 MiB"),
+        (512, 3 * 2**40, "bytes", "0.0 of 3.0 TiB"),
+        (999, 9_999, "cells", "999 of 9,999 cells"),
+        (1_234, 12_345, "cells", "1.2 of 12.3 k cells"),
+        (1_234_567, 3_400_000_000, "ids", "0.0 of 3.4 G ids"),
+        (1_234_567, None, "ids", "1.2 M ids"),
+        (1, 4, "clusters", "1 of 4 clusters"),
+    ],
+)
+def test_amounts_are_scaled_alike(done, total, unit, text):
+    """Done and total in one unit, chosen by the larger."""
+    assert amount_text(done, total, unit) == text
+    assert rate_text(4.5 * 2**20, "bytes") == "4.5 MiB/s"
+
+
+def test_progress_is_one_line_of_a_terminal(terminal):
+    """Whatever the description and the figures: nothing is wrapped, and the end is known once it is."""
+    with progress("loading a-file-with-a-very-long-name-of-its-own.ndjson.gz", None, "bytes") as advance:
+        advance(1 << 20)
+        advance.expect(94 << 20)
+        advance(93 << 20)
+    lines = [line for line in lines_on(terminal) if line.strip()]
+
+    assert lines
+    assert all(len(line) <= 80 and line.startswith("loading a") for line in lines)
+    assert "94.0 of 94.0 MiB" in lines[-1]
+    assert "/s, in " in lines[-1]
+    assert "\u2026" in lines[-1]
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch, capsys):
+    """With share, speed and what is left where the end is known."""
+    monkeypatch.setattr(output, "_PLAIN_LINE_EVERY_S", 0.0)
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with progress("restoring", None, "cells") as advance:
+        advance(50_000)
+        advance.expect(200_000)
+        advance.to(100_000, 200_000)
+    first, last = capsys.readouterr().err.splitlines()
+
+    assert first.startswith("restoring: 50.0 k cells, ")
+    assert last.startswith("restoring: 100.0 of 200.0 k cells, 50%, ")
+    assert last.endswith(" s left")
+
+
+@pytest.mark.mysql
+@ONE_KIND
+def test_restore_knows_how_much_there_is(invoke, terminal, fresh_store, new_row, migrate_url, tmp_path):
+    """From what the job has noted."""
+    load(fresh_store, new_row)
+    archive = ("--archive", tmp_path / "originals")
+    assert invoke("migrate", "run", "--execute", *archive, url=migrate_url).code == 0
+    assert invoke("migrate", "restore", "--execute", *archive, url=migrate_url).code == 0
+
+    assert f"{len(TEXTS)} of {len(TEXTS)} cells" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_picture_of_a_job_is_one_line(waits, width):
+    """How far, how fast and how long; or, where it waits, for what."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    job = Job(
+        3, "migrate", "paused" if waits else "running", {"to": "x"}, {}, "me", began, None, "by me, for lunch " * 9
+    )
+    shards = [ShardState(number, cells=600_000) for number in range(32)]
+    clusters: list[ClusterState] = []
+    status = JobStatus(job, shards, clusters, 2e8, 1e8, 2, 3.9, Eta(20.0, 50.0, 190.0))
+    screen = io.StringIO()
+    Console(file=screen, width=width, force_terminal=True, color_system=None).print(jobs._picture(status))
+
+    (line,) = screen.getvalue().splitlines()
+    assert line.startswith("job 3 ")
+    assert "50.0% of 190.7 MiB" in line
+    assert ("waits on all clusters: paused by me" in line) == (waits and width > 40)
+    assert ("3.9 MB/s" in line) == (not waits)
+    assert ("19.2 M cells" in line) == (not waits and width > 40)
+    assert ("0 of 32 shards, 2 runners" in line) == (not waits and width > 80)
