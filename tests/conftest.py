@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import hypothesis
 import pytest
 from pytest_docker.plugin import Services
 from sqlalchemy import make_url
@@ -36,6 +37,7 @@ from schemaless.testing.servers import private_servers
 from tests import foreign
 from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server
+from tests.whole_run import WholeRun
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -46,19 +48,23 @@ _ON_TWO_SERVERS = (
     "test_shards_swapped_between_servers_are_refused",
     "test_info_shows_topology_and_counts_exactly_when_asked",
 )
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("schemaless", deadline=None)
+hypothesis.settings.load_profile("schemaless")
 _PASSWORD = pytest.StashKey[str | None]()
 _names = itertools.count(1)
 _rows = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let SIGTERM unwind like Ctrl-C, so that the servers are stopped."""
+    """Let SIGTERM unwind like Ctrl-C, so that the servers are stopped; have progress end at 100 %."""
 
     def interrupt(signum: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
     config.stash[_PASSWORD] = foreign.configure()
+    config.pluginmanager.register(WholeRun())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

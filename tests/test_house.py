@@ -114,6 +114,34 @@ def test_every_error_is_a_public_name_and_is_raised_somewhere():
     assert {name: getattr(schemaless, name) for name in classes} == classes
 
 
+def test_public_names_are_all_that_shows():
+    """Completion shows what may be used, and what stands in public signatures can be named."""
+    assert dir(schemaless) == sorted(schemaless.__all__)
+    assert {"Limits", "RowKey", "JSONDocument", "ReadFrom"} <= set(dir(schemaless))
+    assert all(getattr(schemaless, name) is not None for name in schemaless.__all__)
+
+
+def test_type_checkers_see_the_installed_package(tmp_path):
+    """Outside of this tree, mypy knows every public name from make's environment, and no other."""
+    program = tmp_path / "application.py"
+    program.write_text(
+        "import schemaless\n"
+        f"from schemaless import {', '.join(schemaless.__all__)}\n"
+        "from schemaless import Datastor\n"
+        "reveal_type(schemaless.LocalServerError)\n"
+        "reveal_type(Limits(values=7).values)\n"
+        "schemaless.conect\n"
+    )
+    done = run(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", program, cwd=tmp_path)
+
+    assert [line.partition(": ")[2] for line in done.stdout.splitlines()[:-1]] == [
+        'error: Module "schemaless" has no attribute "Datastor"; maybe "Datastore"?  [attr-defined]',
+        'note: Revealed type is "def (*args: object) -> schemaless.errors.LocalServerError"',
+        'note: Revealed type is "int"',
+        'error: Module has no attribute "conect"; maybe "connect"?  [attr-defined]',
+    ], done.stdout + done.stderr
+
+
 # ---- the command line
 
 

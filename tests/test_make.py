@@ -170,7 +170,10 @@ def test_a_second_run_does_nothing(make, project, bin_folder):
 
     assert make("install").returncode != 0  # there is no python3 to begin with, and no stamp yet
 
-    sources = [(project / name).read_bytes() for name in ("setup.cfg", "pyproject.toml", "constraints.txt")]
+    sources = [
+        (project / name).read_bytes()
+        for name in ("setup.cfg", "pyproject.toml", "constraints.txt", "tools/bootstrap.sh")
+    ]
     checksum = (
         subprocess.run(["cksum"], input=b"".join(sources), capture_output=True, check=True).stdout.decode().strip()
     )
@@ -184,6 +187,86 @@ def test_a_second_run_does_nothing(make, project, bin_folder):
     with (project / "setup.cfg").open("a") as file:
         file.write("# changed\n")
     assert make("install").returncode != 0
+
+
+@pytest.fixture
+def installed(project: Path) -> Path:
+    """A project with a native part, in which everything but that is installed; its Python writes down its calls."""
+    for name in ("Cargo.toml", "Cargo.lock", "pyproject.toml", "src/lib.rs"):
+        (project / "rust" / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / "rust" / name).write_text(name)
+    environment = project / ".venv" / "bin"
+    environment.mkdir(parents=True)
+    (environment / "python").write_text(
+        f"#!/bin/sh\nprintf '%s\\n' \"$*\" >>'{project}/calls'\n"
+        f"case \"$*\" in *./rust*) [ ! -e '{project}/broken' ] ;; esac\n"
+    )
+    (environment / "python").chmod(0o755)
+    sources = b"".join(
+        (project / name).read_bytes()
+        for name in ("setup.cfg", "pyproject.toml", "constraints.txt", "tools/bootstrap.sh")
+    )
+    checksum = subprocess.run(["cksum"], input=sources, capture_output=True, check=True).stdout.decode().strip()
+    (project / ".venv" / "installed-from").write_text(f"{checksum} {project.resolve()}\n")
+    return project
+
+
+def write_cargo(bin_folder: Path, version: str = "1.85.0") -> None:
+    if not (bin_folder / "date").exists():
+        (bin_folder / "date").symlink_to(str(shutil.which("date")))
+    (bin_folder / "cargo").write_text(f"#!/bin/sh\necho cargo {version}\n")
+    (bin_folder / "cargo").chmod(0o755)
+
+
+def said_and_called(make, project: Path) -> tuple[list[str], list[str]]:
+    (project / "calls").write_text("")
+    done = make("install")
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines(), [call for call in (project / "calls").read_text().splitlines() if "pip" in call]
+
+
+def test_without_cargo_make_says_so_once_and_goes_on(make, installed):
+    """No Rust compiler: one line, no build, and silence from then on."""
+    said, called = said_and_called(make, installed)
+
+    assert said == [
+        "make: no cargo here, so packed bodies go without their native part, which is faster; install Rust to have it"
+    ]
+    assert called == ["-m pip uninstall --quiet --yes schemaless-packed"]
+    assert said_and_called(make, installed) == ([], [])
+
+
+def test_with_cargo_make_builds_the_native_part_once(make, installed, bin_folder):
+    """Also where Rust was installed later; again when a source has changed; and it stays where cargo is not in PATH."""
+    said_and_called(make, installed)
+    write_cargo(bin_folder)
+    said, called = said_and_called(make, installed)
+
+    assert said[0] == "make: building the native part of packed bodies (once; a minute or two)"
+    assert said[1].startswith("make: built it in ")
+    assert len(said) == 2
+    assert [call.split()[-1] for call in called] == ["maturin", "./rust"]
+    assert said_and_called(make, installed) == ([], [])
+    (bin_folder / "cargo").unlink()
+    assert said_and_called(make, installed) == ([], [])
+
+    (installed / "rust" / "src" / "lib.rs").write_text("changed")
+    write_cargo(bin_folder)
+    assert len(said_and_called(make, installed)[1]) == 2
+
+
+def test_a_native_part_that_cannot_be_built_is_left_out(make, installed, bin_folder):
+    """A compiler that is too old, or no network: one line with the log, no second try with the same compiler."""
+    write_cargo(bin_folder, "1.63.0")
+    (installed / "broken").touch()
+    said, called = said_and_called(make, installed)
+
+    assert said[1:] == ["make: it could not be built, so packed bodies go without it; details in .venv/native.log"]
+    assert called[-1] == "-m pip uninstall --quiet --yes schemaless-packed"
+    assert said_and_called(make, installed) == ([], [])
+    write_cargo(bin_folder, "1.95.0")
+    (installed / "broken").unlink()
+    assert said_and_called(make, installed)[0][1].startswith("make: built it in ")
 
 
 def test_demo_passes_on_a_file_whose_name_has_a_space(make, project):

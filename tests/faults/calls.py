@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import schemaless
 from schemaless.errors import BatchError, SchemalessError, ServerError
-from schemaless.mysql import statements
 from schemaless.store.datastore import Datastore
 
 ROW: Final = uuid.UUID(int=1)
@@ -28,7 +27,7 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
     "scan_shard": lambda store: list(store.scan_shard(0)),
     "id_span": lambda store: store.id_span(0),
     "id_blocks": lambda store: list(store.id_blocks(0, 10)),
-    "read_stored": lambda store: list(store.read_stored(0, statements.select_by_id(store.shards.database(0), [1]))),
+    "read_stored": lambda store: list(store.read_stored(0, [1])),
 }
 
 WRITES: Final[dict[str, Callable[[Datastore], object]]] = {

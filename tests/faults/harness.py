@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import pymysql
 from pymysql.constants import SERVER_STATUS
-from sqlalchemy import event
 
 import schemaless
 from schemaless.cell import CellKey
@@ -83,7 +82,7 @@ class Harness:
         self._not_written: list[tuple[str, Case]] = []
         self._known: dict[CellKey, str] = {}
         for pool in self._pools():
-            event.listen(pool.engine, "connect", _take_a_smaller_packet)
+            pool.options = replace(pool.options, max_packet_bytes=PACKET_BYTES)
         for shard in range(SHARDS):
             row = self._cases.row(random.Random(shard), shard)
             self._known[CellKey(row, "KNOWN", 1)] = f"known of shard {shard}"
@@ -227,11 +226,11 @@ class Harness:
     def _expect_no_open_transaction(self) -> None:
         """Expect that every connection is back in its pool, and none in the middle of a transaction."""
         for pool in self._pools():
-            free = pool._places.qsize()
+            free = pool.places.free()
             expect(
                 free == pool.options.pool_size, f"{pool.options.pool_size - free} connections of {pool} are not back"
             )
-            for connection in pool._idle:
+            for connection in pool.idle:
                 open_one = connection._raw.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS
                 expect(not open_one, "a transaction is open on an idle connection")
 
@@ -242,7 +241,7 @@ class Harness:
             expect(cell is not None and cell.body == body, f"{key} reads as {cell}")
         self._expect_no_open_transaction()
         for pool in self._pools():
-            for turn, connection in enumerate(pool._idle):
+            for turn, connection in enumerate(pool.idle):
                 found = connection.rows(b"SELECT 'own reply %d'" % turn)
                 expect(found == ((f"own reply {turn}",),), f"a reply of an earlier statement: {found}")
 
@@ -282,7 +281,3 @@ def _attempt(case: Case) -> list[schemaless.Put] | BaseException:
         return case.call()
     except Exception as error:  # noqa: BLE001 - judged by the caller
         return error
-
-
-def _take_a_smaller_packet(driver_connection: Any, record: Any) -> None:
-    record.info["max_allowed_packet"] = PACKET_BYTES

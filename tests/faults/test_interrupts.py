@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import gc
 import signal
-import sys
-import uuid
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
 
 import schemaless
-from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql import connect
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.pool import NodePool, PoolOptions, _CheckedOut
 from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Datastore
+from tests.accounts import Accounts
+from tests.faults.interrupts import (
+    PACKET_BYTES,
+    RAISED,
+    TOLD,
+    TimeIsUp,
+    at_every_line,
+    by_alarms,
+    calls_of,
+    in_children,
+    others_reading,
+)
 from tests.faults.kinds import ONE_KIND
 
-pytestmark = [pytest.mark.mysql, ONE_KIND]
-
-ROOMS = ("schemaless/mysql/pool.py", "schemaless/store/cells.py")
-
-
-class TimeIsUp(Exception):
-    """What a framework's time limit raises, from a signal's handler."""
+pytestmark = [
+    pytest.mark.mysql,
+    ONE_KIND,
+    # Struck between the making of a socket and its keeping, PyMySQL drops it: it is closed where it is collected.
+    pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket fd=\d+, family=1, type=1, proto=0:ResourceWarning"),
+]
 
 
 @pytest.fixture
-def store(fresh_url: str) -> Iterator[Datastore]:
+def root_url(accounts: Accounts, fresh_url: str) -> str:
+    """A new datastore for an account that may write and tail; each of the others may do one of the two."""
+    return accounts.root(fresh_url)
+
+
+@pytest.fixture
+def store(root_url: str) -> Iterator[Datastore]:
     """A datastore with two connections to each server, which nobody waits for long."""
-    with schemaless.connect(fresh_url, pool_size=2) as opened:
+    with schemaless.connect(root_url, pool_size=2) as opened:
         for cluster in opened.topology.clusters:
             pool = opened.shards.pool_for(cluster.primary)
-            pool.options = PoolOptions(pool_size=2, pool_timeout_s=0.05)
+            pool.options = PoolOptions(pool_size=2, pool_timeout_s=0.05, max_packet_bytes=PACKET_BYTES)
         yield opened
 
 
@@ -54,66 +74,91 @@ def pools_of(store: Datastore) -> list[NodePool]:
     return [store.shards.pool_for(cluster.primary) for cluster in store.topology.clusters]
 
 
-def interrupted_at(line: int, call: Callable[[], object]) -> bool:
-    """Run a call, and raise KeyboardInterrupt at the n-th line of the pool and the cells; False where it has fewer."""
-    left = line
+@pytest.mark.parametrize("cold", [False, True])
+def test_an_exception_at_any_line_arrives_as_it_is_and_leaves_the_pool_sound(store, cold):
+    """Of the driver or of the library: no wrong answer, no lost place, no open transaction, nobody's error replaced.
 
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left
-        if not frame.f_code.co_filename.endswith(ROOMS):
-            return None
-        if event == "line":
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-        return trace
+    A cut of what benchmarks/interrupts.py does: some lines of each call, one class at each.
+    """
+    wrong, count = at_every_line(store, raised=RAISED, every=199 if cold else 41, cold=cold)
 
-    sys.settrace(trace)
+    assert not wrong
+    assert len(count) == len(calls_of(store))
+    assert min(count.values()) >= 4
+
+
+def test_alarms_at_any_moment_arrive_as_they_are_and_leave_the_pool_sound(store):
+    """Real signals, whose handler raises: a cut of what benchmarks/interrupts.py does."""
+    found = by_alarms(store, 150, seed=5)
+
+    assert found["alarms"] == 150
+    assert set(found) <= set(TOLD), found
+
+
+def test_alarms_beside_threads_of_the_same_pool_disturb_nobody(root_url):
+    """Only the main thread gets them; the others go on, and get their own replies."""
+    with schemaless.connect(root_url, pool_size=8) as wide:
+        with others_reading(wide, threads=3) as wrong:
+            found = by_alarms(wide, 60, seed=6, alone=False)
+
+        assert set(found) <= set(TOLD), found
+        assert wrong == []
+        assert [pool.places.free() for pool in pools_of(wide)] == [8, 8]
+
+
+def test_alarms_in_forked_children_arrive_as_they_are(store):
+    """Each child connects anew; none reads a reply of its parent's, or of another child's."""
+    found = in_children(lambda seed: by_alarms(store, 30, seed=seed), range(2)) + by_alarms(store, 10, seed=7)
+
+    assert found["alarms"] == 70
+    assert set(found) <= set(TOLD), found
+
+
+@pytest.mark.parametrize("raised", [TimeIsUp, RuntimeError, TimeoutError("mine"), ConnectionResetError(104, "mine")])
+def test_append_ended_by_a_handler_raises_the_handlers_own_error(store, new_row, monkeypatch, raised):
+    """Neither ROLLBACK's failure nor a driver's word takes its place, and the connection is not used again."""
+    execute = Connection.execute
+
+    def struck(connection: Connection, sql: bytes) -> Any:
+        if sql.startswith(b"INSERT"):
+            monkeypatch.setattr(Connection, "execute", execute)
+            with signal_after(0.05, handler):
+                return connection.execute(sql.replace(b"VALUES (x'", b"VALUES (SLEEP(5) + x'", 1))
+        return execute(connection, sql)
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise raised
+
+    monkeypatch.setattr(Connection, "execute", struck)
+    row = new_row()
+    with pytest.raises(raised if isinstance(raised, type) else type(raised)) as caught:
+        store.append_cell(row, "BASE", 1)
+    assert isinstance(raised, type) or caught.value is raised
+    assert store.get_row(row) == {}
+    assert store.append_cell(row, "BASE", 2).key.ref_key == 1
+
+
+def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_interrupt(store, row):
+    """What the caller was handling is in the chain of each later error, and is not its reason."""
+    shard = store.shard_of(row)
+
+    def die(connection: Connection) -> None:
+        with contextlib.suppress(schemaless.ServerTimeout):  # MySQL says "interrupted" of the KILL itself
+            connection.execute(b"KILL CONNECTION_ID()")
+        connection.execute(b"DO 1")
+
     try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
-
-
-@pytest.mark.parametrize("kind", ["put_cell", "put_cells", "append_cell", "get_row"])
-def test_an_interrupt_at_any_line_leaves_the_pool_usable(store, new_row, kind):
-    """Every connection can be had again, none is in a transaction, and a cell is there whole or not at all."""
-    calls: dict[str, Callable[[uuid.UUID], object]] = {
-        "put_cell": lambda row: store.put_cell(row, "BASE", 1, {"row": str(row)}),
-        "put_cells": lambda row: store.put_cells(
-            [schemaless.NewCell(row, name, 1, {"row": str(row)}) for name in "AB"]
-        ),
-        "append_cell": lambda row: store.append_cell(row, "BASE", {"row": str(row)}),
-        "get_row": store.get_row,
-    }
-    for each in (new_row() for _ in range(8)):
-        store.put_cell(each, "BASE", 1, 0)
-    line = 0
-    while True:
-        line += 1
-        row = new_row()
-        if not interrupted_at(line, lambda: calls[kind](row)):  # noqa: B023
-            break
-        cells = store.get_row(row)
-        assert all(cell.body == {"row": str(row)} for cell in cells.values())
-        assert len(cells) in ({0, 2} if kind == "put_cells" else {0, 1})
-
-    assert line > 20
-    for pool in pools_of(store):
-        with pool.connection() as one, pool.connection() as other:
-            for connection in (one, other):
-                assert connection.rows(b"SELECT 'mine'") == (("mine",),)
-                assert not connection._raw.server_status & 1, "in a transaction"
+        raise TimeIsUp
+    except TimeIsUp:
+        with pytest.raises(schemaless.ServerUnavailable):
+            store.shards.run(shard, die)
 
 
 def test_a_place_that_an_interrupt_took_along_comes_back(store):
     """Where it struck between the taking of a place and its use, nobody would give it back."""
     (pool, *_) = pools_of(store)
-    pool._places.get()
-    pool._places.get()
+    assert pool.places.take([], 0)
+    assert pool.places.take([], 0)
 
     assert pool.run(lambda connection: connection.rows(b"SELECT 1")) == ((1,),)
     with pool.connection(), pool.connection(), pytest.raises(schemaless.ServerTimeout), pool.connection():
@@ -142,6 +187,69 @@ def test_ctrl_c_while_a_pool_is_full_takes_no_place(server_urls):
     with pool.connection(), pytest.raises(KeyboardInterrupt), signal_after(0.05, signal.default_int_handler):
         pool.run(lambda connection: connection.rows(b"SELECT 1"))
 
-    assert pool._places.qsize() == 1
+    assert pool.places.free() == 1
     assert pool.run(lambda connection: connection.rows(b"SELECT 1")) == ((1,),)
     pool.close()
+
+
+def test_an_interrupt_while_a_failed_call_gives_back_its_place_loses_none(store, monkeypatch):
+    """It comes back at once, though who caught the interrupt still holds the frames that had it."""
+    (pool, *_) = pools_of(store)
+    end = _CheckedOut.end
+
+    def struck(held: _CheckedOut, error: BaseException | None) -> None:
+        monkeypatch.setattr(_CheckedOut, "end", end)
+        raise TimeIsUp
+
+    monkeypatch.setattr(_CheckedOut, "end", struck)
+    with pytest.raises(TimeIsUp) as caught:
+        pool.run(lambda connection: connection.rows(b"SELECT nothing"))
+
+    assert caught.value.__traceback__ is not None
+    assert pool.places.free() == 2
+    del caught
+    gc.collect()
+
+
+def test_a_handlers_error_while_a_socket_is_closed_arrives(store, row, monkeypatch):
+    """PyMySQL would drop whatever is raised there."""
+    store.get_cell(row, "BASE", 1)
+    (connection,) = store.shards.pool_for(store.topology.cluster_of(store.shard_of(row)).primary).idle
+    wire = connection._raw._sock
+
+    class Struck:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(wire, name)
+
+        def close(self) -> None:
+            wire.close()
+            raise TimeIsUp
+
+    connection._raw._sock = Struck()
+    with pytest.raises(TimeIsUp):
+        connection.close()
+    assert not connection._raw.open
+
+
+def test_a_handlers_error_while_one_address_is_tried_does_not_go_on_to_the_next(store, monkeypatch):
+    """TimeoutError is an OSError, and Python's own socket.create_connection takes it for an address's."""
+    tried = []
+
+    class Wire(socket.socket):
+        def connect(self, address: Any) -> None:
+            tried.append(address)
+            with signal_after(0.01, handler):
+                signal.pause()
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise error
+
+    error = TimeoutError(errno.ETIMEDOUT, "mine")
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    monkeypatch.setattr(connect, "_Wire", Wire)
+    with pytest.raises(TimeoutError) as caught:
+        schemaless.connect("mysql://root@db-1/trips")
+
+    assert caught.value is error
+    assert tried == [("127.0.0.1", 1)]

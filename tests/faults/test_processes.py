@@ -22,7 +22,7 @@ import pytest
 import schemaless
 from schemaless.local.description import LocalServer
 from schemaless.mysql import pool as pools
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
 from tests.faults.child import put_and_read
 from tests.faults.kinds import ONE_KIND

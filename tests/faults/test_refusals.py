@@ -28,6 +28,7 @@ from schemaless.errors import (
     ServerUnavailable,
 )
 from schemaless.local.description import LocalServer
+from schemaless.mysql import connection as connections
 from schemaless.mysql import pool as pools
 from schemaless.mysql.errors import Deadlock
 from schemaless.store.datastore import Datastore
@@ -159,7 +160,7 @@ def test_close_takes_leave_of_the_server(admin, url, new_row):
     with schemaless.connect(url, pool_size=3) as store:
         reached, go_on = threading.Barrier(3), threading.Event()
 
-        def hold(connection: pools.Connection) -> None:
+        def hold(connection: connections.Connection) -> None:
             reached.wait()
             go_on.wait()
             connection.rows(b"SELECT 1")
@@ -404,7 +405,7 @@ def test_a_body_too_large_for_the_second_connection_is_an_unknown_outcome(store)
     """The first one took it, and was lost: it may be written, and 'nothing was sent' would be untrue."""
     attempts = []
 
-    def operation(connection: pools.Connection) -> None:
+    def operation(connection: connections.Connection) -> None:
         attempts.append(connection)
         if len(attempts) == 1:
             with contextlib.suppress(ServerTimeout):
@@ -421,14 +422,14 @@ def test_a_body_too_large_for_the_second_connection_is_an_unknown_outcome(store)
 def test_two_batches_that_deadlock_are_both_written(flavour, server, admin, store, new_row, monkeypatch):
     """A real deadlock: the one that the server ends is repeated, and nobody is told of it."""
     met = []
-    translated = pools.translated
+    translated = connections.translated
 
     def recording(*arguments: Any, **options: Any) -> ServerError:
         error = translated(*arguments, **options)
         met.append(type(error))
         return error
 
-    monkeypatch.setattr(pools, "translated", recording)
+    monkeypatch.setattr(connections, "translated", recording)
     shared, own = new_row(), [new_row(), new_row()]
     # Both wait for the shared key to read it. When it is rolled back, both hold it, and neither can insert it.
     with holding(server, insert(shared)) as other:
