@@ -24,7 +24,7 @@ from schemaless.cell import row_key_for
 from schemaless.codec.recode import recode
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point, bytes_between, predicted_bytes
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 from schemaless.testing.servers import private_servers
 
 WAYS = {

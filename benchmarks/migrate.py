@@ -58,7 +58,7 @@ from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
-from schemaless.mysql.pool import Connection
+from schemaless.mysql.connection import Connection
 
 COLUMN = "BASE"
 SIDES = ("plain", "bare", "ours")

@@ -10,7 +10,7 @@ quartiles. ``_bare.py`` is the other side.
 Documents: the demo's aircraft logbooks, about 19 KB of JSON each, and the flights in them, about 300 bytes each.
 
 - Encoding apart: both sides are given the same bytes and give bytes back. Through the library they are written by
-  ``put_stored_cells(trusted=True)``, one cell too, and read by ``read_stored`` with the statement of
+  ``put_stored_cells(trusted=True)``, one cell too, and read by ``get_stored_versions(limit=1)``, which stands for
   ``get_cell_latest``, by ``scan_shard`` and by ``get_stored_cells_for_shard``. In the end every cell is compared, byte
   by byte.
 - Encoding included: both sides are given documents and give documents back; the bare loop by plain ``msgpack`` and
@@ -43,14 +43,12 @@ from codec import processor
 
 import schemaless
 from schemaless.bench.logbooks import documents as logbook_documents
-from schemaless.cell import check_column_name
 from schemaless.cluster.topology import shard_database
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.mysql.statements import select_latest
-from schemaless.mysql.urls import parse_url
+from schemaless.mysql.urls import Credentials, parse_url
 
 BATCH = 100
 THREADS = 8
@@ -95,12 +93,10 @@ class Library:
             self.store.put_stored_cells([schemaless.NewStoredCell(*cell)], trusted=True)
 
     def latest(self, key: tuple[uuid.UUID, str]) -> object:
-        """Read one cell; for its bytes, by the same statement through the call that tools use."""
+        """Read one cell; for its bytes, as the one version that is asked for."""
         if self._encoding:
             return self.store.get_cell_latest(*key)
-        shard, (row_key, column) = self.store.shard_of(key[0]), key
-        sql = select_latest(self.store.shards.database(shard), [(row_key.bytes, check_column_name(column))])
-        return next(self.store.read_stored(shard, sql))
+        return next(self.store.get_stored_versions(*key, limit=1))
 
     def latest_of_many(self, keys: Sequence[tuple[uuid.UUID, str]]) -> object:
         """Read many cells."""
@@ -209,7 +205,7 @@ class Contest:
         for datastore in (f"{name}_library", f"{name}_bare"):
             self._exit.callback(drop, urls, [datastore, *(shard_database(datastore, each) for each in range(shards))])
             stores.append(self._exit.enter_context(schemaless.connect(schemaless.create(datastore, shards, urls))))
-        account = self._account.username, self._account.password
+        account = self._account.username, _word(self._account)
         bare = Bare(stores[1].topology, account, self._encoding, self._options.page)
         self._exit.callback(bare.close)
         return Library(stores[0], self._encoding), bare
@@ -287,11 +283,15 @@ class Contest:
         return count
 
 
+def _word(credentials: Credentials) -> str | None:
+    return None if credentials.password is None else credentials.password.reveal()
+
+
 def drop(urls: Sequence[str], databases: Sequence[str]) -> None:
     """Remove databases from every server."""
     for url in urls:
         parsed = parse_url(url)
-        connection = connect(parsed.node, parsed.credentials.username, parsed.credentials.password)
+        connection = connect(parsed.node, parsed.credentials.username, _word(parsed.credentials))
         for database in databases:
             connection.query(f"DROP DATABASE IF EXISTS `{database}`")
         connection.close()
@@ -357,7 +357,7 @@ def describe(urls: Sequence[str], options: Any) -> None:
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {processor()}"
     print(f"{machine}, load {os.getloadavg()[0]:.1f}")
     parsed = parse_url(urls[0])
-    connection = connect(parsed.node, parsed.credentials.username, parsed.credentials.password)
+    connection = connect(parsed.node, parsed.credentials.username, _word(parsed.credentials))
     with connection.cursor() as cursor:
         cursor.execute("SELECT VERSION()")
         print(f"{len(urls)} servers {cursor.fetchone()[0]} on {'a socket' if parsed.node.socket else 'TCP'}", end="")
