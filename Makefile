@@ -66,5 +66,5 @@ bench-migrate: install
 	done
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist rust/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find schemaless migrations tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Makes .venv and installs the project into it, with the extras that the Makefile needs. Run by make, from any folder.
+# Makes .venv and installs the project into it, with the extras that the Makefile needs, and, where cargo is present, with
+# the native part in rust/. Run by make, from any folder.
 #
-# Does nothing, in a few milliseconds, when .venv was made here from the same setup.cfg, pyproject.toml and
-# constraints.txt; needs the network only for what is not installed yet. Every failure is one line with the next step.
+# Does nothing, in a few milliseconds, when .venv was made here from the same setup.cfg, pyproject.toml, constraints.txt
+# and rust/; needs the network only for what is not installed yet. Every failure is one line with the next step.
 #
 # PYTHON   the interpreter to use; without it python3, else the newest python3.N that will do
 set -eu
@@ -11,6 +12,8 @@ cd "$(dirname "$0")/.."
 venv=.venv
 stamp=$venv/installed-from
 log=$venv/install.log
+native_stamp=$venv/native-from
+native_log=$venv/native.log
 extras='.[fast,cli,dask,report,bench,test]'
 
 fail() {
@@ -29,12 +32,46 @@ same_python() {
     [ "$("$PYTHON" -c "$which" 2>&1)" = "$($venv/bin/python -c "$which")" ]
 }
 
+# Builds the native part of packed bodies where there is a Rust compiler; without one the store goes on, more slowly.
+# Its stamp holds the sources' checksum, behind the reason where it could not be built from them.
+native() {
+    [ -f rust/Cargo.toml ] || return 0
+    sources=$(cat rust/Cargo.toml rust/Cargo.lock rust/pyproject.toml rust/src/*.rs constraints.txt | cksum)
+    known=
+    [ ! -f $native_stamp ] || known=$(cat $native_stamp)
+    [ "$known" != "$sources" ] || return 0
+    if ! command -v cargo >/dev/null 2>&1; then
+        [ "$known" != "no cargo $sources" ] || return 0
+        echo "make: no cargo here, so packed bodies go without their native part, which is faster; install Rust to have it" >&2
+        $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >$native_log 2>&1 || :
+        printf '%s\n' "no cargo $sources" >$native_stamp
+        return 0
+    fi
+    cargo=$(cargo --version 2>&1) || :
+    [ "$known" != "failed with $cargo $sources" ] || return 0
+    echo "make: building the native part of packed bodies (once; a minute or two)" >&2
+    began=$(date +%s)
+    if $venv/bin/python -m pip install --quiet --constraint constraints.txt maturin >$native_log 2>&1 &&
+        PATH="$PWD/$venv/bin:$PATH" $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \
+            --force-reinstall ./rust >>$native_log 2>&1; then
+        echo "make: built it in $(($(date +%s) - began)) s" >&2
+        printf '%s\n' "$sources" >$native_stamp
+    else
+        echo "make: it could not be built, so packed bodies go without it; details in $native_log" >&2
+        $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >>$native_log 2>&1 || :
+        printf '%s\n' "failed with $cargo $sources" >$native_stamp
+    fi
+}
+
 new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
 
 # The stamp holds the sources' checksum, and the folder: a virtual environment does not survive being moved.
-wanted="$(cat setup.cfg pyproject.toml constraints.txt | cksum) $(pwd -P)"
+wanted="$(cat setup.cfg pyproject.toml constraints.txt tools/bootstrap.sh | cksum) $(pwd -P)"
 if [ -f $stamp ] && [ "$(cat $stamp)" = "$wanted" ] && $venv/bin/python -c '' 2>/dev/null; then
-    same_python && exit 0
+    if same_python; then
+        native
+        exit 0
+    fi
 fi
 
 if [ -n "${PYTHON:-}" ]; then
@@ -97,4 +134,7 @@ if ! { $venv/bin/python -c 'import setuptools, wheel' 2>/dev/null && install --n
         fail "pip could not install the project: $reason; details in $log"
     fi
 fi
+# Type checkers do not follow the hook of an editable install: they find the package by this line.
+pwd -P >"$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/schemaless-types.pth"
 printf '%s\n' "$wanted" >$stamp
+native
