@@ -14,6 +14,7 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql import statements
@@ -208,6 +209,7 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
         return original(database, changes)
 
     monkeypatch.setattr(statements, "update_bodies", update)
+    monkeypatch.setattr(reencode, "_NEXT_PASS_S", 0.01)
     ran = invoke("migrate", "run", "--execute", "--follow", url=migrate_url)
     data = invoke("migrate", "report", "--json", url=migrate_url).json
 
