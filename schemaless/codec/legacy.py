@@ -14,20 +14,18 @@ from typing import Final, NamedTuple
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.engine import ENGINE, Engine
+from schemaless.codec.fast import MISSED
+from schemaless.codec.json_text import NotJSONText, text_of
+from schemaless.codec.messagepack import pack_reference, unpack_reference
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
-    MISSED,
     NUL_IN_TEXT,
     SHORT_AS_TEXT,
     TOO_MANY_VALUES,
     NotHeld,
-    NotJSONText,
     Payload,
     one_line,
-    pack_reference,
-    text_of,
-    unpack_reference,
 )
 from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import CorruptBody, UnreadableLegacy
@@ -55,7 +53,7 @@ class LegacyDocument(NamedTuple):
 
 
 def read_legacy(
-    text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+    text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> LegacyDocument:
     """Read a legacy body, and tell whether its document is all that it says.
 
@@ -85,7 +83,7 @@ def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> 
 
 
 def parse_legacy(
-    text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+    text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> JSONDocument:
     """Return a legacy body's document: ``read_legacy`` without the question what it loses.
 

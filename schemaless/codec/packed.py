@@ -16,6 +16,8 @@ from typing import Any, Final
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH, MAX_INTEGER_DIGITS
+from schemaless.codec.fast import optional
+from schemaless.codec.json_text import write_text
 from schemaless.codec.packed_reader import (
     ARRAY,
     BARE,
@@ -60,10 +62,11 @@ from schemaless.codec.serializers import (
     TOO_MANY_VALUES,
     NotHeld,
     Payload,
-    optional,
+    Serializer,
+    too_many_values,
+    unreadable_values,
 )
-from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import TooManyValues
+from schemaless.codec.values import MAX_VALUES, text_exceeds
 
 _DOUBLE_COST: Final = 32
 """What a double costs where a decimal costs its scale: digits that one float alone has would burden all the others."""
@@ -82,14 +85,16 @@ _Spelled = tuple[bytes, int]
 """What stands in schema for a node of such strings, and the number of this one."""
 
 
-class Packed:
+class Packed(Serializer):
     """Columns of one document: ``schemaless_packed`` where it is present and has an answer, else the reference.
 
     Both write the same bytes, and refuse the same ones; the reference words why.
-
-    Attributes:
-        native: whether the native part is there.
     """
+
+    id = 2  # stored; never renumber
+    name = "packed"
+    counts_as = (2, 0)
+    other_spelling = "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
 
     def __init__(self, *, fast: bool) -> None:
         native = optional("schemaless_packed") if fast else None
@@ -131,10 +136,28 @@ class Packed:
             try:
                 return self._unpack(payload, depth, values)
             except OverflowError:
-                raise TooManyValues(f"more than {values:,} lists, objects, keys and scalars") from None
+                raise too_many_values(values) from None
             except ValueError:
                 pass  # the reference words the refusal
         return unpack_reference(payload, depth, values)
+
+    def exceeds(self, payload: Payload, values: int) -> bool:
+        """Return False: bytes of columns do not tell how many values there are."""
+        return False
+
+    def is_preferred(
+        self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
+    ) -> bool:
+        """Return whether a payload is long enough to be compressed, or shorter than the JSON text.
+
+        Raises:
+            BodyTooLarge: the document has more values than readers accept.
+        """
+        if len(payload) > MAX_VALUES // (2 * VALUES_PER_BYTE) and text_exceeds(write_text(document), MAX_VALUES):
+            raise unreadable_values()
+        if len(payload) >= compress_min_bytes:
+            return True
+        return len(payload) < len(write_text(document) if text is None else text)
 
 
 def pack_reference(document: JSONDocument) -> bytes:

@@ -17,7 +17,7 @@ from schemaless.codec.dictionaries import FIRST_ID, NO_DICTIONARIES, Dictionarie
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, unseal
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import NONE, ZSTD, Codec
+from schemaless.codec.registry import NONE, Codec
 from schemaless.codec.trial import Trial, try_codec
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 
@@ -117,7 +117,7 @@ def train(
     Raises:
         InvalidInput: the codec is not one of zstd, there are too few cells or rows, or zstd finds nothing that repeats.
     """
-    if codec.compressor != ZSTD or codec.serializer is None:
+    if not codec.compressor.takes_dictionary:
         raise InvalidInput(f"{codec.name} takes no dictionary; zstd does")
     codec = replace(codec, dictionary=None)
     parts: dict[Part, list[bytes]] = {"train": [], "choose": [], "judge": []}
@@ -163,10 +163,10 @@ def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries)
     for body in bodies:
         try:
             new = recode(body, plain, dictionaries=dictionaries).body
-            serializer_id, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
+            serializer, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
         except (CorruptBody, BodyTooLarge, VerificationFailed):
             continue
-        if serializer_id == codec.serializer_id and len(payload) >= codec.compress_min_bytes:
+        if serializer.id == codec.serializer.id and len(payload) >= codec.compress_min_bytes:
             yield bytes(payload)
             size += len(payload)
             if size >= _MOST_PAYLOAD_BYTES:
@@ -175,7 +175,9 @@ def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries)
 
 def _trained(payloads: list[bytes], size: int, codec: Codec) -> Dictionary | None:
     try:
-        made = zstandard.train_dictionary(size, [*payloads], dict_id=FIRST_ID, level=codec.level or ZSTD.level or 0)
+        made = zstandard.train_dictionary(
+            size, [*payloads], dict_id=FIRST_ID, level=codec.level or codec.compressor.level or 0
+        )
     except (zstandard.ZstdError, ValueError):
         return None  # too little that repeats for this size
     return Dictionary(made.as_bytes())

@@ -35,7 +35,7 @@ _MEASURED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 
 """Bin, ext and str: the width of their length in bytes."""
 
 
-def packed_exceeds(payload: bytes | bytearray, limit: int) -> bool:
+def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:
     """Whether MessagePack announces more than ``limit`` values. What is malformed is left to its decoder to say."""
     end = len(payload)
     if end <= limit:  # a value takes at least a byte
