@@ -10,8 +10,11 @@ import unicodedata
 
 import pytest
 
-from schemaless.cli import bench, capacity_report, output, report
-from schemaless.cli.shown import CSVText, JSONTerminal, shown, shown_json
+from schemaless.cli.bench import codecs as bench
+from schemaless.cli.capacity import report as capacity_report
+from schemaless.cli.migrate import report
+from schemaless.terminal import output
+from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
 OBEYED = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
 TURNING = [

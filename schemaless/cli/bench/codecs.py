@@ -1,0 +1,263 @@
+"""``schemaless bench codecs``: the article's experiment on documents of one's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.admin.fields import row_key_in
+from schemaless.bench import corpora, dictionaries
+from schemaless.bench.article import Figures
+from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
+from schemaless.bench.corpora import Corpus
+from schemaless.bench.measure import Benchmark
+from schemaless.bench.results import BASELINE, STAGES, Result
+from schemaless.cell import JSONDocument
+from schemaless.codec.registry import SERIALIZERS
+from schemaless.errors import InvalidInput
+from schemaless.pages import bench_page
+from schemaless.pages.bench_charts import charts_of
+from schemaless.terminal.files import OutputFolder, write_whole
+from schemaless.terminal.output import (
+    EXIT_STOPPED,
+    bytes_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.terminal.shown import CSVText
+
+_SETS = {"extremes": list(corpora.EXTREMES)}
+
+
+_SETS_ABREAST = 6
+
+
+@click.command("codecs")
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--corpus",
+    "sets",
+    multiple=True,
+    type=click.Choice([*corpora.names(), *_SETS]),
+    metavar="NAME",
+    help="A built-in set: logbooks (the demo's), small, medium, large, huge, extremes (all of those) or one of "
+    + ", ".join(corpora.EXTREMES)
+    + ". May be repeated.",
+)
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="More: less spread.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N documents.")
+@click.option(
+    "--row-key",
+    metavar="PATH",
+    help="The field that tells rows apart, as for 'load': a dictionary is judged on rows that it has not seen.  "
+    "[default: each document is a row]",
+)
+@click.option(
+    "--serializer",
+    "only_serializers",
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this one; may be repeated: {', '.join(SERIALIZER_NAMES)}, "
+    "'store json', 'store msgpack', 'store packed'.",
+)
+@click.option(
+    "--compressor",
+    "only_compressors",
+    multiple=True,
+    metavar="NAME",
+    help=f"Only this one; may be repeated: {', '.join(COMPRESSOR_NAMES)}, {dictionaries.NAME}.",
+)
+@click.option(
+    "--out",
+    "folder",
+    type=OutputFolder(),
+    metavar="FOLDER",
+    help="Write the result there: a page, pictures, JSON, CSV and the schemas.",
+)
+@json_option
+def codecs(
+    files: Sequence[Path],
+    sets: Sequence[str],
+    rounds: int,
+    limit: int | None,
+    row_key: str | None,
+    only_serializers: Sequence[str],
+    only_compressors: Sequence[str],
+    folder: Path | None,
+    as_json: bool,
+) -> int:
+    """Measure serializers and compressors on documents.
+
+    FILE holds one JSON document a line and may be gzipped. Every serializer (JSON, UJSON, orjson, CBOR, BSON,
+    MessagePack, Marshal, Pickle, Thrift, Protocol Buffers, Avro, FlatBuffers) with every compressor (none, Snappy,
+    zlib, bz2, zstd, LZ4), and every codec that the store keeps. Thrift, Protocol Buffers, Avro and FlatBuffers need a
+    schema: it is written from the documents, and stands beside the result.
+
+    Encode, compress, inflate and decode are timed apart, in interleaved rounds; every decode is compared with its
+    document, and what loses something is marked. Sizes and times are relative to JSON + zlib, and beside them stands
+    what the article measured.
+
+    \b
+    Examples:
+      schemaless bench codecs trips.ndjson.gz --out codecs
+      schemaless bench codecs trips.ndjson.gz --row-key uuid5:trip.vehicle --limit 500
+      schemaless bench codecs --corpus logbooks
+      schemaless bench codecs --corpus small --corpus medium --serializer json --compressor zlib
+      schemaless bench codecs --corpus extremes --compressor none --json
+
+    Ctrl-C after the first round shows and keeps what the whole rounds gave. How to read it: docs/codec-benchmark.md.
+    """
+    names = [one for name in sets for one in _SETS.get(name, [name])]
+    if not files and not names:
+        raise InvalidInput("name a file with one JSON document a line, or --corpus logbooks for the demo's")
+    _check_names(only_serializers, only_compressors)
+    if folder is not None and find_spec("matplotlib") is None:
+        raise InvalidInput(
+            "--out draws pictures, which needs Matplotlib; install the distribution schemaless-store with its "
+            "extra [bench]"
+        )
+    results: list[Result] = []
+    stopped = False
+    many = len(files) + len(names) > 1
+    try:
+        for load in [_file_loader(path, limit, row_key) for path in files] + [_set_loader(n, limit) for n in names]:
+            corpus = load()
+            result = _measured(corpus, rounds, only_serializers, only_compressors)
+            results.append(result)
+            if folder is not None:
+                _write(result, folder / corpus.name if many else folder)
+            if not as_json:
+                _show(result)
+            if result.rounds < rounds:
+                stopped = True
+                break
+    except KeyboardInterrupt:
+        if not results:
+            note("stopped before the first round was whole: there is nothing to show, and nothing was kept")
+            raise
+        stopped = True
+    if many and not as_json:
+        for first in range(0, len(results), _SETS_ABREAST):
+            for title, header, rows in bench_page.matrices(results[first : first + _SETS_ABREAST]):
+                out().print(f"\n{title}", markup=False)
+                print_table(None, header, rows)
+    if many and folder is not None:
+        write_whole(folder / "index.html", bench_page.summary_of(results))
+        write_whole(folder / "all.csv", csv_text(results))
+    if as_json:
+        print_json([result.as_json() for result in results] if many else results[0].as_json())
+    if folder is not None:
+        note(f"written: {folder}")
+    if stopped:
+        kept = f"; it is in {folder}" if folder is not None else "; --out FOLDER would have kept it"
+        note(f"stopped: what is shown comes from whole rounds, {results[-1].rounds} of {rounds} of the last set{kept}")
+        return EXIT_STOPPED
+    return 0
+
+
+def csv_text(results: Sequence[Result]) -> str:
+    """Return results as CSV: a line for each combination; ms, bytes; empty is not known."""
+    writer = CSVText()
+    spreads = [*STAGES, "write", "read", "total"]
+    writer.writerow(
+        ["corpus", "sha256", "documents", "serializer", "compressor", "store", "size_bytes", "size_factor"]
+        + ["time_factor", "time_factor_low", "time_factor_high"]
+        + [f"{name}_ms{end}" for name in spreads for end in ("", "_low", "_high")]
+        + ["write_cost", "read_cost", "on_front", "exact", "key_order_lost", "changed", "refused"]
+        + ["article_size_bytes", "article_encode_ms", "article_decode_ms", "article_size_factor", "article_time_factor"]
+    )
+    for result in results:
+        for each in result.combinations:
+            factor, lost, article = each.time_factor, each.fidelity, each.article
+            times = [*(each.stages[stage] for stage in STAGES), each.write_ms, each.read_ms, each.total_ms]
+            writer.writerow(
+                [result.corpus.name, result.corpus.sha256, result.corpus.documents]
+                + [each.serializer, each.compressor, int(each.store), each.size_bytes, f"{each.size_factor:.5f}"]
+                + (["", "", ""] if factor is None else [f"{x:.5f}" for x in (factor.mid, factor.low, factor.high)])
+                + [f"{x:.4f}" for time in times for x in (time.mid, time.low, time.high)]
+                + [f"{each.write_cost:.4f}", f"{each.read_cost:.4f}", int(each.on_front)]
+                + [lost.exact, lost.order, lost.changed, lost.refused]
+                + ([""] * 5 if article is None else _article_row(article))
+            )
+    return writer.getvalue()
+
+
+def _article_row(figures: Figures) -> list[float]:
+    times = [figures.encode_ms, figures.decode_ms]
+    return [figures.size_bytes, *times, figures.size_factor, figures.speed_factor]
+
+
+def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
+    """Raise InvalidInput for a name that nobody has."""
+    for option, given, known in (
+        ("--serializer", serializers, (*SERIALIZER_NAMES, *(f"store {each.name}" for each in SERIALIZERS))),
+        ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
+    ):
+        for name in given:
+            if name not in known:
+                raise InvalidInput(f"{option}: nobody is called {name!r}; take one of {', '.join(known)}")
+
+
+def _file_loader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:
+    def row_of(document: JSONDocument, line: bytes) -> str:
+        return str(row_key_in(document, row_key or "@line", line))
+
+    if not path.is_file():
+        raise InvalidInput(f"there is no file {path}; name one with one JSON document a line")
+    return lambda: corpora.from_file(path, limit=limit, row_of=None if row_key is None else row_of)
+
+
+def _set_loader(name: str, limit: int | None) -> Callable[[], Corpus]:
+    return lambda: corpora.built_in(name, limit=limit, report=note)
+
+
+def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compressors: Sequence[str]) -> Result:
+    benchmark = Benchmark(
+        corpus, rounds=rounds, only_serializers=serializers or None, only_compressors=compressors or None
+    )
+    with progress(f"{corpus.name}, {len(corpus.documents):,} documents", benchmark.steps, "steps") as advance:
+        return benchmark.run(advance)
+
+
+def _write(result: Result, folder: Path) -> None:
+    """Write everything about a result into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in result.schemas.items():
+        write_whole(folder / name, text)
+    write_whole(folder / "result.json", json.dumps(result.as_json(), indent=2) + "\n")
+    write_whole(folder / "result.csv", csv_text([result]))
+    if not result.combinations:
+        return
+    for name, chart in charts_of(result).items():
+        write_whole(folder / f"{name}.png", chart.png())
+    write_whole(folder / "index.html", bench_page.page_of(result))
+
+
+def _show(result: Result) -> None:
+    corpus = result.corpus
+    rounds = f"{result.rounds} round{'s' if result.rounds > 1 else ''}"
+    out().print(
+        f"\n{corpus.name}: {corpus.documents:,} documents, {bytes_text(corpus.json_bytes)} of JSON, "
+        f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n",
+        markup=False,
+    )
+    rows = [["*" if each.on_front else "", *bench_page.row_of(each)] for each in result.combinations]
+    print_table(None, ["", *bench_page.HEADER], rows, text_columns=2)
+    lines: list[Any] = ["* is on the Pareto front: nothing exact is both smaller and faster"]
+    lines += [
+        f"{name}: {reason}, {count:,} of {corpus.documents:,} documents, the first is {first}"
+        for name, reason, count, first in bench_page.losses(result)
+    ]
+    lines += [f"missing: {each.name} ({each.reason}); {each.install}" for each in result.absentees]
+    lines += [f"not measured: {name}: {reason}" for name, reason in result.failed.items()]
+    lines += [*bench_page.findings(result), bench_page.busy(result)]
+    out().print("\n" + "\n".join(lines), markup=False)

@@ -1,0 +1,151 @@
+"""``schemaless capacity measure``: what a datastore takes and how it grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from schemaless.cli.options import open_store, url_option
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    estimate_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
+    from schemaless.capacity.measurement import Measurement
+from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
+
+
+@click.command()
+@url_option
+@click.option(
+    "--disk",
+    "disks",
+    multiple=True,
+    metavar="CLUSTER=SIZE[:FREE]",
+    help="The disk of a cluster's servers, in place of what they show, such as cluster-1=4TB:1.5TB; may be repeated.",
+)
+@click.option("--no-keep", is_flag=True, help="Do not write it into the catalog.")
+@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@json_option
+def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, as_json: bool) -> int:
+    """Measure sizes and growth of a datastore, and keep that in the catalog.
+
+    A sample of the cells is read from all shards, on replicas where there are any: so many rows and pages, however many
+    cells there are. Each figure comes with the interval that it is in with 95 % confidence; what is small is read as a
+    whole, and the figures are exact. Run it once a day: 'schemaless capacity history' lists what was kept.
+
+    \b
+    Examples:
+      schemaless capacity measure
+      schemaless capacity measure --disk cluster-1=4TB:1.5TB --disk cluster-2=4TB
+      schemaless capacity measure --no-keep --json
+
+    Exit status: 0 measured; 1 a cluster could not be measured, or the measurement could not be kept.
+    """
+    from schemaless.capacity import history as keeping
+    from schemaless.capacity.measure import measure as take
+    from schemaless.errors import ServerError
+
+    given = dict(disk_of(disk) for disk in disks)
+    kept: int | None = None
+    failed = False
+    with open_store(url) as store:
+        with progress("measuring", None, "clusters") as advance:
+            found = take(store, disks=given, seed=seed, on_part=lambda done, total: advance(1))
+        if not no_keep:
+            try:
+                kept = keeping.keep(store, found)
+            except ServerError as error:
+                note(f"not kept in the catalog: {error}; 'schemaless grants --role measure' prints what it takes")
+                failed = True
+    if as_json:
+        print_json({"sample_id": kept, **measurement_json(found)})
+    else:
+        _show(found)
+        if kept is not None:
+            out().print(f"kept in the catalog as measurement {kept}")
+    return EXIT_FAILED if failed or found.problems else 0
+
+
+def _show(found: Measurement) -> None:
+    from schemaless.capacity.measurement import added
+
+    names = sorted({(group.cluster, group.column_name, group.codec) for group in found.groups})
+    rows = []
+    for name in names:
+        groups = [each for each in found.groups if (each.cluster, each.column_name, each.codec) == name]
+        cells = added(each.cells for each in groups)
+        sizes = [
+            added(getattr(each, size) for each in groups) for size in ("body_bytes", "allocated_bytes", "json_bytes")
+        ]
+        rows.append([*name, estimate_text(cells), *(estimate_text(size, bytes_text) for size in sizes)])
+    if rows:
+        print_table(
+            "stored now",
+            ["cluster", "column", "codec", "cells", "body bytes", "allocated", "as JSON text"],
+            rows,
+            text_columns=3,
+        )
+    print_table(
+        "\nclusters",
+        ["cluster", "read from", "copies", "shards", "files", "if rebuilt", "not bodies", "disk", "free"],
+        [
+            [
+                space.cluster,
+                f"{space.read_from} {space.node}" if space.problem is None else "not measured",
+                str(space.copies),
+                str(space.shards),
+                _size(space.file_bytes) + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
+                "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
+                "?" if space.overhead_bytes is None else estimate_text(space.overhead_bytes, bytes_text),
+                _size(space.disk_bytes),
+                _size(space.free_bytes),
+            ]
+            for space in found.clusters
+        ],
+        text_columns=2,
+    )
+    _show_growth(found)
+    for each in found.notes:
+        out().print(f"note: {each}", markup=False)
+    exact = all(group.cells.exact for group in found.groups)
+    out().print(
+        f"\n{'all of it' if exact else 'a sample'} was read: {found.rows_read:,} rows; those whose bodies were touched "
+        f"lie in about {found.pages_read:,} pages; in {found.seconds:.1f} s"
+        + ("" if exact else f"\nin brackets the {found.level:.0%} interval (--seed {found.seed} draws it again)")
+    )
+
+
+def _show_growth(found: Measurement) -> None:
+    from schemaless.capacity.measurement import added
+
+    days = sorted({each.day for each in found.growth if each.complete})[-LAST_DAYS:]
+    if not days:
+        return
+    rows = []
+    for column in found.column_names:
+        mine = [each for each in found.growth if each.column_name == column and each.day in days]
+        a_day = 1 / len(days)
+        rows.append(
+            [
+                column,
+                estimate_text(added(each.cells for each in mine).times(a_day)),
+                estimate_text(added(each.body_bytes for each in mine).times(a_day), bytes_text),
+                ", ".join(sorted({each.method for each in mine})),
+            ]
+        )
+    title = f"\nnew a day, {days[0]} to {days[-1]}" if len(days) > 1 else f"\nnew on {days[0]}"
+    print_table(title, ["column", "cells", "body bytes", "found by"], rows)
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else bytes_text(count)

@@ -1,0 +1,218 @@
+"""``schemaless cell tail``: the change feed on standard output."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+
+import click
+
+from schemaless.admin.ndjson import dump_line
+from schemaless.cell import Page, StoredCell
+from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.output import data_sink, error, note
+
+_PAGE_CELLS = 500
+_SAVE_EVERY_S = 1.0
+_HELD_NOTE_AFTER_S = 2.0
+_HELD_POLL_S = 0.02
+
+
+@click.command()
+@url_option
+@shards_option
+@click.option("--location", type=click.IntRange(min=0), help="Begin behind this added_id; for one shard only.")
+@click.option("--from-end", is_flag=True, help="Begin behind what is there now.")
+@click.option(
+    "--offsets",
+    type=OutputFile(Path),
+    help="Go on where this file says, and keep it up to date; made when it is missing.",
+)
+@click.option("--column", metavar="NAME", help="Only this column.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after so many cells.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new cells, until Ctrl-C.")
+@click.option(
+    "--poll", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Seconds between looks for more."
+)
+@click.option(
+    "--read-from", type=click.Choice(["primary", "replica"]), default="primary", show_default=True, help="Whom to ask."
+)
+@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents.")
+def tail(
+    url: str,
+    shards_text: str | None,
+    location: int | None,
+    from_end: bool,
+    offsets: Path | None,
+    column: str | None,
+    limit: int | None,
+    follow: bool,
+    poll: float,
+    read_from: str,
+    stored: bool,
+) -> int:
+    """Write cells as NDJSON in the order in which they were added: the change feed.
+
+    One cell a line, as 'schemaless dump' writes it, with its shard. Within each shard cells come in added_id order, and
+    none is skipped, however late it is committed: while a transaction is open that may still bring a lower added_id,
+    the shard waits, and standard error says so. There is no order between shards.
+
+    With --offsets, a line is printed before the file says that it was: after a crash some lines come again, none is
+    left out.
+
+    \b
+    Examples:
+      schemaless cell tail --follow --from-end
+      schemaless cell tail --follow --offsets trips.offsets --column BASE | consumer
+      schemaless cell tail --shards 17 --location 250311 --limit 10
+    """
+    with open_store(url) as store:
+        shards = shards_of(shards_text, store.shard_count)
+        if sum((location is not None, from_end)) > 1:
+            raise InvalidInput("--location and --from-end exclude each other")
+        if location is not None and len(shards) != 1:
+            raise InvalidInput("--location is one shard's: name it with --shards, or use --offsets for many")
+        locations = {} if offsets is None else _read_offsets(offsets, store)
+        for shard in shards:
+            if shard not in locations:
+                locations[shard] = store.end_of_shard(shard) if from_end else location or 0
+        feed = _Feed(store, {shard: locations[shard] for shard in shards}, column, read_from)
+        kept = _Offsets(offsets, store, locations)
+        try:
+            return _write(feed, kept, limit, follow, poll, stored)
+        finally:
+            kept.save()
+            if offsets is None and len(shards) == 1:
+                note(f"to go on from here: --shards {shards[0]} --location {kept.locations[shards[0]]}")
+
+
+@dataclass(slots=True)
+class _Feed:
+    """The feeds of several shards, page by page in turn."""
+
+    store: Datastore
+    locations: dict[int, int]
+    column: str | None
+    read_from: str
+    held_since_s: dict[int, float] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+
+    def round(self, limit: int) -> Iterator[tuple[int, Page[StoredCell]]]:
+        """Yield each shard's next page, where it has one."""
+        for shard, location in self.locations.items():
+            page = self.store.get_stored_cells_for_shard(
+                shard,
+                location,
+                limit,
+                column_name=self.column,
+                read_from=cast("Literal['primary', 'replica']", self.read_from),
+            )
+            self._watch(shard, page if page.next_location == location else None)
+            if page.next_location != location:
+                yield shard, page
+                self.locations[shard] = page.next_location
+
+    def _watch(self, shard: int, still: Page[StoredCell] | None) -> None:
+        """Say on standard error what holds a shard up for long."""
+        if still is None or still.held is None:
+            if shard in self.told:
+                note(f"shard {shard} goes on, after {time.monotonic() - self.held_since_s[shard]:.0f} s")
+            self.held_since_s.pop(shard, None)
+            self.told.discard(shard)
+            return
+        since_s = self.held_since_s.setdefault(shard, time.monotonic())
+        if shard not in self.told and time.monotonic() - since_s > _HELD_NOTE_AFTER_S:
+            self.told.add(shard)
+            note(f"shard {shard} waits behind added_id {still.next_location}: {still.held}")
+
+
+def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s: float, stored: bool) -> int:
+    sink = data_sink()
+    left = limit
+    while True:
+        moved = False
+        for shard, page in feed.round(_PAGE_CELLS if left is None else min(left, _PAGE_CELLS)):
+            moved = True
+            location = page.next_location
+            for cell in page.cells:
+                try:
+                    line = dump_line(cell, stored=stored, dictionaries=feed.store.dictionaries)
+                except CorruptBody:
+                    error(f"to go on behind the damaged cell: --shards {shard} --location {cell.added_id}")
+                    raise
+                sink.write(b'{"shard": %d, ' % shard + line[1:] + b"\n")
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        location = cell.added_id
+                        break
+            # Only what has left this process counts as written.
+            sink.flush()
+            kept.locations[shard] = location
+            if left == 0:
+                return 0
+            kept.save_now_and_then()
+        if not moved:
+            if not follow:
+                return 0
+            kept.save_now_and_then()
+            time.sleep(min(poll_s, _HELD_POLL_S) if feed.held_since_s else poll_s)
+
+
+class _Offsets:
+    """How far each shard's cells have been written out, and the file that keeps it."""
+
+    def __init__(self, path: Path | None, store: Datastore, locations: dict[int, int]) -> None:
+        self.locations = dict(locations)
+        self._path = path
+        self._store = store
+        self._saved: dict[int, int] | None = None
+        self._saved_at_s = 0.0
+
+    def save_now_and_then(self) -> None:
+        """Save when a second has gone by since the last time."""
+        if time.monotonic() - self._saved_at_s >= _SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Replace the file by one that says where each shard is."""
+        if self._path is None or self._saved == self.locations:
+            return
+        data = {
+            "datastore": self._store.name,
+            "shard_count": self._store.shard_count,
+            "locations": {str(shard): location for shard, location in sorted(self.locations.items())},
+        }
+        write_whole(self._path, json.dumps(data) + "\n")
+        self._saved = dict(self.locations)
+        self._saved_at_s = time.monotonic()
+
+
+def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
+    """Return the locations that an offsets file keeps; none where it is not there yet.
+
+    Raises:
+        InvalidInput: it is no such file, or one of another datastore.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        found = {int(shard): location for shard, location in data["locations"].items()}
+        of = (data["datastore"], data["shard_count"])
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise InvalidInput(f"cannot read {path}: {problem.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidInput(f"{path} is no offsets file; name another, or remove it to begin anew") from None
+    if of != (store.name, store.shard_count):
+        raise InvalidInput(
+            f"{path} belongs to datastore {of[0]!r} of {of[1]} shards, not to {store.name!r}; name another"
+        )
+    return found

@@ -1,0 +1,303 @@
+"""``schemaless codec advise``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from schemaless.capacity import history as kept_measurements
+from schemaless.capacity.model import Plan, days_until_full
+from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
+from schemaless.cli.quantities import size_of
+from schemaless.codec.registry import MSGPACK
+from schemaless.store.datastore import Datastore
+from schemaless.survey.advice import Candidate, ColumnAdvice
+from schemaless.survey.advice import advise as make_advice
+from schemaless.survey.choice import share_text
+from schemaless.survey.sampling import Estimate
+from schemaless.terminal.output import (
+    bytes_text,
+    estimate_json,
+    estimate_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Days:
+    """How long disks last: as it is, and as advised."""
+
+    now: Estimate
+    advised: Estimate
+    basis: str
+
+
+@click.command()
+@url_option
+@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated.")
+@shards_option
+@choice_options
+@click.option("--per-day", type=click.FloatRange(min=0, min_open=True), metavar="N", help="New cells a day.")
+@click.option("--disk", metavar="SIZE", help="The disk of each server, such as 4TB.")
+@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
+@json_option
+def advise(
+    url: str,
+    columns: tuple[str, ...],
+    shards_text: str | None,
+    most_cpu: float,
+    least_gain: float,
+    per_day: float | None,
+    disk: str | None,
+    seed: int | None,
+    show_all: bool,
+    as_json: bool,
+) -> None:
+    """Say what each column should be written in, and why. Changes nothing.
+
+    A sample of each column is read. Every codec that the store has is tried on it at several levels, and zstd with a
+    freshly trained dictionary; what is compared are rows that the dictionary was not trained on. Advised is what fills
+    the fewest pages of the tables without costing more time than --cpu allows, and nothing where that saves less than
+    --least-gain; pages and bodies are both shown, as InnoDB gives space in steps. Days of disk rest on the last
+    'capacity measure', or on --per-day and --disk.
+
+    \b
+    Examples:
+      schemaless codec advise
+      schemaless codec advise --column LOG --cpu 2 --all
+      schemaless codec advise --per-day 1000000 --disk 4TB --json
+    """
+    disk_bytes = None if disk is None else size_of(disk)
+    with open_store(url) as store:
+        shards = shards_of(shards_text, store.shard_count)
+        with progress("sampling", None, "windows") as advance:
+            found = make_advice(
+                store,
+                columns=columns or None,
+                shards=shards,
+                most_cpu=most_cpu,
+                least_gain=least_gain,
+                seed=seed,
+                on_window=advance.to,
+            )
+        days = _days(store, found, per_day, disk_bytes)
+    if as_json:
+        print_json({"columns": [_advice_json(each) for each in found], "days": _days_json(days)})
+        return
+    if not found:
+        out().print("no cells were found" + (" of these columns" if columns else ""))
+        return
+    for each in found:
+        _show(each, show_all)
+    if days is not None:
+        out().print(
+            f"disks last {estimate_text(days.now)} days as it is, {estimate_text(days.advised)} once all this is done, "
+            f"at {days.basis}",
+            markup=False,
+        )
+    elif any(each.chosen is not None for each in found):
+        note("days of disk: give --per-day and --disk, or run 'schemaless capacity measure' once")
+
+
+def _show(advice: ColumnAdvice, show_all: bool) -> None:
+    choice, chosen, default = advice.choice, advice.chosen, advice.default
+    stored = ", ".join(f"{count / advice.stored.total():.0%} {name}" for name, count in advice.stored.most_common())
+    title = (
+        f"{advice.column_name}: {estimate_text(advice.cells)} cells, {estimate_text(advice.body_bytes, bytes_text)} of "
+        f"bodies in {estimate_text(advice.allocated_bytes, bytes_text)} of pages"
+    )
+    if choice is None or default is None:
+        out().print(f"[bold]{title}[/]")
+    else:
+        rows = [
+            [
+                "->" if each is chosen else "knee" if each.name == choice.knee.name else "",
+                each.name,
+                share_text(each.body_share),
+                share_text(each.share),
+                f"{each.trial.encode_s * 1e6:,.0f}",
+                f"{each.trial.decode_s * 1e6:,.0f}",
+                f"{each.cpu_s / max(1e-9, default.cpu_s):.2f}",
+            ]
+            for each in (advice.candidates if show_all else _best(advice))
+        ]
+        columns = ["", "codec", "bodies, of now", "pages, of now", "encode us", "decode us", "x default"]
+        print_table(title, columns, rows, text_columns=2)
+        which = "all sampled cells" if advice.whole else "sampled cells of rows that no dictionary was trained on"
+        out().print(
+            f"now {stored} (in the sample); compared on {advice.compared:,} {which} (--seed {advice.seed} draws them "
+            "again)",
+            markup=False,
+        )
+        out().print(f"- {choice.knee_text}.", markup=False)
+    for line in advice.notes:
+        out().print(f"- {line}", markup=False)
+    if chosen is None:
+        why = "too few cells to tell" if choice is None else choice.reason
+        out().print(f"advice: leave {advice.column_name} as it is; {why}\n", markup=False)
+        return
+    bodies, pages = (
+        f"{estimate_text(then, bytes_text)}, in place of {estimate_text(now, bytes_text)}"
+        for then, now in (
+            (chosen.body_bytes, advice.body_bytes),
+            (chosen.allocated_bytes, advice.allocated_bytes),
+        )
+    )
+    times = None if choice is None or choice.chosen is None else choice.cpu_times(choice.chosen)
+    out().print(
+        f"advice: {chosen.name}. After a migration bodies take {bodies}; after a rebuild pages {pages}; encoding and "
+        f"decoding take {times:.2f} times what the default takes. Next:",
+        markup=False,
+    )
+    for command in commands(advice):
+        out().print(f"  {command}", markup=False, soft_wrap=True)
+    out().print("")
+
+
+def _best(advice: ColumnAdvice) -> list[Candidate]:
+    """Return the smallest, and those that one looks for."""
+    knee = None if advice.choice is None else advice.choice.knee.name
+    wanted = [each for each in advice.candidates if each in (advice.chosen, advice.default) or each.name == knee]
+    text = [each for each in advice.candidates if each.codec.name == "json+zlib" and each.codec.level == 6]
+    chosen = [*advice.candidates[: _SHOWN - len(wanted) - len(text)], *wanted, *text]
+    return [each for each in advice.candidates if each in chosen]
+
+
+def commands(advice: ColumnAdvice) -> list[str]:
+    """Return the commands that follow the advice."""
+    chosen = advice.chosen
+    if chosen is None:
+        return []
+    found = []
+    dictionary = ""
+    if chosen.codec.dictionary is not None:
+        to = "" if chosen.codec.serializer == MSGPACK else f" --to {chosen.codec.name}"
+        found.append(f"schemaless codec train --column {advice.column_name}{to} --seed {advice.seed}")
+        dictionary = " --dictionary N   # N: what 'codec train' says"
+    own = chosen.codec.level == chosen.codec.compressor.level
+    level = "" if chosen.codec.level is None or own else f" --level {chosen.codec.level}"
+    found.append(f"schemaless codec set --column {advice.column_name} {chosen.codec.name}{level}{dictionary}")
+    found.append(
+        f"schemaless migrate run --execute --column {advice.column_name} --to {chosen.codec.name}{level}{dictionary}"
+    )
+    found.append("schemaless rebuild --execute")
+    return found
+
+
+def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None) -> _Days | None:
+    """Return how long disks last, as far as growth and disks are known."""
+    cells = sum(each.cells.mid for each in found)
+    clusters = len(store.topology.clusters)
+    stored = None
+    basis = given = ""
+    shares = {each.column_name: each.cells.mid / cells for each in found} if cells else {}
+    if per_day is not None and disk_bytes is not None:
+        basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
+    else:
+        last = kept_measurements.latest(store)
+        if last is None:
+            return None
+        days = {growth.day for growth in last.growth if growth.complete}
+        by_column: dict[str, float] = {}
+        for growth in last.growth:
+            if growth.complete:
+                by_column[growth.column_name] = by_column.get(growth.column_name, 0.0) + growth.cells.mid / len(days)
+        per_day = sum(by_column.get(name, 0.0) for name in shares) if per_day is None else per_day
+        total = sum(by_column.get(name, 0.0) for name in shares)
+        shares = {name: by_column.get(name, 0.0) / total for name in shares} if total else shares
+        disks = [each.disk_bytes for each in last.clusters if each.disk_bytes is not None]
+        free = [each.free_bytes for each in last.clusters if each.free_bytes is not None]
+        if disk_bytes is None:
+            if len(disks) < clusters or len(free) < clusters:
+                return None
+            disk_bytes = sum(disks) / clusters
+            stored = float(sum(disks) - sum(free))
+        elif disks:
+            given = (
+                f"; the disk is the one that was given, not the {bytes_text(sum(disks) / len(disks))} that was measured"
+            )
+        basis = f"the {per_day:,.0f} new cells a day that were measured {last.taken_at:%Y-%m-%d}{given}"
+    if not per_day or not shares:
+        return None
+
+    def days_of(bytes_per_cell: float, stored_bytes: float) -> float:
+        return days_until_full(
+            Plan(
+                documents_per_day=float(per_day or 0),
+                bytes_per_document=max(1.0, bytes_per_cell),
+                disk_bytes_per_host=float(disk_bytes or 1),
+                hosts=clusters,
+                stored_bytes=stored_bytes,
+            )
+        )
+
+    def both(end: str) -> tuple[float, float]:
+        """Return days now and as advised, where pages are at the ``end`` of their interval."""
+        pages = [getattr(each.allocated_bytes, end) for each in found]
+        then = [getattr((each.chosen or each).allocated_bytes, end) for each in found]
+        per_cell = [
+            sum(
+                shares[each.column_name] * size / max(1.0, each.cells.mid)
+                for each, size in zip(found, sizes, strict=True)
+            )
+            for sizes in (pages, then)
+        ]
+        filled = sum(pages) if stored is None else stored
+        return days_of(per_cell[0], filled), days_of(per_cell[1], max(0.0, filled - sum(pages) + sum(then)))
+
+    worst, mid, best = both("high"), both("mid"), both("low")
+    now, advised = (Estimate(worst[place], mid[place], best[place]) for place in (0, 1))
+    return _Days(now, advised, basis)
+
+
+def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
+    return {
+        "column_name": advice.column_name,
+        "cells": estimate_json(advice.cells),
+        "body_bytes": estimate_json(advice.body_bytes),
+        "allocated_bytes": estimate_json(advice.allocated_bytes),
+        "stored": dict(advice.stored),
+        "setting": str(advice.setting),
+        "compared_cells": advice.compared,
+        "seed": advice.seed,
+        "advice": None if advice.chosen is None else _candidate_json(advice.chosen),
+        "default": None if advice.default is None else _candidate_json(advice.default),
+        "knee": None if advice.choice is None else advice.choice.knee.name,
+        "least_gain": None if advice.choice is None else advice.choice.least_gain,
+        "reason": None if advice.choice is None else advice.choice.reason,
+        "candidates": [_candidate_json(each) for each in advice.candidates],
+        "notes": advice.notes,
+        "commands": commands(advice),
+    }
+
+
+def _candidate_json(candidate: Candidate) -> dict[str, Any]:
+    dictionary = candidate.codec.dictionary
+    return {
+        "codec": candidate.codec.name,
+        "level": candidate.codec.level,
+        "dictionary_bytes": None if dictionary is None else len(dictionary.content),
+        "body_share": estimate_json(candidate.body_share, digits=5),
+        "share": estimate_json(candidate.share, digits=5),
+        "body_bytes": estimate_json(candidate.body_bytes),
+        "allocated_bytes": estimate_json(candidate.allocated_bytes),
+        "encode_s": candidate.trial.encode_s,
+        "decode_s": candidate.trial.decode_s,
+        "left": dict(candidate.trial.left),
+    }
+
+
+def _days_json(days: _Days | None) -> dict[str, Any] | None:
+    if days is None:
+        return None
+    return {"now": estimate_json(days.now), "advised": estimate_json(days.advised), "basis": days.basis}

@@ -1,0 +1,258 @@
+"""``schemaless migrate plan``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from schemaless.cli.options import open_store, shards_of, url_option, what_options
+from schemaless.migrate.plan import Change, LogCost, Plan, Space
+from schemaless.migrate.plan import plan as make_plan
+from schemaless.store.columns import codec_with
+from schemaless.survey.sampling import Estimate
+from schemaless.terminal.output import (
+    bytes_text,
+    estimate_json,
+    estimate_text,
+    json_option,
+    line_break,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.terminal.progress import duration
+
+
+@click.command()
+@url_option
+@what_options
+@click.option("--exact", is_flag=True, help="Read and re-encode every cell, in place of a sample.")
+@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@json_option
+def plan(
+    url: str,
+    codec: str,
+    level: int | None,
+    dictionary_id: int | None,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    shards_text: str | None,
+    exact: bool,
+    seed: int | None,
+    as_json: bool,
+) -> None:
+    """Say what a run would find, do and cost. Changes nothing.
+
+    A sample of the cells is read from all shards, and re-encoded here. Each figure comes with the interval that it is
+    in with 95 % confidence; what is small is read as a whole, and the figures are exact.
+
+    \b
+    Examples:
+      schemaless migrate plan
+      schemaless migrate plan --to msgpack+zstd --json
+      schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
+    """
+    with open_store(url) as store:
+        shards = shards_of(shards_text, store.shard_count)
+        with progress("sampling", None, "windows") as advance:
+            result = make_plan(
+                store,
+                codec_with(codec, level, dictionary_id, store.dictionaries),
+                sources=sources or None,
+                columns=columns or None,
+                shards=shards,
+                exact=exact,
+                seed=seed,
+                on_window=advance.to,
+            )
+    _show_plan(result, as_json)
+
+
+def _show_plan(result: Plan, as_json: bool) -> None:
+    """Print a plan."""
+    if as_json:
+        print_json(_plan_json(result))
+        return
+    taken = result.sample
+    if not result.columns:
+        out().print("nothing to do: " + ("no" if taken.exact else "in the sample, no") + " body is left to re-encode")
+    else:
+        _show_change(result, result.total)
+    if result.space is not None:
+        _show_space(result.space, bool(result.columns))
+    prefix = "" if taken.exact else "about "
+    for reason, cells in result.kept_as_text.items():
+        out().print(f"{prefix}{estimate_text(cells)} kept as JSON text, compressed: {reason}")
+    for reason, left in result.left.items():
+        out().print(f"{prefix}{estimate_text(left.cells)} left as they are: {reason}")
+    for example in result.examples:
+        note(f"  shard {example.shard}, cell {example.key}: {example.message}")
+    if not taken.exact:
+        out().print(
+            f"\nestimated from {taken.rows:,} cells in {len(taken.windows):,} windows, {bytes_text(taken.body_bytes)}; "
+            f"in brackets the 95 % interval (--seed {taken.seed} draws them again)"
+        )
+    _show_tables(result)
+
+
+def _show_change(result: Plan, total: Change) -> None:
+    about = "" if result.sample.exact else "about "
+    out().print(
+        f"a run to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
+        f"{estimate_text(total.bytes_before, bytes_text)} to {estimate_text(total.bytes_after, bytes_text)}, "
+        f"{_less(total)} less"
+    )
+    if result.run_time is not None:
+        run = result.run_time
+        out().print(
+            f"time of one worker, without waits: {estimate_text(run.seconds, duration)}, as bodies were read at "
+            f"{run.read_bytes_per_s / 1e6:,.0f} MB/s{line_break()}and re-encoded and verified at "
+            f"{run.recode_bytes_per_s / 1e6:,.0f} MB/s here, just now; the UPDATEs were not tried, they are taken "
+            "to be 40 to 75 % of it"
+        )
+    if result.binary_log is not None:
+        _show_log(result.binary_log)
+
+
+def _show_tables(result: Plan) -> None:
+    print_table(
+        "\nstored now",
+        ["column", "codec", "cells", "body bytes", "mean"],
+        [
+            [
+                stored.column_name,
+                stored.codec,
+                estimate_text(stored.cells),
+                estimate_text(stored.body_bytes, bytes_text),
+                "-"
+                if (mean := result.sample.ratio([("stored bytes", *name)], [("stored", *name)])) is None
+                else estimate_text(mean, bytes_text),
+            ]
+            for stored in result.stored
+            for name in [(stored.column_name, stored.codec)]
+        ],
+        text_columns=2,
+    )
+    if len(result.columns) > 1:
+        print_table(
+            "\nto do",
+            ["column", "cells", "before", "after", "less"],
+            [
+                [
+                    name,
+                    estimate_text(change.cells),
+                    estimate_text(change.bytes_before, bytes_text),
+                    estimate_text(change.bytes_after, bytes_text),
+                    _less(change),
+                ]
+                for name, change in result.columns.items()
+            ],
+        )
+
+
+def _show_log(log: LogCost) -> None:
+    if not log.kept:
+        out().print("binary log: the servers keep none")
+        return
+    out().print(
+        f"binary log: {estimate_text(log.noblob, bytes_text)} with binlog_row_image=NOBLOB, "
+        f"{estimate_text(log.full, bytes_text)} with full images"
+    )
+    for cluster, grant in log.grants.items():
+        note(f"this account may not choose NOBLOB on {cluster}, so a run would cost the second figure: {grant}")
+
+
+def _show_space(space: Space, changes: bool) -> None:
+    known = "" if space.files.measured else ", at least: without the PROCESS privilege the server shows no more"
+    out().print(f"\nfiles now: {bytes_text(space.files.file_bytes)}{known}")
+    if changes:
+        out().print(
+            f"they will have grown by about {bytes_text(space.growth.mid)} at the end of the run, by "
+            f"{bytes_text(space.growth.high)} if nothing is purged meanwhile"
+        )
+    now, after = estimate_text(space.rebuilt_now, bytes_text), estimate_text(space.rebuilt_after, bytes_text)
+    out().print(
+        f"rebuilt they would have {now}" + (f", and {after} after the run" if changes else "") + "; for the largest "
+        f"shard's rebuild {bytes_text(space.largest_rebuild_bytes)} have to be free"
+    )
+
+
+def _less(change: Change) -> str:
+    share = change.after_share
+    if share is None:
+        return "-"
+    return estimate_text(Estimate(1 - share.high, 1 - share.mid, 1 - share.low), "{:.1%}".format)
+
+
+def _plan_json(result: Plan) -> dict[str, Any]:
+    taken = result.sample
+    return {
+        "to": result.codec,
+        "shards": result.shards,
+        "sample": {
+            "exact": taken.exact,
+            "confidence": taken.level,
+            "seed": taken.seed,
+            "windows": len(taken.windows),
+            "of_windows": taken.tiles,
+            "cells": taken.rows,
+            "body_bytes": taken.body_bytes,
+        },
+        "cells": estimate_json(result.cells),
+        "stored": [
+            {
+                "column_name": stored.column_name,
+                "codec": stored.codec,
+                "cells": estimate_json(stored.cells),
+                "body_bytes": estimate_json(stored.body_bytes),
+            }
+            for stored in result.stored
+        ],
+        "total": _change_json(result.total),
+        "columns": [{"column_name": name, **_change_json(change)} for name, change in result.columns.items()],
+        "kept_as_text": {reason: estimate_json(cells) for reason, cells in result.kept_as_text.items()},
+        "left": {
+            reason: {"cells": estimate_json(left.cells), "body_bytes": estimate_json(left.body_bytes)}
+            for reason, left in result.left.items()
+        },
+        "examples": [
+            {**asdict(example), "key": {**example.key._asdict(), "row_key": str(example.key.row_key)}}
+            for example in result.examples
+        ],
+        "run_time": result.run_time
+        and {
+            "seconds_of_one_worker": estimate_json(result.run_time.seconds, digits=2),
+            "read_bytes_per_s": round(result.run_time.read_bytes_per_s),
+            "recode_bytes_per_s": round(result.run_time.recode_bytes_per_s),
+        },
+        "binary_log_bytes": result.binary_log
+        and {
+            "noblob": estimate_json(result.binary_log.noblob),
+            "full": estimate_json(result.binary_log.full),
+            "kept": result.binary_log.kept,
+            "grants": result.binary_log.grants,
+        },
+        "space": result.space
+        and {
+            "file_bytes": result.space.files.file_bytes,
+            "allocated_bytes": result.space.files.allocated_bytes,
+            "file_bytes_measured": result.space.files.measured,
+            "growth_bytes": estimate_json(result.space.growth),
+            "rebuilt_now_bytes": estimate_json(result.space.rebuilt_now),
+            "rebuilt_after_bytes": estimate_json(result.space.rebuilt_after),
+            "largest_rebuild_bytes": round(result.space.largest_rebuild_bytes),
+        },
+    }
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "cells": estimate_json(change.cells),
+        "bytes_before": estimate_json(change.bytes_before),
+        "bytes_after": estimate_json(change.bytes_after),
+        "after_share": change.after_share and estimate_json(change.after_share, digits=4),
+    }

@@ -1,0 +1,235 @@
+"""``schemaless migrate report``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from schemaless.cli.jobs import chosen_job, job_option
+from schemaless.cli.options import open_store, url_option
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate.reclaimed import Part, SpaceReport, Stages
+from schemaless.migrate.reclaimed import report as make_report
+from schemaless.migrate.tally import Tally
+from schemaless.pages.reclaimed_page import page
+from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.output import (
+    bytes_text,
+    estimate_json,
+    estimate_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+)
+from schemaless.terminal.shown import CSVText
+
+_ROWS_SHOWN = 40
+
+
+@click.command()
+@url_option
+@job_option("The migration.  [default: the unfinished one, or the last that replaced a body]")
+@click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - alone.")
+@click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write a page with pictures.")
+@click.option("--all", "show_all", is_flag=True, help="Also print it by cluster, shard and column.")
+@json_option
+def report(
+    url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool, as_json: bool
+) -> None:
+    """Say what a migration did to space: before, after it, and after a rebuild.
+
+    Body bytes, the length of files, what the file system has set aside for them, and what the binary logs got are four
+    different things. With what was predicted beside it; --all has it by cluster, shard and column, too.
+
+    \b
+    Examples:
+      schemaless migrate report
+      schemaless migrate report --job 3 --html report.html
+      schemaless migrate report --csv - > report.csv
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        job = chosen_job(ledger, job_id)
+        job.check_kind("migrate")
+        found = make_report(store, job, datetime.now(UTC))
+    if html_file is not None:
+        write_whole(html_file, page(found))
+        note(f"written: {html_file}")
+    if csv_file == "-":
+        click.echo(csv_text(found), nl=False)
+        return
+    if csv_file is not None:
+        write_whole(csv_file, csv_text(found))
+        note(f"written: {csv_file}")
+    if as_json:
+        print_json(_json(found))
+        return
+    _show(found, show_all)
+
+
+def csv_text(found: SpaceReport) -> str:
+    """Return a report as CSV: a line for all, each cluster, each shard and each column; bytes; empty is not known."""
+    writer = CSVText()
+    writer.writerow(
+        ["level", "name", "cluster", "shards", "rebuilt_shards", "cells", "left_cells", "body_before", "body_after"]
+        + [f"{kind}_{stage}" for kind in ("file", "allocated") for stage in ("before", "after", "rebuilt")]
+        + ["binary_log"]
+    )
+
+    def body(tally: Tally) -> list[Any]:
+        return [tally.cells, tally.left.total(), tally.bytes_before, tally.bytes_after]
+
+    def part(level: str, each: Part, log: int | None) -> list[Any]:
+        return [
+            *(level, each.name, each.cluster, each.shards, each.rebuilt_shards),
+            *body(each.tally),
+            *(each.file.before, each.file.after, each.file.rebuilt),
+            *(each.allocated.before, each.allocated.after, each.allocated.rebuilt),
+            log,
+        ]
+
+    writer.writerow(part("all", found.total, found.binary_log_bytes))
+    for each in found.clusters:
+        writer.writerow(part("cluster", each, found.binary_log.get(each.name)))
+    for each in found.shards:
+        writer.writerow(part("shard", each, None))
+    for name, tally in found.columns.items():
+        writer.writerow(["column", name, "", "", "", *body(tally), *[""] * 7])
+    return writer.getvalue()
+
+
+def _json(found: SpaceReport) -> dict[str, Any]:
+    def stages(each: Stages) -> dict[str, int | None]:
+        return {"before": each.before, "after": each.after, "rebuilt": each.rebuilt}
+
+    def part(each: Part) -> dict[str, Any]:
+        return {
+            "name": each.name,
+            "cluster": each.cluster or None,
+            "shards": each.shards,
+            "rebuilt_shards": each.rebuilt_shards,
+            **each.tally.as_json(),
+            "file_bytes": stages(each.file),
+            "allocated_bytes": stages(each.allocated),
+            "sizes_measured": each.measured,
+        }
+
+    return {
+        "datastore": found.datastore,
+        "job": found.job.job_id,
+        "state": found.job.state,
+        "to": found.job.spec["to"],
+        "made_at": found.made_at.isoformat(timespec="seconds"),
+        "total": {**part(found.total), "binary_log_bytes": found.binary_log_bytes},
+        "clusters": [{**part(each), "binary_log_bytes": found.binary_log.get(each.name)} for each in found.clusters],
+        "columns": [{"column_name": name, **tally.as_json()} for name, tally in found.columns.items()],
+        "shards": [part(each) for each in found.shards],
+        "stored_before_estimate": [
+            {
+                "column_name": column,
+                "codec": codec,
+                "cells": estimate_json(cells),
+                "body_bytes": estimate_json(size),
+            }
+            for column, codec, cells, size in found.stored_before
+        ],
+        "predictions": [
+            {
+                "what": each.what,
+                "predicted": estimate_json(each.predicted),
+                "actual": each.actual,
+                "off": None if each.off is None else round(each.off, 4),
+            }
+            for each in found.predictions
+        ],
+    }
+
+
+def known(count: int | None) -> str:
+    """Return a number of bytes for people, or a dash where it is not known."""
+    return "-" if count is None else bytes_text(count)
+
+
+def _show(found: SpaceReport, show_all: bool) -> None:
+    job, total = found.job, found.total
+    out().print(f"migration {job.job_id} of {found.datastore} to {job.spec['to']}, {job.state}\n")
+    tally = total.tally
+    if tally.bytes_before:
+        gained = tally.reclaimed_bytes
+        what = "reclaimed" if gained >= 0 else "more than before"
+        share = -gained / tally.bytes_before
+        out().print(f"[bold]{bytes_text(abs(gained))} of body bytes {what} ({share:+.1%}).[/]\n")
+    rebuilt = f"after a rebuild of {total.rebuilt_shards} of {total.shards} shards"
+    print_table(
+        None,
+        ["", "before", "after the run", rebuilt],
+        [
+            ["body bytes re-encoded", bytes_text(tally.bytes_before), bytes_text(tally.bytes_after), ""],
+            ["files", known(total.file.before), known(total.file.after), known(total.file.rebuilt)],
+            ["allocated", known(total.allocated.before), known(total.allocated.after), known(total.allocated.rebuilt)],
+            ["binary log written", "", known(found.binary_log_bytes), ""],
+        ],
+    )
+    if not total.measured:
+        note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
+    if found.predictions:
+        print_table(
+            "\npredicted and actual",
+            ["", "predicted", "actual", "off by"],
+            [
+                [
+                    each.what,
+                    estimate_text(each.predicted, _text_of(each.what)),
+                    _text_of(each.what)(each.actual),
+                    "-" if each.off is None else f"{each.off:+.1%}",
+                ]
+                for each in found.predictions
+            ],
+        )
+    if show_all:
+        _show_parts(found)
+    else:
+        out().print("\n--all adds: by cluster, by shard, by column.")
+
+
+def _show_parts(found: SpaceReport) -> None:
+    headers = ["cells", "left", "bodies before", "after", "files before", "after", "rebuilt"]
+    if len(found.clusters) > 1:
+        print_table("\nby cluster", ["cluster", *headers], [_row(each) for each in found.clusters])
+    if len(found.shards) <= _ROWS_SHOWN:
+        print_table("\nby shard", ["shard", *headers], [_row(each) for each in found.shards])
+    else:
+        note(f"{len(found.shards)} shards: --json, --csv and --html have them all")
+    print_table(
+        "\nby column",
+        ["column", "cells", "left", "bodies before", "after"],
+        [
+            [
+                name,
+                f"{each.cells:,}",
+                f"{each.left.total():,}",
+                bytes_text(each.bytes_before),
+                bytes_text(each.bytes_after),
+            ]
+            for name, each in found.columns.items()
+        ],
+    )
+
+
+def _text_of(what: str) -> Any:
+    return "{:,.0f}".format if what.startswith("cells") else bytes_text
+
+
+def _row(each: Part) -> list[str]:
+    return [
+        each.name.removeprefix("shard "),
+        f"{each.tally.cells:,}",
+        f"{each.tally.left.total():,}",
+        bytes_text(each.tally.bytes_before),
+        bytes_text(each.tally.bytes_after),
+        *(known(size) for size in (each.file.before, each.file.after, each.file.rebuilt)),
+    ]

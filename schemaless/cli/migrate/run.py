@@ -1,0 +1,256 @@
+"""``schemaless migrate run``: the work itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.cli.jobs import (
+    JobProgress,
+    job_option,
+    throttle_options,
+    workers_options,
+)
+from schemaless.cli.options import open_store, shards_of, url_option, what_options
+from schemaless.errors import InvalidInput
+from schemaless.jobs.job import Job, check_goes_on
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.reclaimed import note_prediction
+from schemaless.migrate.run import run as run_migration
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.tally import MigrateReport, Tally
+from schemaless.store.columns import settings
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.files import unwritable_folder
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
+
+_ROWS_SHOWN = 40
+
+
+_FAILURES_SHOWN = 20
+
+
+@click.command()
+@url_option
+@what_options
+@click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, nothing is changed.")
+@job_option("Go on with this job, as it was begun, whatever else it is about.")
+@click.option(
+    "--archive",
+    type=click.Path(file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Keep every original body in files there, before it is replaced; 'migrate restore' puts them back.",
+)
+@click.option(
+    "--verify-after",
+    type=click.Choice(["primary", "replica"]),
+    help="Read every new body again, from there, before the next checkpoint, and compare digests.",
+)
+@click.option("--follow", is_flag=True, help="Go over each shard again until no body is left to re-encode.")
+@workers_options
+@throttle_options
+@click.option("--chunk-ms", type=int, default=200, show_default=True, help="How long one statement should take.")
+@click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
+@json_option
+def run(
+    url: str,
+    codec: str,
+    level: int | None,
+    dictionary_id: int | None,
+    sources: tuple[str, ...],
+    columns: tuple[str, ...],
+    shards_text: str | None,
+    execute: bool,
+    job_id: int | None,
+    archive: str | None,
+    verify_after: str | None,
+    follow: bool,
+    workers: int,
+    dask: str | None,
+    thresholds: Thresholds,
+    chunk_ms: int,
+    full_row_images: bool,
+    as_json: bool,
+) -> int:
+    """Re-encode every body that is not in the codec asked for.
+
+    Begins a job, or goes on with the unfinished one that is the same; run it in several places to share the work.
+    Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint.
+
+    \b
+    Examples:
+      schemaless migrate run --execute --archive /backup/originals
+      schemaless migrate run --execute --workers 4 --max-mb 50
+      schemaless migrate run --execute --to legacy              back to JSON text
+      schemaless migrate run --execute --from legacy --column BASE --to msgpack+zstd --shards 0-255
+      schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
+      schemaless migrate run --execute --dask tcp://scheduler:8786
+
+    Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command goes on.
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        spec = MigrateSpec(
+            codec,
+            sources,
+            columns,
+            archive,
+            verify_after,  # type: ignore[arg-type]
+            follow,
+            full_row_images,
+            chunk_ms,
+            thresholds,
+            level,
+            dictionary_id,
+        )
+        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
+        job = None if job_id is None else ledger.job(job_id)
+        if job is None:
+            _note_settings(store, spec)
+        else:
+            # As it was begun, whatever else is asked for.
+            check_goes_on(job, "migrate")
+            spec = MigrateSpec.from_json(job.spec)
+            shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+        if spec.archive is not None and dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
+            # Before there is a job that keeps its originals there. Where Dask's workers are, nobody can look.
+            raise InvalidInput(f"cannot keep originals in {spec.archive}: {reason}")
+        if not execute:
+            _show_dry_run(store, spec, shards)
+            return 0
+        with JobProgress(ledger) as shown:
+
+            def begin(begun: Job, new: bool) -> None:
+                shown.begin(begun, new)
+                if new:
+                    note_prediction(store, begun)
+
+            report = run_migration(
+                store, spec, shards, job=job, count=workers, dask=dask, on_job=begin, on_turn=shown.turn
+            )
+    _show_report(report, as_json)
+    return EXIT_FAILED if report.total().left else 0
+
+
+def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
+    """Say which columns would be re-encoded to something else than their new cells are written in."""
+    for setting in settings(store.catalog, store.name):
+        same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
+        if not same and (not spec.columns or setting.column_name in spec.columns):
+            dictionary = "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
+            note(
+                f"new cells of {setting.column_name} are written in {setting.codec}{dictionary}, and this is about "
+                f"{spec.target}; --column and --dictionary say what is meant"
+            )
+
+
+def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None) -> None:
+    count = store.shard_count if shards is None else len(shards)
+    sources = " or ".join(spec.sources) or f"anything but {spec.target}"
+    columns = ", ".join(spec.columns) or "all columns"
+    out().print(f"would re-encode bodies in {sources} to {spec.target}: {count:,} shards of {store.name}, {columns}")
+    note("nothing was changed; 'schemaless migrate plan' estimates what it would give, add --execute to do it")
+
+
+def _show_report(report: MigrateReport, as_json: bool) -> None:
+    total = report.total()
+    if as_json:
+        print_json({"job": report.job_id, "to": report.codec, **_report_json(report)})
+        return
+    if not total.cells and not total.left:
+        out().print(f"nothing to do: every body is in {report.codec}")
+        _show_exceptions(report, total, "")
+        return
+    rows = [
+        [
+            str(shard),
+            column,
+            f"{tally.cells:,}",
+            bytes_text(tally.bytes_before),
+            bytes_text(tally.bytes_after),
+            _change(tally),
+            f"{tally.left.total():,}",
+        ]
+        for (shard, column), tally in sorted(report.tallies.items())
+    ]
+    if len(rows) <= _ROWS_SHOWN:
+        print_table(
+            "by shard and column",
+            ["shard", "column", "cells", "before", "after", "change", "left"],
+            rows,
+            text_columns=2,
+        )
+    else:
+        note(f"{len(rows)} shards and columns: --json lists them all")
+    print_table(
+        "by column",
+        ["column", "cells", "before", "after", "change", "left"],
+        [
+            [
+                column,
+                f"{tally.cells:,}",
+                bytes_text(tally.bytes_before),
+                bytes_text(tally.bytes_after),
+                _change(tally),
+                f"{tally.left.total():,}",
+            ]
+            for column, tally in report.by_column().items()
+        ],
+    )
+    out().print(
+        f"\njob {report.job_id} re-encoded {total.cells:,} cells to {report.codec}: {total.bytes_before:,} body bytes "
+        f"became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
+    )
+    if report.interruptions:
+        note(
+            f"{report.interruptions} runners ended without a word: what each had done since its last checkpoint, about "
+            "a second's work, is done but not in these counts"
+        )
+    _show_exceptions(report, total, "")
+
+
+def _show_exceptions(report: MigrateReport, total: Tally, prefix: str) -> None:
+    for reason, cells in total.kept_as_text.most_common():
+        out().print(f"{prefix}{cells:,} kept as JSON text, compressed: {reason}")
+    for reason, cells in total.left.most_common():
+        out().print(f"{prefix}{cells:,} left as they are: {reason}")
+    if total.erased:
+        out().print(f"{prefix}{total.erased:,} erased meanwhile: nothing is left of them to re-encode")
+    for failure in report.failures[:_FAILURES_SHOWN]:
+        note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
+    if len(report.failures) > _FAILURES_SHOWN:
+        note("  ...; --json lists up to a thousand")
+
+
+def _report_json(report: MigrateReport) -> dict[str, Any]:
+    return {
+        "total": report.total().as_json(),
+        "interruptions": report.interruptions,
+        "tallies": [
+            {"shard": shard, "column_name": column, **tally.as_json()}
+            for (shard, column), tally in sorted(report.tallies.items())
+        ],
+        "failures": [
+            {
+                "key": {**failure.key._asdict(), "row_key": str(failure.key.row_key)},
+                "shard": failure.shard,
+                "added_id": failure.added_id,
+                "reason": failure.reason,
+                "message": failure.message,
+            }
+            for failure in report.failures
+        ],
+    }
+
+
+def _gain(tally: Tally) -> str:
+    if tally.reclaimed_bytes < 0:
+        return f"{bytes_text(-tally.reclaimed_bytes)} more"
+    return f"{bytes_text(tally.reclaimed_bytes)} reclaimed"
+
+
+def _change(tally: Tally) -> str:
+    return f"{-tally.reclaimed_bytes / tally.bytes_before:+.1%}" if tally.bytes_before else "-"
