@@ -34,7 +34,7 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SIZE_UNKNOWN: Final = (1 << 64) - 1
 _ZSTD_PLAUSIBLE_RATIO: Final = 64
 _ZSTD_STEP_BYTES: Final = 256
-"""What one step feeds to a frame that is not believed: 4 bytes can become 128 KiB, so a step is at most 8 MiB."""
+"""One step feeds so much to a frame that is not believed: 4 bytes can become 128 KiB, so a step is at most 8 MiB."""
 
 
 class Compressor(ABC):
@@ -101,27 +101,22 @@ class Compressor(ABC):
 
 
 class Stored(Compressor):
-    """No compression."""
+    """None: payloads stay as they are."""
 
     id = 0  # stored; never renumber
     name = "none"
     counts_as = (0,)
 
     def __init__(self, *, fast: bool) -> None:
-        """Take nothing: there is nothing to do faster."""
+        """Take nothing: nothing is to be done faster."""
 
     def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
         """Return ``payload`` itself."""
         return payload
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
-        """Return ``compressed`` itself.
-
-        Raises:
-            DecodedSizeExceeded: it is longer than ``max_bytes``.
-        """
-        if len(compressed) > max_bytes:
-            raise _too_large(max_bytes)
+        """Return ``compressed`` itself."""
+        check_decoded_bytes(compressed, max_bytes)
         return compressed
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
@@ -187,11 +182,7 @@ class Zlib(Compressor):
         return _inflate(compressed, max_bytes)
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Raise unless a stream is shorter than its payload, and has a window of 32 KiB.
-
-        Raises:
-            NotCanonical: it is not, or has not.
-        """
+        """Raise unless a stream is shorter than its payload, and has a window of 32 KiB."""
         super().check_canonical(compressed, payload_bytes)
         if compressed[0] != 0x78:
             raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
@@ -211,7 +202,6 @@ class Zstd(Compressor):
     takes_dictionary = True
 
     def __init__(self, *, fast: bool) -> None:
-        """Take a compressor: ``zstandard`` is no extra, so all are as fast."""
         self._local = threading.local()  # zstandard's objects may not be shared between threads
 
     def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> bytes:
@@ -252,12 +242,7 @@ class Zstd(Compressor):
 
     @classmethod
     def dictionary_id(cls, compressed: Payload | memoryview) -> int | None:
-        """Return the id of the dictionary that a frame names, or None.
-
-        Raises:
-            TruncatedBody: the frame ends in its header.
-            MalformedPayload: this is no zstd frame.
-        """
+        """Return the id of the dictionary that a frame names, or None."""
         return frame_header(compressed)[1] or None
 
     @classmethod
@@ -270,11 +255,7 @@ class Zstd(Compressor):
         return b"".join((compressed[:4], head, dictionary_id.to_bytes(2, "little"), compressed[end:]))
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
-        """Raise unless a frame is shorter than its payload, and states its size and, if it has one, its dictionary.
-
-        Raises:
-            NotCanonical: it is not, or does not.
-        """
+        """Raise unless a frame is shorter than its payload, and states its size and, if it has one, its dictionary."""
         super().check_canonical(compressed, payload_bytes)
         size, dictionary_id = frame_header(compressed)
         # In the descriptor: how long the dictionary's id is, and whether there is a checksum.
@@ -315,8 +296,7 @@ def _inflate(compressed: Payload, max_bytes: int) -> bytes:
         inflated = stream.decompress(compressed, max_bytes + 1)
     except zlib.error as refusal:
         raise MalformedPayload(f"zlib refuses the payload: {refusal}") from None
-    if len(inflated) > max_bytes:
-        raise _too_large(max_bytes)
+    check_decoded_bytes(inflated, max_bytes)
     if not stream.eof:
         raise TruncatedBody("the zlib stream does not end")
     if stream.unused_data:
@@ -353,6 +333,16 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
     if stream.unused_data:
         raise TrailingBytes("bytes follow the zstd frame")
     return b"".join(pieces)
+
+
+def check_decoded_bytes(payload: Payload, max_bytes: int) -> None:
+    """Raise where a payload is longer than it may be.
+
+    Raises:
+        DecodedSizeExceeded: it is longer than ``max_bytes``.
+    """
+    if len(payload) > max_bytes:
+        raise _too_large(max_bytes)
 
 
 def _too_large(max_bytes: int) -> DecodedSizeExceeded:

@@ -44,7 +44,7 @@ class Engine:
 
 
 REFERENCE: Final = Engine(fast=False)
-"""Stock ``msgpack``, ``json`` and ``zlib``, and packed in pure Python."""
+"""This engine has the stock ``msgpack``, ``json`` and ``zlib``, and packed in pure Python."""
 
 ENGINE: Final = REFERENCE if os.environ.get("SCHEMALESS_FAST") == "0" else Engine(fast=True)
-"""What every call uses unless told; ``SCHEMALESS_FAST=0`` in the environment, at import, makes it ``REFERENCE``."""
+"""Every call uses this one unless told; ``SCHEMALESS_FAST=0`` in the environment, at import, makes it ``REFERENCE``."""

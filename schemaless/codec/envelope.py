@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import MAX_BODY_BYTES, JSONDocument
+from schemaless.codec.compressors import check_decoded_bytes
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
@@ -21,7 +22,6 @@ from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import (
     BodyTooLarge,
     ChecksumMismatch,
-    DecodedSizeExceeded,
     InvalidInput,
     TruncatedBody,
     UnknownFormat,
@@ -138,15 +138,14 @@ def decode_body(
         RecursionError: the caller's own stack is too deep; the body may be sound.
     """
     if body[:1] != b"\xc1":
-        if len(body) > limits.decoded_bytes:
-            raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
+        check_decoded_bytes(body, limits.decoded_bytes)
         return parse_legacy(body, limits.depth, limits.values, engine=engine)
     serializer, payload = unseal(body, limits, engine, dictionaries)
     return serializer.loads(payload, limits.depth, limits.values)
 
 
 def is_enveloped(body: bytes) -> bool:
-    """Whether a body has an envelope; one that has none is legacy."""
+    """Return whether a body has an envelope; one that has none is legacy."""
     return body[:1] == b"\xc1"
 
 
@@ -188,7 +187,7 @@ def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
 def counts_as(
     body: bytes, codec: Codec, dictionaries: Dictionaries = NO_DICTIONARIES, *, engine: Engine = ENGINE
 ) -> bool:
-    """Whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
+    """Return whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
 
     Its own format does, and so do the fallbacks: a payload stored uncompressed that is below ``compress_min_bytes`` or
     that compression does not shorten, and JSON text under a codec that has a reason to keep it as text.
@@ -268,10 +267,10 @@ def payload_of(
 def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> None:
     """Raise unless a body is one that this store writes: stricter than reading, and zlib streams always by ``zlib``.
 
-    Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
-    key twice in an object, the shortest form of everything), and packed in its; a compressed payload that is
-    shorter than the plain one, a zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else
-    or, with a dictionary, its id in two bytes and a checksum besides.
+    A legacy body is JSON text. An enveloped one is as ``decode_body`` reads it; besides, its MessagePack is in its one
+    spelling (no ext, no bin, no key twice in an object, the shortest form of everything), and so is packed; a
+    compressed payload is shorter than the plain one, a zlib stream has a window of 32 KiB, and a zstd frame states its
+    size and nothing else or, with a dictionary, its id in two bytes and a checksum besides.
 
     Raises:
         NotCanonical: it decodes, but no writer of this store would have written it.
@@ -288,7 +287,7 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
 
 
 def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
-    """Whether two documents are the same: the same MessagePack bytes, where it can hold them.
+    """Return whether two documents are the same: the same MessagePack bytes, where it can hold them.
 
     1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN, key order counts. Both are documents already: what a
     decoder returned, or ``encode_body`` took.
@@ -297,7 +296,7 @@ def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = E
 
 
 def same_put(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
-    """Whether putting ``left`` where ``right`` is stored is the same put: as strict, but key order does not count."""
+    """Return whether putting ``left`` where ``right`` is stored is the same put: as strict, but in any key order."""
     return _same_bytes(left, right, engine) or identical(left, right, key_order=False)
 
 

@@ -15,13 +15,13 @@ from schemaless.cell import JSONDocument
 from schemaless.codec.serializers import Payload
 
 TYPED_LEVELS: Final = (8, 12)
-"""Levels that the typed decoders read by themselves; deeper documents take the reference.
+"""So many levels the typed decoders read by themselves; deeper documents take the reference.
 
 Making one takes 2 ms for 8 levels and doubles with each, so the second is made when a document first needs it.
 """
 
 MISSED: Final = object()
-"""No document: what ``JSONText.parse_quick`` returns where it gives up."""
+"""This is no document: ``JSONText.parse_quick`` returns it where it gives up."""
 
 
 def optional(name: str) -> ModuleType | None:
@@ -33,7 +33,7 @@ def optional(name: str) -> ModuleType | None:
 
 
 class Gate:
-    """Tells, at C speed, that a document is exactly in the JSON data model; "no" only means that it could not tell.
+    """A gate tells, at C speed, that a document is exactly in the JSON data model; "no" means only that it cannot tell.
 
     ``ormsgpack`` with every passthrough option and no ``default`` refuses all strangers but bytes and its own wrappers;
     ``orjson`` refuses those, and more than 254 levels. Each lets something through that the other one does not.
@@ -57,14 +57,14 @@ class Gate:
     def messagepack(self, document: JSONDocument) -> bytes | None:
         """Return ``document`` as MessagePack, or None where only the reference can tell."""
         try:
-            packed = self._pack(document, None, self._pack_options)
+            payload = self._pack(document, None, self._pack_options)
             self._dump(document, None, self._dump_options)
         except TypeError:
             return None
-        return packed
+        return payload
 
     def messagepack_model(self, document: JSONDocument) -> bytes | None:
-        """The same for what a parser returned, which holds no strangers."""
+        """Return the same for what a parser returned, which holds no strangers."""
         try:
             return self._pack(document, None, self._pack_options)
         except TypeError:
@@ -79,7 +79,7 @@ class Gate:
 
 
 class Typed:
-    """Decodes at C speed what is exactly in the JSON data model and not too deep, with ``msgspec``.
+    """A typed decoder reads, at C speed, what is exactly in the JSON data model and not too deep, with ``msgspec``.
 
     A decoder of the data model as a type refuses bin, ext, keys that are not str and what lies deeper by itself; one
     without a type takes them, and is no faster.
@@ -108,6 +108,15 @@ class Typed:
             return self._second(payload)
         except self._refusals:
             return MISSED
+
+
+def fast_path(decoder: str) -> tuple[Gate | None, Typed | None]:
+    """Return a gate, and ``msgspec``'s typed decoder of that name; None for what is not installed."""
+    ormsgpack, orjson, msgspec = map(optional, ("ormsgpack", "orjson", "msgspec"))
+    return (
+        Gate(ormsgpack, orjson) if ormsgpack and orjson else None,
+        Typed(getattr(msgspec, decoder).Decoder, msgspec) if msgspec else None,
+    )
 
 
 def _levels(levels: int) -> Any:

@@ -8,7 +8,7 @@ from typing import Final
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.fast import MISSED, Gate, Typed, optional
+from schemaless.codec.fast import MISSED, fast_path
 from schemaless.codec.messagepack import pack_reference
 from schemaless.codec.serializers import NotHeld, Payload, Serializer, one_line, too_many_values
 from schemaless.codec.values import MAX_VALUES, STRINGS, text_exceeds
@@ -21,7 +21,7 @@ _WRITE_ASCII: Final = json.JSONEncoder(ensure_ascii=True, check_circular=False, 
 
 
 class NotJSONText(Exception):
-    """Bytes are not JSON text; ``args[0]`` says why. Never leaves the codec."""
+    """Bytes are not JSON text; ``args[0]`` says why. It stays in the codec."""
 
 
 class JSONText(Serializer):
@@ -33,9 +33,7 @@ class JSONText(Serializer):
     counts_as = (0,)
 
     def __init__(self, *, fast: bool) -> None:
-        ormsgpack, orjson, msgspec = (optional(name) if fast else None for name in ("ormsgpack", "orjson", "msgspec"))
-        self.gate = Gate(ormsgpack, orjson) if ormsgpack and orjson else None
-        self._typed = Typed(msgspec.json.Decoder, msgspec) if msgspec else None
+        self.gate, self._typed = fast_path("json") if fast else (None, None)
 
     def dumps(self, document: JSONDocument) -> bytes:
         """Return a document's text.
@@ -62,9 +60,7 @@ class JSONText(Serializer):
         """Return a payload's document.
 
         Raises:
-            MalformedPayload: it is not JSON text.
-            NestingTooDeep: more levels than ``depth``.
-            TooManyValues: more than ``values``.
+            MalformedPayload: it is not JSON text; and as ``parse``.
         """
         try:
             return self.parse(payload, depth, values)

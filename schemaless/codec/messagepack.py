@@ -9,7 +9,7 @@ import msgpack
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.fast import MISSED, Gate, Typed, optional
+from schemaless.codec.fast import MISSED, fast_path
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
@@ -37,51 +37,27 @@ class MessagePack(Serializer):
     other_spelling = "MessagePack in another spelling: a key twice, or a form that is not the shortest"
 
     def __init__(self, *, fast: bool) -> None:
-        ormsgpack, orjson, msgspec = (optional(name) if fast else None for name in ("ormsgpack", "orjson", "msgspec"))
-        self.gate = Gate(ormsgpack, orjson) if ormsgpack and orjson else None
-        self._typed = Typed(msgspec.msgpack.Decoder, msgspec) if msgspec else None
+        self._gate, self._typed = fast_path("msgpack") if fast else (None, None)
 
     def dumps(self, document: JSONDocument) -> bytes:
-        """Return a document's payload.
-
-        Raises:
-            InvalidBody: it is outside the JSON data model.
-            NotHeld: it is inside, but MessagePack cannot hold it.
-        """
-        if self.gate is not None:
-            packed = self.gate.messagepack(document)
-            if packed is not None:
-                return packed
+        """Return a document's MessagePack."""
+        if self._gate is not None:
+            payload = self._gate.messagepack(document)
+            if payload is not None:
+                return payload
         documents.check_document(document)
         return pack_reference(document)
 
     def dumps_model(self, document: JSONDocument) -> bytes:
-        """Return the payload of what a parser returned: known to be in the data model.
-
-        Raises:
-            NotHeld: MessagePack cannot hold it.
-        """
-        if self.gate is not None:
-            packed = self.gate.messagepack_model(document)
-            if packed is not None:
-                return packed
+        """Return the MessagePack of what a parser returned."""
+        if self._gate is not None:
+            payload = self._gate.messagepack_model(document)
+            if payload is not None:
+                return payload
         return pack_reference(document)
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return a payload's document.
-
-        Args:
-            payload: the whole of it.
-            depth: the most levels of lists and objects that it may have.
-            values: the most lists, objects, keys and scalars that it may have.
-
-        Raises:
-            TooManyValues: it announces more than ``values``.
-            TruncatedBody: it ends before the document does.
-            TrailingBytes: it goes on after the document.
-            NestingTooDeep: more levels than ``depth``.
-            MalformedPayload: anything else.
-        """
+        """Return a payload's document, as ``unpack_reference`` does."""
         if self._typed is not None:
             if len(payload) > values and messagepack_exceeds(payload, values):
                 raise too_many_values(values)
@@ -102,12 +78,12 @@ def pack_reference(document: JSONDocument) -> bytes:
         NotHeld: MessagePack cannot hold it.
     """
     try:
-        packed: bytes = msgpack.packb(document)
+        payload: bytes = msgpack.packb(document)
     except OverflowError:
         raise NotHeld(BIG_INTEGER) from None
     except UnicodeEncodeError:
         raise NotHeld(LONE_SURROGATE) from None
-    return packed
+    return payload
 
 
 def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
+from schemaless.codec.compressors import check_decoded_bytes
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE, Engine
@@ -23,7 +24,7 @@ from schemaless.codec.envelope import (
 from schemaless.codec.legacy import LOSSES, parse_legacy, read_exactly, read_quickly
 from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.codec.serializers import NotHeld, Payload, Serializer
-from schemaless.errors import DecodedSizeExceeded, UnreadableLegacy, VerificationFailed
+from schemaless.errors import UnreadableLegacy, VerificationFailed
 
 
 class Recoded(NamedTuple):
@@ -67,8 +68,7 @@ def recode(
         VerificationFailed: the new bytes do not decode to the same document; nothing may be written.
     """
     if not is_enveloped(body):
-        if len(body) > limits.decoded_bytes:
-            raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
+        check_decoded_bytes(body, limits.decoded_bytes)
         if not codec.enveloped:
             parse_legacy(body, limits.depth, limits.values, engine=engine)
             return Recoded(body, None, True)

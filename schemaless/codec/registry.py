@@ -18,7 +18,7 @@ from schemaless.codec.serializers import Serializer
 from schemaless.errors import InvalidInput, UnknownCodec
 
 RESERVED_ID: Final = 15
-"""Marks an extended header, which no version writes yet."""
+"""This id marks an extended header, which no version writes yet."""
 
 COMPRESS_MIN_BYTES: Final = 64
 """Shorter payloads are stored uncompressed: zlib alone adds 6 bytes, and there is nothing yet to refer back to."""
@@ -110,7 +110,7 @@ class Codec:
 
     @property
     def name(self) -> str:
-        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. No level, no dictionary."""
+        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. It has no level and no dictionary."""
         return f"{self.serializer.name}+{self.compressor.name}" if self.enveloped else "legacy"
 
     @property
@@ -129,7 +129,7 @@ class Codec:
 
 DEFAULT: Final = Codec(MSGPACK, ZLIB, 6)
 LEGACY: Final = Codec(JSON, NONE, enveloped=False)
-"""Bare JSON text without an envelope: no checksum, and all that readers older than the envelope understand."""
+"""Bare JSON text has no envelope and no checksum, and is all that readers older than the envelope understand."""
 
 _CODECS: Final = {
     codec.name: codec

@@ -20,7 +20,7 @@ Payload = bytes | bytearray
 
 
 class NotHeld(Exception):
-    """A serializer cannot hold a document, or not in fewer bytes; ``args[0]`` is the reason. Never leaves the codec."""
+    """A serializer cannot hold a document, or not in fewer bytes; ``args[0]`` is the reason. It stays in the codec."""
 
 
 def one_line(refusal: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Dictionaries trained on sampled bodies, at several sizes, judged on rows that training has not seen. Pure.
+"""Dictionaries trained on sampled bodies, at several sizes, judged on rows that training has not seen.
 
 Cells of one row are alike, so rows are split and never cells: most for training, some to choose the size by, and others
 to say what the chosen one gives. A row's part is its hash, so it has the same one in every sample.
@@ -22,13 +22,13 @@ from schemaless.codec.trial import Trial, try_codec
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 
 SIZES: Final = (4 << 10, 16 << 10, 64 << 10, 110 << 10, 256 << 10)
-"""What is tried, in bytes. Every process that reads has the chosen one in memory, and in its processor's caches."""
+"""These sizes are tried, in bytes. All processes that read have the chosen one in memory, and in processor caches."""
 
 CLOSE: Final = 0.03
 """The smallest size that gives at most so much more bytes than the best one is taken."""
 
 LEAST_GAIN: Final = 0.02
-"""What a dictionary has to save to be kept: of the bytes that the same codec gives without it."""
+"""A dictionary has to save this share, to be kept, of the bytes that the same codec gives without it."""
 
 _MOST_PAYLOAD_BYTES: Final = 64 << 20
 _FEWEST_CELLS: Final = 8
@@ -84,7 +84,7 @@ class Training:
 
     @property
     def share(self) -> float:
-        """Bytes of the judged cells with the dictionary, over those without."""
+        """The bytes of the judged cells with the dictionary, over those without."""
         return _bytes_of(self.judged) / max(1, _bytes_of(self.judged_without))
 
     @property

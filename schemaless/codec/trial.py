@@ -1,4 +1,4 @@
-"""A codec tried on stored bodies: what they would take in it, and what writing and reading them costs. Pure."""
+"""A codec tried on stored bodies: what they would take in it, and what writing and reading them costs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_TRIED: Final = (
 
 
 def worth_trying(codec: Codec, engine: Engine = ENGINE) -> bool:
-    """Whether what a codec takes here is what it would take where it is used: packed has to have its native part."""
+    """Return whether a codec takes here what it would take where it is used: packed has to have its native part."""
     return engine.serializers[codec.serializer.id].native
 
 

@@ -13,6 +13,7 @@ from schemaless.codec.registry import (
     JSON,
     LEGACY,
     MSGPACK,
+    NONE,
     SERIALIZERS,
     ZLIB,
     Codec,
@@ -55,6 +56,14 @@ def test_every_kind_has_its_work_on_both_engines() -> None:
         assert {number: type(one) for number, one in engine.compressors.items()} == {
             kind.id: kind for kind in COMPRESSORS
         }
+
+
+def test_each_kind_counts_itself_and_what_stands_in() -> None:
+    """JSON text stands in for every other serializer, uncompressed bytes for every other compressor."""
+    for kinds, stands_in in ((SERIALIZERS, JSON), (COMPRESSORS, NONE)):
+        for kind in kinds:
+            assert kind.counts_as == tuple(dict.fromkeys((kind.id, stands_in.id)))
+    assert [kind for kind in SERIALIZERS if kind.is_text] == [JSON]
 
 
 def test_codec_names_lead_to_codecs_of_that_name() -> None:
