@@ -15,7 +15,7 @@ from typing import Any, Final
 from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.statements import text
+from schemaless.mysql.sql.parts import text
 from schemaless.store.datastore import Datastore
 
 _ALL_DAYS: Final = 14

@@ -18,7 +18,7 @@ from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, Shar
 from schemaless.jobs.names import who
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.statements import text
+from schemaless.mysql.sql.parts import text
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from schemaless.jobs.space import note_sizes
 from schemaless.jobs.tally import MigrateReport, ShardTally
 from schemaless.jobs.throttle import ClusterWatch, Thresholds
 from schemaless.jobs.workers import GIVE_UP_S, Driver, opening_of, workers
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.figures import select_data_lengths
 from schemaless.store.datastore import Datastore
 
 
@@ -96,7 +96,7 @@ def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tup
     if not connection.is_mariadb:
         # MySQL would answer with what it has noted up to a day ago.
         connection.ensure(b"SET SESSION information_schema_stats_expiry=0")
-    return connection.rows(statements.select_data_lengths(databases))
+    return connection.rows(select_data_lengths(databases))
 
 
 def versions(store: Datastore) -> dict[str, Any]:

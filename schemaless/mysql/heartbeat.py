@@ -11,11 +11,11 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import heartbeat_database
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.schema import create_database
+from schemaless.mysql.sql.parts import text
 from schemaless.mysql.tables import heartbeat_token
 
 
@@ -42,7 +42,7 @@ def write_token(connection: Connection, datastore: str, cluster: str, writer: st
     values = b"token=x'%b', written_at=UTC_TIMESTAMP(6)" % token.hex().encode()
     connection.execute(
         b"INSERT INTO %b SET cluster=%b, writer=%b, %b ON DUPLICATE KEY UPDATE %b"
-        % (_table(datastore), statements.text(cluster), statements.text(writer), values, values)
+        % (_table(datastore), text(cluster), text(writer), values, values)
     )
 
 
@@ -50,8 +50,7 @@ def read_token(connection: Connection, datastore: str, cluster: str, writer: str
     """Return a writer's last token as this server has it; None where it has none."""
     try:
         rows = connection.rows(
-            b"SELECT token FROM %b WHERE cluster=%b AND writer=%b"
-            % (_table(datastore), statements.text(cluster), statements.text(writer))
+            b"SELECT token FROM %b WHERE cluster=%b AND writer=%b" % (_table(datastore), text(cluster), text(writer))
         )
     except DatabaseMissing:
         return None
@@ -61,8 +60,7 @@ def read_token(connection: Connection, datastore: str, cluster: str, writer: str
 def remove_token(connection: Connection, datastore: str, cluster: str, writer: str) -> None:
     """Remove a writer's row."""
     connection.execute(
-        b"DELETE FROM %b WHERE cluster=%b AND writer=%b"
-        % (_table(datastore), statements.text(cluster), statements.text(writer))
+        b"DELETE FROM %b WHERE cluster=%b AND writer=%b" % (_table(datastore), text(cluster), text(writer))
     )
 
 

@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Final
 
 from schemaless.errors import AccessDenied, ServerError
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.heartbeat import make_table, read_token, remove_token, write_token
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.parts import text
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 
 _POLL_S: Final = 0.02
@@ -30,7 +30,7 @@ def is_same_server(one: NodePool, other: NodePool) -> bool:
     Raises:
         ServerError: one of them cannot be reached.
     """
-    name = statements.text(f"schemaless-{secrets.token_hex(16)}")
+    name = text(f"schemaless-{secrets.token_hex(16)}")
     # Where the block ends early, the lock goes with the connection.
     with one.connection() as holder, holder.whole():
         holder.rows(b"SELECT GET_LOCK(%b, 0)" % name)

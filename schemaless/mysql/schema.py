@@ -16,7 +16,7 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.revisions import Branch
-from schemaless.mysql.statements import insert_identity, select_identity, select_version
+from schemaless.mysql.sql.schema import insert_identity, select_identity, select_version
 from schemaless.mysql.tables import CHARACTER_SET, COLLATION, catalog_metadata
 
 

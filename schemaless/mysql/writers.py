@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, FeedRefused, ServerTimeout
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import CannotObserve
+from schemaless.mysql.sql.cells import select_id_span
+from schemaless.mysql.sql.parts import text
 
 _NO_WRITERS: Final = (
     b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"
@@ -98,7 +99,7 @@ def observe(connection: Connection, database: str) -> Observation:
 
 def top_id(connection: Connection, database: str) -> int:
     """Return a shard's highest added_id that is visible; 0 for an empty one."""
-    return int(connection.rows(statements.select_id_span(database))[0][1] or 0)
+    return int(connection.rows(select_id_span(database))[0][1] or 0)
 
 
 def wait_for_writers(connection: Connection, database: str) -> int | None:
@@ -161,7 +162,7 @@ def wait_for_gtid(connection: Connection, position: str, timeout_s: float) -> bo
         if connection.is_mariadb
         else b"SELECT WAIT_FOR_EXECUTED_GTID_SET(%b, %.3f)"
     )
-    return bool(connection.rows(wait % (statements.text(position), timeout_s))[0][0] == 0)
+    return bool(connection.rows(wait % (text(position), timeout_s))[0][0] == 0)
 
 
 def _select_locks(database: str) -> bytes:

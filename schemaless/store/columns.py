@@ -22,8 +22,9 @@ from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, ZSTD, Codec, codec_named
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError
-from schemaless.mysql import statements, tables
+from schemaless.mysql import tables
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.catalog import select_column_codecs
 
 _log = logging.getLogger("schemaless")
 
@@ -89,7 +90,7 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     Raises:
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    rows = pool.run(lambda connection: connection.rows(statements.select_column_codecs(name)))
+    rows = pool.run(lambda connection: connection.rows(select_column_codecs(name)))
     return [
         ColumnSetting(str(column), str(codec), level, dictionary_id, datetime.fromisoformat(set_at))
         for column, codec, level, dictionary_id, set_at in rows

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, UnknownDictionary
-from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.catalog import select_dictionary
 from schemaless.mysql.tables import dictionary as table
 
 _NO_DIGEST: Final = bytes(32)
@@ -97,7 +97,7 @@ class StoredDictionaries:
         return self.get(dictionary_id)
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
-        sql = statements.select_dictionary(self._name, dictionary_id)
+        sql = select_dictionary(self._name, dictionary_id)
         rows = self._catalog().run(lambda connection: connection.rows(sql))
         if not rows or rows[0][0] is None:
             what = "does not have it" if not rows else f"had it until {rows[0][2]} UTC, when it was removed"

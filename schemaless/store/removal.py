@@ -16,7 +16,8 @@ from sqlalchemy import Connection, func, select, text, update
 
 from schemaless.cell import CellKey
 from schemaless.errors import DictionaryInUse, InvalidInput
-from schemaless.mysql import statements, tables
+from schemaless.mysql import tables
+from schemaless.mysql.sql.bodies import select_named
 from schemaless.store.datastore import Datastore
 
 GRACE_S: Final = 3600
@@ -77,7 +78,7 @@ def remove(
     for shard in range(store.shard_count):
         database = store.shards.database(shard)
         for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
-            found = store.shards.rows(shard, statements.select_named(database, dictionary_id, after, up_to))
+            found = store.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
             if found:
                 row_key, column_name, ref_key, _ = found[0]
                 key = CellKey(uuid.UUID(bytes=bytes(row_key)), column_name, int(ref_key))

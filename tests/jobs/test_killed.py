@@ -27,8 +27,8 @@ from schemaless.jobs.check import check
 from schemaless.jobs.schema import schema_status, upgrade_schema
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
-from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.sql.cells import count_cells
 from schemaless.mysql.urls import parse_url
 from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts, accounts_on, connect, run
@@ -135,7 +135,7 @@ def counter(url: str, server: LocalServer, condition: bytes) -> Callable[[], int
     name = parse_url(url).database
     parsed = parse_url(server.url)
     pool = NodePool(parsed.node, parsed.credentials, PoolOptions(pool_size=1))
-    sql = statements.count_cells(f"{name}_{0 if server.number == 1 else 2:04d}") + b" WHERE " + condition
+    sql = count_cells(f"{name}_{0 if server.number == 1 else 2:04d}") + b" WHERE " + condition
     return lambda: int(pool.run(lambda connection: connection.rows(sql))[0][0])
 
 
