@@ -37,6 +37,7 @@ from schemaless.mysql.connect import Facts, import_driver, open_connection
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.mysql.places import Living, Place, Places
+from schemaless.mysql.sql.schema import use
 from schemaless.mysql.urls import Credentials, sqlalchemy_url
 
 T = TypeVar("T")
@@ -301,7 +302,7 @@ class NodePool:
         try:
             with self.engine.connect() as connection:
                 try:
-                    connection.exec_driver_sql(f"USE `{database}`")
+                    connection.exec_driver_sql(use(database).decode())
                     connecting = False
                     yield connection
                 except BaseException:

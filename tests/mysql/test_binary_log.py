@@ -99,7 +99,7 @@ def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
         text = binary_log(connection)
 
     assert (minimal.row_image, minimal.annotation) == ("MINIMAL", None)
-    assert minimal.settings == f"SET SESSION {annotation}=OFF".encode()
+    assert minimal.settings == f"SET SESSION {annotation}=0".encode()
     assert (full.row_image, full.settings, full.grant) == ("FULL", None, None)
     assert (text.by_rows, text.settings, text.grant) == (False, None, None)
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemaless.mysql.sql.parts import CREATED_AT, blob, by_id, cell_table, id_range, numbers, text
+from schemaless.mysql.sql.parts import CREATED_AT, blob, by_id, cell_table, id_range, numbers, texts
 
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
 
@@ -39,7 +39,7 @@ def wanted_bodies(
     if sources:
         test += b" AND (%b)" % b" OR ".join(map(having, sources))
     if columns:
-        test += b" AND column_name IN (%b)" % b",".join(map(text, columns))
+        test += b" AND column_name IN (%b)" % texts(columns)
     return test
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from schemaless.mysql.sql.parts import CREATED_AT, by_id, id_range, numbers, text
+from schemaless.mysql.sql.parts import CREATED_AT, by_id, id_range, numbers, texts
 
 
 def select_probe(database: str, low: int, after: int, up_to: int, rows: int) -> bytes:
@@ -83,7 +83,16 @@ def count_columns(parts: Sequence[tuple[str, int, int]]) -> bytes:
 
 def select_data_lengths(databases: Iterable[str]) -> bytes:
     """Select the length of each shard's ``cell`` table as InnoDB's statistics have it, in bytes."""
+    return _of_tables(b"DATA_LENGTH", databases)
+
+
+def select_table_lengths(databases: Iterable[str]) -> bytes:
+    """Select what each shard's ``cell`` table has on disk as InnoDB's statistics have it, in bytes."""
+    return _of_tables(b"DATA_LENGTH+INDEX_LENGTH+DATA_FREE", databases)
+
+
+def _of_tables(figure: bytes, databases: Iterable[str]) -> bytes:
     return (
-        b"SELECT TABLE_SCHEMA, DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_NAME='cell' "
-        b"AND TABLE_SCHEMA IN (%b)" % b",".join(map(text, databases))
+        b"SELECT TABLE_SCHEMA, %b FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA IN (%b)"
+        % (figure, texts(databases))
     )

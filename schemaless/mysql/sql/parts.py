@@ -64,3 +64,8 @@ def cell_table(database: str) -> bytes:
 def numbers(values: Iterable[int]) -> bytes:
     """Return numbers with commas between them, for IN."""
     return b",".join(b"%d" % value for value in values)
+
+
+def texts(values: Iterable[str]) -> bytes:
+    """Return string literals with commas between them, for IN."""
+    return b",".join(map(text, values))

@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from schemaless.mysql.sql.parts import cell_table
+
+SHOW_DATABASES: Final = b"SHOW DATABASES"
+
+CREATE_VERSION_TABLE: Final = (
+    b"CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
+)
+"""In the connection's own database; the same one that Alembic makes."""
+
+
+def create_if_missing(database: str, character_set: str, collation: str) -> bytes:
+    """Create a database, if it is not there."""
+    return b"CREATE DATABASE IF NOT EXISTS `%b` CHARACTER SET %b COLLATE %b" % (
+        database.encode(),
+        character_set.encode(),
+        collation.encode(),
+    )
+
+
+def use(database: str) -> bytes:
+    """Make a database the connection's own."""
+    return b"USE `%b`" % database.encode()
+
+
+def show_tables(database: str) -> bytes:
+    """Show the names of a database's tables."""
+    return b"SHOW TABLES FROM `%b`" % database.encode()
 
 
 def select_identity(database: str) -> bytes:
@@ -18,6 +46,24 @@ def insert_identity(
         b"INSERT IGNORE INTO `%b`.shard_identity (only_row, datastore, shard, shard_count, placement, format) "
         b"VALUES (1, '%b', %d, %d, '%b', %d)"
         % (database.encode(), datastore.encode(), shard, shard_count, placement.encode(), format_number)
+    )
+
+
+def insert_first_version(database: str, revision: str) -> bytes:
+    """Write down the Alembic revision of tables that were just made, unless there is one."""
+    return (
+        b"INSERT IGNORE INTO `%b`.alembic_version (version_num) SELECT '%b' FROM DUAL "
+        b"WHERE NOT EXISTS (SELECT * FROM `%b`.alembic_version)"
+        % (database.encode(), revision.encode(), database.encode())
+    )
+
+
+def update_version(database: str, old: str, new: str) -> bytes:
+    """Write down that a database is at another revision than before."""
+    return b"UPDATE `%b`.alembic_version SET version_num='%b' WHERE version_num='%b'" % (
+        database.encode(),
+        new.encode(),
+        old.encode(),
     )
 
 
