@@ -24,14 +24,14 @@ from typing import Any
 import schemaless
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.jobs import migrate
-from schemaless.jobs.archive import ArchivedCell, ArchiveWriter
-from schemaless.jobs.archive_files import archive_files, read_archive
-from schemaless.jobs.finalise import archive_of
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate_spec import MigrateSpec
-from schemaless.jobs.restore import restore
-from schemaless.jobs.verify import verify
+from schemaless.migrate import run as migrate
+from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
+from schemaless.migrate.archive_files import archive_files, read_archive
+from schemaless.migrate.finalise import archive_of
+from schemaless.migrate.restore import restore
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import verify
 from schemaless.testing.servers import private_servers
 
 DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "innodb-flush-method": "O_DIRECT"}

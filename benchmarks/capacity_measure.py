@@ -26,15 +26,15 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from schemaless.admin.create import create
 from schemaless.bench.history import Column, History, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cell import NewStoredCell
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.mysql.sql.schema import rebuild_table
-from schemaless.store.create import create
 from schemaless.store.datastore import Datastore, connect
-from schemaless.store.sampling import Estimate
+from schemaless.survey.sampling import Estimate
 from schemaless.testing.servers import private_servers
 
 SHARDS = 16

@@ -14,14 +14,14 @@ import random
 import uuid
 from collections.abc import Iterator
 
+from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.capacity.report import make
 from schemaless.cell import NewStoredCell
-from schemaless.jobs.migrate import run as migrate
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import run as rebuild
+from schemaless.migrate.run import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
-from schemaless.store.create import create
 from schemaless.store.datastore import Datastore, connect
 from schemaless.testing.servers import private_servers
 

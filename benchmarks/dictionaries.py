@@ -25,19 +25,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
 from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.codec.training import train
-from schemaless.jobs import migrate
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.local.description import LocalServer
-from schemaless.store.advice import ColumnAdvice, advise, train_column
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.store.columns import ColumnSetting, set_column
-from schemaless.store.create import create
 from schemaless.store.datastore import Datastore, connect
 from schemaless.store.dictionaries import keep
+from schemaless.survey.advice import ColumnAdvice, advise, train_column
 from schemaless.testing.servers import private_servers
 
 ROUNDS = 5

@@ -51,11 +51,11 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, MSGPACK
-from schemaless.jobs import migrate
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.bodies import select_block, update_bodies, wanted_bodies

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import schemaless
 from schemaless.jobs.ledger import LEASE_S, Ledger
-from schemaless.jobs.migrate import versions
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.status import status_of
+from schemaless.migrate.run import versions
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.testing.servers import private_servers
 
 DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1"}

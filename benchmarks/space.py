@@ -16,13 +16,13 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 
+from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.jobs import migrate
 from schemaless.local.description import LocalServer
+from schemaless.migrate import run as migrate
 from schemaless.mysql.page_model import Packer, rebuilt_file_bytes
 from schemaless.mysql.sizes import cell_table_sizes, layout_of
-from schemaless.store.create import create
 from schemaless.store.datastore import Datastore, connect
 from schemaless.testing.servers import private_servers
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from schemaless.admin.create import create
     from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
     from schemaless.codec.envelope import Limits
     from schemaless.errors import (
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
         WorkersDied,
         WrongReply,
     )
-    from schemaless.store.create import create
     from schemaless.store.datastore import Datastore, connect
     from schemaless.store.shards import ReadFrom
 
@@ -139,7 +139,7 @@ _HOMES = {
         "StoredCell",
     ),
     "schemaless.codec.envelope": ("Limits",),
-    "schemaless.store.create": ("create",),
+    "schemaless.admin.create": ("create",),
     "schemaless.store.datastore": ("Datastore", "connect"),
     "schemaless.store.shards": ("ReadFrom",),
 }

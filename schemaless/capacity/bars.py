@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from schemaless.store.sampling import Estimate
+from schemaless.survey.sampling import Estimate
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import Report

@@ -25,8 +25,8 @@ from schemaless.capacity.groups import Taken
 from schemaless.capacity.measurement import DailyGrowth, Method, added
 from schemaless.mysql.sql.figures import count_columns, select_moments
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import LEVEL, Estimate, Span, draw, poisson_bounds, student_t, tile_count
 from schemaless.store.shards import ReadFrom
+from schemaless.survey.sampling import LEVEL, Estimate, Span, draw, poisson_bounds, student_t, tile_count
 
 MOST_DAYS: Final = 400
 """Days of history that are looked at, the latest ones."""

@@ -23,9 +23,9 @@ from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
 from schemaless.mysql.sql.figures import select_bodies, select_figures
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, student_t
 from schemaless.store.shards import ReadFrom
-from schemaless.store.sizing import content_values, rebuilt_files
+from schemaless.survey.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, student_t
+from schemaless.survey.sizing import content_values, rebuilt_files
 
 _DESCENT_PAGES: Final = 3
 """From the root of an index to a leaf page, about."""

@@ -22,8 +22,8 @@ from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Bounds, Estimate
 from schemaless.store.shards import ReadFrom
+from schemaless.survey.sampling import Bounds, Estimate
 
 
 @dataclass(frozen=True, slots=True)

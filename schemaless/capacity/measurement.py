@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
 from schemaless.errors import InvalidInput
-from schemaless.store.sampling import LEVEL, Estimate
+from schemaless.survey.sampling import LEVEL, Estimate
 
 UNREADABLE: Final = "unreadable"
 """Stands for the codec of a body whose first bytes name none."""

@@ -17,9 +17,9 @@ from schemaless.codec.registry import Codec
 from schemaless.mysql.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.mysql.sizes import layout_of
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Bounds, Estimate
 from schemaless.store.shards import ReadFrom
-from schemaless.store.sizing import expected_file_bytes, model_error, predict
+from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sizing import expected_file_bytes, model_error, predict
 
 __all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "whole_files"]
 

@@ -34,10 +34,10 @@ from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named,
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.mysql.page_model import MYSQL, Layout
-from schemaless.store.choice import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Bounds, Estimate
-from schemaless.store.trial import CellSample, ColumnTrial, sample_cells, try_codec
+from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice
+from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_codec
 
 __all__ = [
     "NOTHING_TRIED",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from schemaless.capacity.forecast import Band, NoForecast
 from schemaless.capacity.whatif import DiskOutlook, Scenario
-from schemaless.store.choice import Choice
-from schemaless.store.sampling import Estimate
+from schemaless.survey.choice import Choice
+from schemaless.survey.sampling import Estimate
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import ColumnForecast, DiskForecast, Report

@@ -21,7 +21,7 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from schemaless.capacity.series import RECENT_DAYS
-from schemaless.store.sampling import Estimate, student_t
+from schemaless.survey.sampling import Estimate, student_t
 
 __all__ = ["Rate", "Step", "rate", "steps"]
 

@@ -22,9 +22,9 @@ from schemaless.capacity.measurement import Group, Measurement, added
 from schemaless.capacity.series import Series
 from schemaless.capacity.steps import Rate
 from schemaless.codec.registry import LEGACY
-from schemaless.store.choice import Choice, Option, choose
-from schemaless.store.sampling import Estimate
-from schemaless.store.trial import ColumnTrial
+from schemaless.survey.choice import Choice, Option, choose
+from schemaless.survey.sampling import Estimate
+from schemaless.survey.trial import ColumnTrial
 
 __all__ = [
     "CodecTrial",

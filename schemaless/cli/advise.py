@@ -10,7 +10,14 @@ import click
 from schemaless.capacity import history as kept_measurements
 from schemaless.capacity.model import Plan, days_until_full
 from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import (
+from schemaless.cli.quantities import size_of
+from schemaless.codec.registry import MSGPACK
+from schemaless.store.datastore import Datastore
+from schemaless.survey.advice import Candidate, ColumnAdvice
+from schemaless.survey.advice import advise as make_advice
+from schemaless.survey.choice import share_text
+from schemaless.survey.sampling import Estimate
+from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
@@ -21,13 +28,6 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.cli.quantities import size_of
-from schemaless.codec.registry import MSGPACK
-from schemaless.store.advice import Candidate, ColumnAdvice
-from schemaless.store.advice import advise as make_advice
-from schemaless.store.choice import share_text
-from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Estimate
 
 _SHOWN = 12
 

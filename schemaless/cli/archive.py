@@ -13,7 +13,21 @@ import click
 
 from schemaless.cli.jobs import chosen_job, job_option, workers_options
 from schemaless.cli.options import id_total, open_store, shards_of, url_option
-from schemaless.cli.output import (
+from schemaless.errors import InvalidInput
+from schemaless.jobs.job import Job
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.workers import Workers
+from schemaless.jobs.workers import workers as some_workers
+from schemaless.migrate.archive_files import ArchiveFile
+from schemaless.migrate.check import Fault
+from schemaless.migrate.finalise import archive_of, named_failures
+from schemaless.migrate.finalise import finalise as finalise_job
+from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import LAG_TIMEOUT_S, VerifyReport, verify_with_workers
+from schemaless.migrate.verify import verify as verify_cells
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     json_option,
@@ -23,20 +37,6 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.errors import InvalidInput
-from schemaless.jobs.archive_files import ArchiveFile
-from schemaless.jobs.check import Fault
-from schemaless.jobs.finalise import archive_of, named_failures
-from schemaless.jobs.finalise import finalise as finalise_job
-from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate_spec import MigrateSpec
-from schemaless.jobs.originals import Missing, Originals, missing_of, missing_text
-from schemaless.jobs.verify import LAG_TIMEOUT_S, VerifyReport, verify_with_workers
-from schemaless.jobs.verify import verify as verify_cells
-from schemaless.jobs.workers import Workers
-from schemaless.jobs.workers import workers as some_workers
-from schemaless.store.datastore import Datastore
 
 SHOWN = 20
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from schemaless.admin.fields import row_key_in
 from schemaless.bench import corpora, dictionaries
 from schemaless.bench.article import Figures
 from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
@@ -17,14 +18,22 @@ from schemaless.bench.corpora import Corpus
 from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import BASELINE, STAGES, Result
 from schemaless.cell import JSONDocument
-from schemaless.cli import bench_page
-from schemaless.cli.bench_charts import charts_of
-from schemaless.cli.files import OutputFolder, write_whole
-from schemaless.cli.options import row_key_in
-from schemaless.cli.output import EXIT_STOPPED, bytes_text, json_option, note, out, print_json, print_table, progress
-from schemaless.cli.shown import CSVText
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
+from schemaless.pages import bench_page
+from schemaless.pages.bench_charts import charts_of
+from schemaless.terminal.files import OutputFolder, write_whole
+from schemaless.terminal.output import (
+    EXIT_STOPPED,
+    bytes_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+from schemaless.terminal.shown import CSVText
 
 _SETS = {"extremes": list(corpora.EXTREMES)}
 _SETS_ABREAST = 6

@@ -19,10 +19,10 @@ from schemaless.capacity.pages import disk_bytes_range
 from schemaless.cell import check_column_name
 from schemaless.cli.capacity_report import report
 from schemaless.cli.measure import history, measure
-from schemaless.cli.output import json_option, out, print_json, print_table
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
 from schemaless.mysql.page_model import MARIADB, MYSQL
+from schemaless.terminal.output import json_option, out, print_json, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
 _RANGES: Final = (

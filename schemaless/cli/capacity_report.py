@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from schemaless.cli.capacity_text import WHAT_IF, answer, tables
-from schemaless.cli.files import OutputFile, write_whole
 from schemaless.cli.measure import disk_of
 from schemaless.cli.options import choice_options, open_store, url_option
-from schemaless.cli.output import json_option, note, out, print_json, print_table
-from schemaless.cli.shown import CSVText
+from schemaless.pages.capacity_text import WHAT_IF, answer, tables
+from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.output import json_option, note, out, print_json, print_table
+from schemaless.terminal.shown import CSVText
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     from schemaless.capacity.report import Report
@@ -79,7 +79,7 @@ def report(
             on_step=note,
         )
     if html_file is not None:
-        from schemaless.cli.capacity_page import page
+        from schemaless.pages.capacity_page import page
 
         write_whole(html_file, page(found))
         note(f"written: {html_file}")
@@ -197,7 +197,7 @@ def _forecast_lines(line: Any, each: Any) -> None:
 
 
 def _write_png(found: Report, file: str) -> None:
-    from schemaless.cli.capacity_charts import overview
+    from schemaless.pages.capacity_charts import overview
 
     chart = overview(found)
     if chart is None:

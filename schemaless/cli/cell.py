@@ -9,7 +9,6 @@ import click
 
 from schemaless.cell import Cell, NewStoredCell, check_column_name
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
-from schemaless.cli.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
 from schemaless.cli.tail import tail
 from schemaless.codec.envelope import check_length, describe_body
 from schemaless.codec.legacy import read_json
@@ -17,6 +16,7 @@ from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
+from schemaless.terminal.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
 
 
 @click.group()

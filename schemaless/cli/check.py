@@ -9,13 +9,13 @@ import click
 
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, out, print_json, progress
 from schemaless.errors import ShardIdentityMismatch
-from schemaless.jobs.check import Fault, check_with_workers
-from schemaless.jobs.check import check as check_cells
 from schemaless.jobs.workers import workers as some_workers
+from schemaless.migrate.check import Fault, check_with_workers
+from schemaless.migrate.check import check as check_cells
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, out, print_json, progress
 
 
 @click.command()

@@ -10,10 +10,20 @@ from typing import Any
 
 import click
 
+from schemaless.admin.removal import remove as remove_dictionary
 from schemaless.cli.advise import advise
-from schemaless.cli.files import OutputFile, whole_file
 from schemaless.cli.options import codec_details, open_store, url_option
-from schemaless.cli.output import (
+from schemaless.codec.lines import open_lines
+from schemaless.codec.registry import codec_names
+from schemaless.codec.training import Training
+from schemaless.errors import InvalidInput
+from schemaless.store import dictionaries as keeping
+from schemaless.store.columns import REFRESH_S, ColumnSetting, codec_with, set_column, settings, unset_column
+from schemaless.store.datastore import Datastore
+from schemaless.store.dictionaries import DictionaryEntry
+from schemaless.survey.advice import train_column
+from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     data_sink,
@@ -24,16 +34,6 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.codec.lines import open_lines
-from schemaless.codec.registry import codec_names
-from schemaless.codec.training import Training
-from schemaless.errors import InvalidInput
-from schemaless.store import dictionaries as keeping
-from schemaless.store.advice import train_column
-from schemaless.store.columns import REFRESH_S, ColumnSetting, codec_with, set_column, settings, unset_column
-from schemaless.store.datastore import Datastore
-from schemaless.store.dictionaries import DictionaryEntry
-from schemaless.store.removal import remove as remove_dictionary
 
 _DEFAULT = "default"
 _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]

@@ -9,15 +9,24 @@ from typing import Any, Final
 
 import click
 
+from schemaless.admin.create import create as create_datastore
+from schemaless.admin.upgrades import DatabaseState, schema_status, upgrade_schema
 from schemaless.cli.options import open_store, url_option
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table, progress
 from schemaless.errors import AccessDenied
-from schemaless.jobs.schema import DatabaseState, schema_status, upgrade_schema
 from schemaless.mysql.parallel import AT_ONCE
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.mysql.urls import datastore_url
-from schemaless.store.create import create as create_datastore
 from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
 
 _BLOCK_ROWS = 10_000
 _MOST_MESSAGES: Final = 20

@@ -19,7 +19,7 @@ def main() -> int:
         )
         return 2
     from schemaless.cli.main import run
-    from schemaless.cli.output import EXIT_STOPPED
+    from schemaless.terminal.output import EXIT_STOPPED
 
     status = run(sys.argv[1:])
     if status == EXIT_STOPPED and threading.active_count() > 1:

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from schemaless.cli.output import json_option, print_json
 from schemaless.cluster.topology import Node, Topology, new_topology
 from schemaless.errors import InvalidInput
 from schemaless.mysql.grants import ROLES, Role, ServerGrants, parse_account
@@ -15,6 +14,7 @@ from schemaless.mysql.grants import grants as grants_of
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import datastore_url, parse_url
 from schemaless.store.catalog import read_catalog
+from schemaless.terminal.output import json_option, print_json
 
 _MEANS: dict[Role, str] = {
     "app": "reads cells and writes new ones; can change or delete none",

@@ -14,13 +14,13 @@ from typing import Any, Final, Self
 import click
 from rich.live import Live
 
-from schemaless.cli.output import bytes_text, err, note, out, print_json, print_table
-from schemaless.cli.progress import ProgressLine, amount_text, duration
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.jobs.job import Job, ShardState, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.terminal.output import bytes_text, err, note, out, print_json, print_table
+from schemaless.terminal.progress import ProgressLine, amount_text, duration
 
 _LOOK_S: Final = 1.0
 _LINE_S: Final = 5.0

@@ -11,26 +11,23 @@ from typing import Any
 
 import click
 
+from schemaless.admin import ndjson as loading
+from schemaless.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
 from schemaless.cell import CellKey, NewStoredCell, check_column_name
-from schemaless.cli.files import OutputFile, whole_file
 from schemaless.cli.options import (
-    check_ref_key_expression,
     codec_option,
-    created_at_in,
     open_store,
-    ref_key_in,
-    row_key_in,
     shards_of,
     shards_option,
     url_option,
 )
-from schemaless.cli.output import EXIT_FAILED, bytes_text, data_sink, json_option, note, out, print_json, progress
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
-from schemaless.jobs import load as loading
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import bring
+from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, data_sink, json_option, note, out, print_json, progress
 
 
 @click.command()

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import click
 
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, print_json, print_table, progress
-from schemaless.cli.shown import shown
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import LocalServer, ServerStatus
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, print_json, print_table, progress
+from schemaless.terminal.shown import shown
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
 _NAME: Final = "demo"

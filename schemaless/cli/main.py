@@ -17,9 +17,9 @@ from typing import Any, NoReturn
 
 import click
 
-from schemaless.cli.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
-from schemaless.cli.shown import shown
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
+from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
+from schemaless.terminal.shown import shown
 
 _NOUNS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line for the overview; held against the command's own help by a test)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from schemaless.cli.options import open_store, url_option
-from schemaless.cli.output import (
+from schemaless.cli.quantities import size_of
+from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     estimate_json,
@@ -21,7 +22,6 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.cli.quantities import size_of
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     from schemaless.capacity.disks import GivenDisk

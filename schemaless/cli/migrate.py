@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from schemaless.cli.archive import finalise, verify
-from schemaless.cli.files import unwritable_folder
 from schemaless.cli.jobs import (
     JobProgress,
     chosen_job,
@@ -21,22 +20,23 @@ from schemaless.cli.jobs import (
     workers_options,
 )
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 from schemaless.cli.plan import plan
 from schemaless.cli.report import report as space_report
 from schemaless.cli.restore import restore
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.job import Job, check_goes_on, go_on_command
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import run as run_migration
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.names import who
-from schemaless.jobs.space import note_prediction
 from schemaless.jobs.status import status_of
-from schemaless.jobs.tally import MigrateReport, Tally
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.reclaimed import note_prediction
+from schemaless.migrate.run import run as run_migration
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.tally import MigrateReport, Tally
 from schemaless.store.columns import settings
 from schemaless.store.datastore import Datastore
+from schemaless.terminal.files import unwritable_folder
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 
 _ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20

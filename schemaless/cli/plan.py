@@ -8,7 +8,11 @@ from typing import Any
 import click
 
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
-from schemaless.cli.output import (
+from schemaless.migrate.plan import Change, LogCost, Plan, Space
+from schemaless.migrate.plan import plan as make_plan
+from schemaless.store.columns import codec_with
+from schemaless.survey.sampling import Estimate
+from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
@@ -20,11 +24,7 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.cli.progress import duration
-from schemaless.jobs.plan import Change, LogCost, Plan, Space
-from schemaless.jobs.plan import plan as make_plan
-from schemaless.store.columns import codec_with
-from schemaless.store.sampling import Estimate
+from schemaless.terminal.progress import duration
 
 
 @click.command()

@@ -8,7 +8,15 @@ import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import (
+from schemaless.cli.quantities import size_of
+from schemaless.jobs.job import check_goes_on
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.rebuild import RebuildSpec, ShardPlan, ShardRebuilt
+from schemaless.jobs.rebuild import plan as make_plan
+from schemaless.jobs.rebuild import run as run_rebuild
+from schemaless.jobs.throttle import Thresholds
+from schemaless.survey.sampling import Estimate
+from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
     estimate_json,
@@ -20,15 +28,7 @@ from schemaless.cli.output import (
     print_table,
     progress,
 )
-from schemaless.cli.progress import duration
-from schemaless.cli.quantities import size_of
-from schemaless.jobs.job import check_goes_on
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import RebuildSpec, ShardPlan, ShardRebuilt
-from schemaless.jobs.rebuild import plan as make_plan
-from schemaless.jobs.rebuild import run as run_rebuild
-from schemaless.jobs.throttle import Thresholds
-from schemaless.store.sampling import Estimate
+from schemaless.terminal.progress import duration
 
 _ROWS_SHOWN = 64
 

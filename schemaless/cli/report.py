@@ -7,10 +7,15 @@ from typing import Any
 
 import click
 
-from schemaless.cli.files import OutputFile, write_whole
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import open_store, url_option
-from schemaless.cli.output import (
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate.reclaimed import Part, SpaceReport, Stages
+from schemaless.migrate.reclaimed import report as make_report
+from schemaless.migrate.tally import Tally
+from schemaless.pages.reclaimed_page import page
+from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
@@ -20,12 +25,7 @@ from schemaless.cli.output import (
     print_json,
     print_table,
 )
-from schemaless.cli.report_page import page
-from schemaless.cli.shown import CSVText
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.space import Part, SpaceReport, Stages
-from schemaless.jobs.space import report as make_report
-from schemaless.jobs.tally import Tally
+from schemaless.terminal.shown import CSVText
 
 _ROWS_SHOWN = 40
 

@@ -11,12 +11,12 @@ import click
 from schemaless.cli.archive import SHOWN, archive_option, note_torn, show_missing
 from schemaless.cli.jobs import job_option, throttle_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.restore import RestoreReport
-from schemaless.jobs.restore import restore as restore_cells
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.restore import RestoreReport
+from schemaless.migrate.restore import restore as restore_cells
 from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 
 
 @click.command()

@@ -11,13 +11,13 @@ from typing import Literal, cast
 
 import click
 
+from schemaless.admin.ndjson import dump_line
 from schemaless.cell import Page, StoredCell
-from schemaless.cli.files import OutputFile, write_whole
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.cli.output import data_sink, error, note
 from schemaless.errors import CorruptBody, InvalidInput
-from schemaless.jobs.load import dump_line
 from schemaless.store.datastore import Datastore
+from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.terminal.output import data_sink, error, note
 
 _PAGE_CELLS = 500
 _SAVE_EVERY_S = 1.0

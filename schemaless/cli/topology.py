@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from schemaless.admin import nodes
+from schemaless.admin.nodes import NodeChange, NodeState
 from schemaless.cli.options import url_option
-from schemaless.cli.output import EXIT_FAILED, json_option, note, out, print_json, print_table
 from schemaless.cluster.topology import Cluster, Node
-from schemaless.store import nodes
-from schemaless.store.nodes import NodeChange, NodeState
+from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
 
 _cluster_option = click.option(
     "--cluster", required=True, metavar="NAME", help="Which cluster, such as cluster-1; 'topology show' lists them."

@@ -16,9 +16,9 @@ from schemaless.cluster.topology import Node, check_shard
 from schemaless.errors import InvalidInput, JobConflict, ServerError, ServerRefused, ServerTimeout
 from schemaless.jobs.job import Job, ShardState, check_goes_on
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import make_watch, versions
-from schemaless.jobs.runner import ShardRun
+from schemaless.jobs.runner import ShardRun, make_watch
 from schemaless.jobs.throttle import Thresholds
+from schemaless.jobs.versions import versions
 from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DuplicateKey
@@ -28,8 +28,8 @@ from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, 
 from schemaless.mysql.sql.parts import text
 from schemaless.mysql.sql.schema import rebuild_table, select_table_made
 from schemaless.store.datastore import Datastore
-from schemaless.store.sampling import Estimate
-from schemaless.store.sizing import Prediction, predict
+from schemaless.survey.sampling import Estimate
+from schemaless.survey.sizing import Prediction, predict
 
 ASSUMED_BYTES_PER_S: Final = Estimate(20e6, 60e6, 400e6)
 """Of the larger of the files before and after, where no rebuild on that cluster has been measured yet."""

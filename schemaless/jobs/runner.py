@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol, Self
 from schemaless.errors import LeaseLost, SchemalessError
 from schemaless.jobs.job import Failure, Job, ShardState, Signal
 from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
-from schemaless.jobs.throttle import Look, Thresholds
+from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
+from schemaless.store.datastore import Datastore
 
 _log = logging.getLogger("schemaless")
 
@@ -287,3 +288,17 @@ class ShardRun:
         if thresholds != self._thresholds:
             self._thresholds = thresholds
             self._watch = None
+
+
+def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
+    """Make the watch over a cluster's servers."""
+    ledger = Ledger(store.catalog, store.name)
+    seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
+    return ClusterWatch(
+        store.shards,
+        store.topology.cluster(cluster),
+        thresholds,
+        runner,
+        proven=seen.get("proven", ()),
+        catalog=store.catalog,
+    )

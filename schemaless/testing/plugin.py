@@ -53,7 +53,7 @@ def schemaless_servers(pytestconfig: pytest.Config) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def _schemaless_datastores(pytestconfig: pytest.Config, schemaless_servers: list[str]) -> Iterator[Datastores]:
-    from schemaless.store.create import create
+    from schemaless.admin.create import create
     from schemaless.testing.datastores import Datastores
 
     shards = _number(pytestconfig, "shards")

@@ -15,8 +15,8 @@ from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.report import NOTHING_TRIED, Report, Tried, put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.mysql.page_model import Content
-from schemaless.store.sampling import Estimate
-from schemaless.store.trial import ColumnTrial, Space
+from schemaless.survey.sampling import Estimate
+from schemaless.survey.trial import ColumnTrial, Space
 
 TODAY = datetime.date(2026, 6, 1)
 TAKEN_AT = datetime.datetime(2026, 6, 1, 3, 0, tzinfo=UTC)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from schemaless.capacity.bars import bars
-from schemaless.cli.capacity_page import page
-from schemaless.store.sampling import Estimate
-from schemaless.store.trial import Space
+from schemaless.pages.capacity_page import page
+from schemaless.survey.sampling import Estimate
+from schemaless.survey.trial import Space
 from tests.capacity.reports import GIB, MIB, common, measurement, report, space, tried, within
 
 

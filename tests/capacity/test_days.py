@@ -8,7 +8,7 @@ from bisect import bisect_left
 import pytest
 
 from schemaless.capacity.days import Probe, in_order, inverted, search
-from schemaless.store.sampling import Span
+from schemaless.survey.sampling import Span
 
 DAY_S = 86_400.0
 DAYS = 60

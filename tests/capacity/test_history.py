@@ -12,7 +12,7 @@ from schemaless import AccessDenied, InvalidInput
 from schemaless.capacity import history
 from schemaless.capacity.history import Kept, thinned
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
-from schemaless.store.sampling import Estimate
+from schemaless.survey.sampling import Estimate
 
 NOW = datetime(2026, 5, 20, 3, 0, 0, 123456, tzinfo=UTC)
 MEASUREMENT = Measurement(

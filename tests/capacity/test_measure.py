@@ -13,6 +13,7 @@ import pytest
 
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
+from schemaless.admin.nodes import add_replica
 from schemaless.bench.history import Column, History, cells, write
 from schemaless.capacity import days
 from schemaless.capacity.disks import GivenDisk
@@ -21,8 +22,7 @@ from schemaless.capacity.measurement import Measurement, added
 from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
 from schemaless.store.datastore import Datastore
-from schemaless.store.nodes import add_replica
-from schemaless.store.sampling import Estimate
+from schemaless.survey.sampling import Estimate
 from tests.accounts import accounts_on
 
 pytestmark = pytest.mark.mysql

@@ -12,11 +12,12 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
 from schemaless.capacity.report import make
-from schemaless.jobs import migrate, rebuild
-from schemaless.jobs.migrate_spec import MigrateSpec
+from schemaless.jobs import rebuild
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.page_model import MYSQL
 from schemaless.mysql.sizes import cell_table_sizes
-from schemaless.store.sampling import Estimate
+from schemaless.survey.sampling import Estimate
 from tests.capacity.reports import down, measurement, space, within
 
 

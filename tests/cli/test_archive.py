@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import schemaless
-from schemaless.jobs import migrate
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate_spec import MigrateSpec
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
-from tests.jobs.originals import TEXTS, everything, load
+from tests.migrate.originals import TEXTS, everything, load
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 

@@ -17,9 +17,9 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from schemaless.capacity.report import Report
-from schemaless.cli.capacity_charts import charts, overview
-from schemaless.cli.capacity_page import page
-from schemaless.cli.capacity_text import tables
+from schemaless.pages.capacity_charts import charts, overview
+from schemaless.pages.capacity_page import page
+from schemaless.pages.capacity_text import tables
 from tests.capacity.reports import GIB, common, measurement, odd_reports, report, space, tried
 
 CHROMIUM = os.environ.get("SCHEMALESS_CHROMIUM") or next(

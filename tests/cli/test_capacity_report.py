@@ -15,10 +15,10 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import make
-from schemaless.cli.capacity_text import answer
 from schemaless.cluster.topology import Node
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.pages.capacity_text import answer
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import Shards
 

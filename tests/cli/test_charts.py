@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib.image import imread
 
-from schemaless.cli import charts, report_page
-from schemaless.cli.charts import LINE, SERIES, Chart
 from schemaless.errors import SchemalessError
+from schemaless.pages import charts
+from schemaless.pages import reclaimed_page as report_page
+from schemaless.pages.charts import LINE, SERIES, Chart
 
 
 def draw(figure, narrow):

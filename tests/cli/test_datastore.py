@@ -7,8 +7,8 @@ import re
 import pytest
 
 from schemaless import connect
+from schemaless.admin.upgrades import DatabaseState, UpgradeOutcome
 from schemaless.cli import datastore as commands
-from schemaless.jobs.schema import DatabaseState, UpgradeOutcome
 
 pytestmark = pytest.mark.mysql
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from schemaless.cli import demo as commands
+from schemaless.demo import story
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 
@@ -118,8 +118,8 @@ def test_demo_left_early_says_what_is_there_and_what_to_run(
     server = SimpleNamespace(flavour=FLAVOUR, version="1", url="mysql://root@/")
     monkeypatch.setattr(local_servers, "down", lambda *arguments, **options: None)
     monkeypatch.setattr(local_servers, "up", lambda *arguments, **options: [server])
-    monkeypatch.setattr(commands, "create", lambda *arguments: "mysql://root@/demo")
-    monkeypatch.setattr(local_servers if broken in ("down", "up") else commands, broken, breaks)
+    monkeypatch.setattr(story, "create", lambda *arguments: "mysql://root@/demo")
+    monkeypatch.setattr(local_servers if broken in ("down", "up") else story, broken, breaks)
     result = invoke("demo", "--folder", folder, "--data", data)
     monkeypatch.undo()
 

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from schemaless.cli.files import unwritable_folder, write_whole
 from schemaless.jobs.ledger import Ledger
+from schemaless.terminal.files import unwritable_folder, write_whole
 from tests.faults.kinds import ONE_KIND
-from tests.jobs.originals import load
+from tests.migrate.originals import load
 
 NOBODY = "mysql://app@/none?unix_socket=/nobody/listens.sock"
 

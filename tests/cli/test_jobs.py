@@ -9,15 +9,17 @@ import pytest
 import schemaless
 from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
-from schemaless.jobs import migrate, rebuild, reencode
+from schemaless.jobs import rebuild
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate import reencode
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
 from tests.faults.kinds import ONE_KIND
-from tests.jobs.originals import load
+from tests.migrate.originals import load
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 

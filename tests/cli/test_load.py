@@ -13,9 +13,9 @@ from typing import IO
 
 import pytest
 
+from schemaless.admin import ndjson as loading
 from schemaless.cell import row_key_for
 from schemaless.codec.envelope import describe_body, encode_body
-from schemaless.jobs import load as loading
 
 pytestmark = pytest.mark.mysql
 

@@ -15,11 +15,11 @@ import pymysql
 import pytest
 
 import schemaless
+from schemaless.admin.nodes import node_states
 from schemaless.mysql.grants import ROLES, Account, grants
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import parse_url
-from schemaless.store.nodes import node_states
 from tests.accounts import connect, run
 
 pytestmark = pytest.mark.mysql

@@ -11,13 +11,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from schemaless.cli import jobs, output
-from schemaless.cli.output import progress
-from schemaless.cli.progress import ProgressLine, amount_text, rate_text
+from schemaless.cli import jobs
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.status import Eta, JobStatus
+from schemaless.terminal import output
+from schemaless.terminal.output import progress
+from schemaless.terminal.progress import ProgressLine, amount_text, rate_text
 from tests.faults.kinds import ONE_KIND
-from tests.jobs.originals import TEXTS, load
+from tests.migrate.originals import TEXTS, load
 
 FACTS = ["823 k of 1,235 k ids", "1,994 k ids/s", "0:00:01"]
 

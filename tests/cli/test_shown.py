@@ -10,8 +10,9 @@ import unicodedata
 
 import pytest
 
-from schemaless.cli import bench, capacity_report, output, report
-from schemaless.cli.shown import CSVText, JSONTerminal, shown, shown_json
+from schemaless.cli import bench, capacity_report, report
+from schemaless.terminal import output
+from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
 OBEYED = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
 TURNING = [

@@ -21,12 +21,12 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 import schemaless
+from schemaless.admin.upgrades import schema_status, upgrade_schema
 from schemaless.cluster.topology import shard_database
 from schemaless.codec.recode import recode
-from schemaless.jobs.check import check
-from schemaless.jobs.schema import schema_status, upgrade_schema
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
+from schemaless.migrate.check import check
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.cells import count_cells
 from schemaless.mysql.urls import parse_url

@@ -11,11 +11,11 @@ import schemaless
 from schemaless import InvalidInput, JobConflict, NewStoredCell
 from schemaless.jobs import rebuild
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import start as start_migration
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.rebuild import RebuildSpec
+from schemaless.migrate.run import start as start_migration
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import DiskSpace, cell_table_sizes
-from schemaless.store.sampling import Estimate
+from schemaless.survey.sampling import Estimate
 
 pytestmark = pytest.mark.mysql
 

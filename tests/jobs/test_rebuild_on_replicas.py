@@ -9,12 +9,12 @@ from contextlib import closing
 import pytest
 
 import schemaless
+from schemaless.admin import nodes
 from schemaless.jobs import rebuild
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local.description import LocalServer
-from schemaless.store import nodes
 from tests.accounts import Accounts, accounts_on, connect, run
 
 pytestmark = pytest.mark.mysql

@@ -19,18 +19,18 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.admin import nodes
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate import run
-from schemaless.jobs.migrate_spec import MigrateSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
+from schemaless.migrate.run import run
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
-from schemaless.store import nodes
 from schemaless.store.shards import Shards
 from tests.accounts import Accounts, accounts_on
 

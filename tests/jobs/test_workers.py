@@ -14,13 +14,15 @@ import pytest
 from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
-from schemaless.jobs import migrate, reencode
 from schemaless.jobs import workers as workers_module
-from schemaless.jobs.check import check, check_with_workers
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.migrate_spec import MigrateSpec
+from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look
 from schemaless.jobs.workers import Driver, workers
+from schemaless.migrate import reencode
+from schemaless.migrate import run as migrate
+from schemaless.migrate.check import check, check_with_workers
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Opening
@@ -307,7 +309,7 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
     job, _ = migrate.start(migrate_store, MigrateSpec())
     monkeypatch.setattr(Ledger, "shards", shards)
     with workers(1) as hands:
-        ended = Driver(migrate_store, job, migrate.work, migrate.make_watch).run(hands)
+        ended = Driver(migrate_store, job, migrate.work, make_watch).run(hands)
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
@@ -341,7 +343,7 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
 
     def make_watch(store, job, cluster, runner, thresholds):
         made.append(thresholds)
-        return migrate.make_watch(store, job, cluster, runner, thresholds)
+        return make_watch(store, job, cluster, runner, thresholds)
 
     def work(store, shard_run):
         shard_run.gate()

@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.util import CommandError
 
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect
-from schemaless.jobs.schema import schema_status, upgrade_schema
+from schemaless.admin.upgrades import schema_status, upgrade_schema
 from schemaless.mysql import revisions, schema
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 from schemaless.mysql.urls import parse_url

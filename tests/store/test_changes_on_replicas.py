@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 import schemaless
+from schemaless.admin.nodes import add_replica
 from schemaless.local.description import LocalServer
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store import changes
-from schemaless.store.nodes import add_replica
 from tests.accounts import Accounts, accounts_on
 
 pytestmark = pytest.mark.mysql

@@ -26,13 +26,13 @@ from schemaless import (
     NewStoredCell,
     UnknownDictionary,
 )
+from schemaless.admin.removal import remove
 from schemaless.codec.dictionaries import FIRST_ID, Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.store import columns, dictionaries
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings, unset_column
 from schemaless.store.dictionaries import StoredDictionaries, bring, entries, keep
-from schemaless.store.removal import remove
 from schemaless.store.shards import Shards
 from tests.dictionaries import COLUMN, ZSTD, cells, document, kept, set_to, training
 

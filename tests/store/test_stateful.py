@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell, NewStoredCell, connect
 from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
-from schemaless.jobs import migrate
-from schemaless.jobs.check import check
-from schemaless.jobs.migrate_spec import MigrateSpec
+from schemaless.migrate import run as migrate
+from schemaless.migrate.check import check
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.store.columns import ColumnSetting, set_column
 from schemaless.store.shards import Shards
 from tests.dictionaries import kept

@@ -1,0 +1,69 @@
+"""The demo's capacity report: documents get a history and disks a size, and what is measured then is reported."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from schemaless.capacity import history
+from schemaless.capacity.disks import GivenDisk, with_disks
+from schemaless.capacity.measure import measure
+from schemaless.capacity.report import make
+from schemaless.pages.capacity_page import page
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.files import write_whole
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import Report
+
+DAYS: Final = 180
+_WEEK: Final = (1.15, 1.1, 1.05, 1.05, 1.15, 0.8, 0.7)
+_GROWTH_SHARE: Final = 0.3
+_NOISE_SHARE: Final = 0.1
+_FREE_SHARE: Final = 0.5
+_SEED: Final = 2013
+
+
+def times(count: int) -> Callable[[int], datetime]:
+    """Return a function that gives document 1 to ``count`` a time of the last 180 days, in their order.
+
+    They are made up: with a weekly shape, growth, and noise, and the same again on the same day.
+    """
+    draw = random.Random(_SEED)  # noqa: S311 - nothing secret
+    today = datetime.combine(datetime.now(UTC).date(), time(), UTC)
+    days = [today - timedelta(DAYS - number) for number in range(DAYS)]
+    weights = [
+        _WEEK[day.weekday()] * (1 + _GROWTH_SHARE * number / DAYS) * draw.gauss(1, _NOISE_SHARE)
+        for number, day in enumerate(days)
+    ]
+    ends = list(accumulate(weights))
+
+    def at(number: int) -> datetime:
+        place = ends[-1] * (number - 0.5) / count
+        day = bisect_right(ends, place)
+        begun = ends[day] - weights[day]
+        return days[day] + timedelta((place - begun) / weights[day])
+
+    return at
+
+
+def report(store: Datastore, codec: str, file: Path) -> Report:
+    """Measure, keep that, write the page of the report, and return it.
+
+    The disks are made up: half as large again as what is on them. They are kept so, and a later report says the same.
+    """
+    first = measure(store)
+    files = {space.cluster: space.file_bytes or 0 for space in first.clusters}
+    free = {name: round(_FREE_SHARE * size) for name, size in files.items()}
+    disks = {name: GivenDisk(size + free[name], free[name]) for name, size in files.items()}
+    spaces, _ = with_disks(first.clusters, disks)
+    history.keep(store, replace(first, clusters=spaces))
+    found = make(store, codec=codec)
+    write_whole(file, page(found))
+    return found

@@ -1,0 +1,85 @@
+"""The demo's documents: the logbooks, or a file of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from schemaless.admin.fields import ref_key_in, row_key_in
+from schemaless.admin.ndjson import LoadReport, document_reader, load
+from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
+from schemaless.cell import CellKey, NewStoredCell, cell_key
+from schemaless.codec.lines import open_lines
+from schemaless.codec.registry import LEGACY
+from schemaless.demo.capacity import times
+from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import (
+    note,
+    progress,
+)
+
+
+def load_logbooks(store: Datastore) -> LoadReport:
+    """Load the built-in logbooks as legacy JSON text, with made-up times."""
+    logbooks = documents(limit=DEMO_DOCUMENTS, report=note)
+    keys: dict[int, CellKey] = {}
+    at = times(DEMO_DOCUMENTS)
+
+    def lines() -> Iterable[bytes]:
+        for number, logbook in enumerate(logbooks, start=1):
+            keys[number] = CellKey(logbook.row_key, COLUMN, logbook.ref_key)
+            yield logbook.json_text()
+
+    def to_cell(line: bytes, number: int) -> NewStoredCell:
+        key = keys.pop(number)
+        return NewStoredCell(key.row_key, key.column_name, key.ref_key, line, at(number))
+
+    with progress("   loading", DEMO_DOCUMENTS, "documents") as advance:
+        return load(store, lines(), to_cell, source="logbooks", on_line=lambda size: advance(1))
+
+
+def _reader(row_key: str, ref_key: str) -> Callable[[bytes, int], NewStoredCell]:
+    def key_of(document: object, line: bytes, number: int) -> CellKey:
+        return CellKey(row_key_in(document, row_key, line), "DOC", ref_key_in(document, ref_key, number))
+
+    return document_reader(key_of, LEGACY)
+
+
+def check_file(path: Path, row_key: str, ref_key: str) -> None:
+    """Raise InvalidInput for a file that has no line to load; reads as far as the first that can be."""
+    if not path.is_file():
+        raise InvalidInput(f"--data: there is no file {path}; name an NDJSON file, one JSON document a line")
+    to_cell = _reader(row_key, ref_key)
+    first: SchemalessError | None = None
+    with path.open("rb") as raw:
+        for number, line in enumerate(open_lines(raw, str(path)), start=1):
+            if not line.strip():
+                continue
+            try:
+                cell = to_cell(line.rstrip(b"\r\n"), number)
+                cell_key(cell.row_key, cell.column_name, cell.ref_key)
+            except (InvalidInput, InvalidCell, CorruptBody) as error:
+                first = first or error
+            else:
+                return
+    why = "" if first is None else f" that can be loaded; the first line that is none: {first}"
+    raise InvalidInput(f"--data: {path} holds no document{why}")
+
+
+def load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadReport:
+    """Load a file of NDJSON as legacy JSON text, with made-up times; lines that cannot be loaded are named."""
+    with path.open("rb") as raw:
+        at = times(sum(1 for _ in open_lines(raw, str(path))))
+    read = _reader(row_key, ref_key)
+    with path.open("rb") as raw, progress("   loading", None, "documents") as advance:
+        return load(
+            store,
+            open_lines(raw, str(path)),
+            lambda line, number: replace(read(line, number), created_at=at(number)),
+            source=str(path),
+            keep_going=True,
+            on_line=lambda size: advance(1),
+            on_failure=lambda number, message: note(f"   passed over line {number}: {message}"),
+        )

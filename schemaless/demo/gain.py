@@ -1,0 +1,102 @@
+"""What the demo says at its end: what re-encoding and rebuilding gained, and what to try next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from schemaless.capacity.model import GB, TB, Plan, days_until_full
+from schemaless.migrate.tally import MigrateReport
+from schemaless.mysql.sizes import TableSize
+from schemaless.terminal.output import (
+    bytes_text,
+    line_break,
+    out,
+    print_table,
+)
+
+_DOCUMENTS_PER_DAY = 1_000_000
+
+
+def show_gain(report: MigrateReport, before: TableSize, after: TableSize, last: TableSize) -> None:
+    """Print what was reclaimed; the sizes are before, re-encoded and rebuilt."""
+    total = report.total()
+    share = total.bytes_after / total.bytes_before if total.bytes_before else 1.0
+    print_table(
+        None,
+        ["", "before", "re-encoded", "rebuilt", "rebuilt / before"],
+        [
+            [
+                "body bytes",
+                f"{total.bytes_before:,}",
+                f"{total.bytes_after:,}",
+                f"{total.bytes_after:,}",
+                f"{share:.1%}",
+            ],
+            [
+                "allocated on disk",
+                f"{before.allocated_bytes:,}",
+                f"{after.allocated_bytes:,}",
+                f"{last.allocated_bytes:,}",
+                f"{last.allocated_bytes / before.allocated_bytes:.1%}",
+            ],
+        ],
+    )
+    out().print(f"\n[bold]{bytes_text(total.reclaimed_bytes)} of body bytes reclaimed ({1 - share:.1%}).[/]")
+    out().print(
+        "Re-encoding alone does not shrink the files: a tablespace grows while it is rewritten, since new bodies need"
+        f"{line_break()}pages before the old ones are free, and small files like these grow in steps of some MB. What "
+        f"is free then{line_break()}takes the next cells, or is given back to the disk by a rebuild."
+    )
+    for reason, count in total.kept_as_text.most_common():
+        out().print(f"{count:,} bodies kept as JSON text, compressed: {reason}")
+    for reason, count in total.left.most_common():
+        out().print(f"{count:,} bodies left as they are: {reason}")
+
+
+def show_days(report: MigrateReport) -> None:
+    """Print how long a disk would last, with the bodies before and after."""
+    total = report.total()
+    if not total.cells:
+        return
+
+    def days(body_bytes: int, overhead_share: float) -> str:
+        plan = Plan(
+            documents_per_day=_DOCUMENTS_PER_DAY,
+            bytes_per_document=body_bytes / total.cells,
+            disk_bytes_per_host=TB,
+            overhead_share=overhead_share,
+        )
+        return f"{days_until_full(plan):,.0f} days"
+
+    per_day = [_DOCUMENTS_PER_DAY * size / total.cells / GB for size in (total.bytes_before, total.bytes_after)]
+    out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, by body bytes:")
+    print_table(
+        None,
+        ["", "JSON text", report.codec],
+        [
+            ["bytes a day", f"{per_day[0]:.1f} GB", f"{per_day[1]:.1f} GB"],
+            ["full after", days(total.bytes_before, 0), days(total.bytes_after, 0)],
+            ["full after, 40 % kept for the system", days(total.bytes_before, 0.4), days(total.bytes_after, 0.4)],
+        ],
+    )
+
+
+def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
+    """Return commands to look around with, as a shell takes them."""
+    command = command_at(folder)
+    first = f"{command} cell history uuid5:N14228" if logbooks else f"{command} dump | head -n 1"
+    return [
+        f"export SCHEMALESS_URL='{url}'",
+        f"{command} info --count",
+        first,
+        f"{command} migrate plan --to msgpack+zstd",
+        f"{command} migrate status",
+        f"{command} capacity report",
+        f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
+    ]
+
+
+def command_at(folder: Path) -> str:
+    """Return what the command line is called where the demo was started: by make, from the clone, or otherwise."""
+    return "schemaless" if folder.is_absolute() else ".venv/bin/schemaless"

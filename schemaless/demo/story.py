@@ -1,0 +1,231 @@
+"""The demo's steps, from empty servers to reclaimed bytes."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from schemaless.admin.create import create
+from schemaless.cell import Cell
+from schemaless.demo.capacity import DAYS
+from schemaless.demo.capacity import report as capacity_report
+from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.rebuild import run as rebuild
+from schemaless.local import servers as local_servers
+from schemaless.migrate.check import check
+from schemaless.migrate.reclaimed import report as space_report
+from schemaless.migrate.run import run as migrate
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.pages.capacity_text import answer
+from schemaless.pages.reclaimed_page import page as report_page
+from schemaless.store.datastore import Datastore, connect
+from schemaless.terminal.files import write_whole
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    estimate_text,
+    note,
+    out,
+    progress,
+)
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import Report
+from schemaless.demo.documents import check_file, load_file, load_logbooks
+from schemaless.demo.gain import command_at, next_steps, show_days, show_gain
+
+_NAME = "demo"
+
+
+_SHARDS = 16
+
+
+_SERVERS = 2
+
+
+_READS = 200
+
+
+def run(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
+    """Tell the whole story, and return the exit status.
+
+    Args:
+        data: a file of NDJSON; None for the built-in logbooks.
+        row_key: where each document has its row_key.
+        ref_key: where each document has its ref_key.
+        flavour: whose servers are started, ``"mysql"`` or ``"mariadb"``.
+        folder: where the servers keep their data; what is there is deleted.
+        codec: what bodies are re-encoded to.
+    """
+    if data is not None:
+        # Before anything of an earlier demo is deleted.
+        check_file(data, row_key, ref_key)
+    with _says_what_is_left(folder) as left:
+        return _steps(data, row_key, ref_key, flavour, folder, codec, left)
+
+
+def _steps(
+    data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str, left: Callable[[str], None]
+) -> int:
+    """Run the steps; ``left`` takes what would be there if it ended now."""
+    started = time.monotonic()
+    left(f"an earlier demo in {folder}, if there was one, is deleted or half deleted")
+    local_servers.down(folder, delete=True, report=note)
+    left(f"servers in {folder} may be there, without data")
+    _step(f"1. two private {flavour} servers in {folder}")
+    servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
+    out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, no root, no Docker")
+
+    left(f"the servers in {folder} go on running, with a datastore that is not whole")
+    _step(f"2. a datastore of {_SHARDS} shards over both")
+    url = create(_NAME, _SHARDS, [server.url for server in servers])
+    out().print(f"   {url}", markup=False)
+
+    left(f"the servers in {folder} go on running, with what was loaded so far")
+    with connect(url) as store:
+        _step("3. load the documents as legacy JSON text, as they would have been stored for years")
+        with _timed() as seconds:
+            loaded = load_logbooks(store) if data is None else load_file(store, data, row_key, ref_key)
+        cells = loaded.created
+        if not cells:
+            raise InvalidInput(f"--data: no document of {data} could be loaded")
+        mean = loaded.body_bytes / cells
+        out().print(
+            f"   {cells:,} cells, {loaded.body_bytes:,} body bytes, {mean:,.0f} on average, in {seconds():.1f} s"
+        )
+        out().print(f"   their created_at is made up: the last {DAYS} days, with weeks, growth and noise")
+        before = _sizes(store)
+
+        _step("4. read some back through the library")
+        with _timed() as seconds:
+            read = _read_back(store)
+        out().print(f"   {len(read)} cells by key in {seconds() * 1000:.0f} ms")
+
+        _step("5. measure, forecast the growth, and say how long disks half as large again would last")
+        with _timed() as seconds:
+            outlook = _capacity(store, codec, folder.absolute() / "capacity.html")
+        out().print(f"   in {seconds():.1f} s")
+
+        _step(f"6. re-encode every body to {codec}, in place, each verified by decoding it again")
+        with _timed() as seconds:
+            report = migrate(store, MigrateSpec(codec))
+        total = report.total()
+        rate = total.bytes_before / max(seconds(), 1e-9) / 1_000_000
+        out().print(f"   {total.cells:,} cells in {seconds():.1f} s, {rate:.1f} MB of legacy text a second")
+        again = migrate(store, MigrateSpec(codec)).total()
+        out().print(f"   run a second time: {again.cells} cells to do")
+        changed = sum(store.get_cell(*cell.key) != cell for cell in read)
+        out().print(
+            f"   the {len(read)} cells of step 4 read again: {changed} differ in document, added_id or created_at"
+        )
+
+        _step("7. check every cell")
+        with _timed() as seconds:
+            checked = check(store, on_fault=lambda fault: note(str(fault)))
+        verdict = "clean" if not checked.faults else f"{checked.faults.total()} faults"
+        codecs = ", ".join(f"{count:,} {name}" for name, count in checked.by_codec.most_common())
+        out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
+        after = _sizes(store)
+
+        _step("8. rebuild the tables, online, so that the files give back what is free")
+        with _timed() as seconds:
+            rebuilt = rebuild(store)
+        done = sum(shard.state == "done" for shard in rebuilt)
+        out().print(f"   {done} of {len(rebuilt)} tables rebuilt in {seconds():.1f} s, one at a time on each server")
+        last = _sizes(store)
+        predicted = None if outlook is None or outlook.after is None else outlook.after.file_bytes
+        if predicted is not None:
+            files = estimate_text(predicted, bytes_text)
+            out().print(f"   their files have {bytes_text(last.file_bytes)}; step 5 said {files}", markup=False)
+        page = folder.absolute() / "report.html"
+        job = Ledger(store.catalog, store.name).job(report.job_id)
+        write_whole(page, report_page(space_report(store, job, datetime.now(UTC))))
+
+    _step("What it gained")
+    show_gain(report, before, after, last)
+    show_days(report)
+    out().print(f"\nWith pictures, by cluster, shard and column: {page}", markup=False)
+    out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers go on running. Look around:\n")
+    for line in next_steps(url, folder, data is None):
+        out().print(f"   {line}", markup=False, soft_wrap=True)
+    if outlook is not None:
+        out().print(
+            f"\nHow long the disks last, before it was re-encoded and after: {folder.absolute() / 'capacity.html'}"
+        )
+    return EXIT_FAILED if checked.faults or total.left or changed else 0
+
+
+def _capacity(store: Datastore, codec: str, file: Path) -> Report | None:
+    """Make the capacity report and print its answer; None where the extra [report] is not installed."""
+    try:
+        found = capacity_report(store, codec, file)
+    except SchemalessError as error:
+        note(f"   no capacity report: {error}")
+        return None
+    now = answer(found.now)
+    out().print(f"   full as it is: {now.days}. {now.detail}", markup=False)
+    if found.after is not None:
+        out().print(f"   as {found.codec}, rebuilt: {answer(found.after).days}", markup=False)
+        if found.after.file_bytes is not None:
+            files = estimate_text(found.after.file_bytes, bytes_text)
+            out().print(f"   their files would have {files} then", markup=False)
+    return found
+
+
+@contextmanager
+def _says_what_is_left(folder: Path) -> Iterator[Callable[[str], None]]:
+    """Give a function that takes the state of things; left early, the block says the last one and what to run."""
+    state = "nothing was changed"
+
+    def now(text: str) -> None:
+        nonlocal state
+        state = text
+
+    try:
+        yield now
+    except (KeyboardInterrupt, SchemalessError):
+        note(
+            f"the demo did not come to its end: {state}. Run the same command again to begin anew, or, to be "
+            f"rid of it: {command_at(folder)} local down --delete --folder {shlex.quote(str(folder))}"
+        )
+        raise
+
+
+def _step(text: str) -> None:
+    out().print(f"\n[bold]{text}[/]")
+
+
+@contextmanager
+def _timed() -> Iterator[Callable[[], float]]:
+    """Give a function that returns the seconds since the block began, or that it took."""
+    started = time.monotonic()
+    ended: float | None = None
+    yield lambda: (time.monotonic() if ended is None else ended) - started
+    ended = time.monotonic()
+
+
+def _read_back(store: Datastore) -> list[Cell]:
+    """Read a few cells of each shard by their keys."""
+    return [
+        found
+        for shard in range(store.shard_count)
+        for stored in itertools.islice(store.scan_shard(shard), _READS // store.shard_count + 1)
+        if (found := store.get_cell(*stored.key)) is not None
+    ]
+
+
+def _sizes(store: Datastore) -> TableSize:
+    total = TableSize(0, 0)
+    for cluster in store.topology.clusters:
+        databases = [store.shards.database(shard) for shard in store.topology.shards_of(cluster.name)]
+        for size in cell_table_sizes(store.shards.pool_for(cluster.primary), databases).values():
+            total += size
+    return total

@@ -1,0 +1,35 @@
+"""What makes stored bytes, and what a job therefore notes: the versions of the packages and of the servers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import zlib
+from functools import cache
+from typing import Any
+
+from schemaless.store.datastore import Datastore
+
+
+def versions(store: Datastore) -> dict[str, Any]:
+    """Return the versions of everything that makes stored bytes, and of the servers."""
+    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
+    found["servers"] = {
+        cluster.name: store.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
+        for cluster in store.topology.clusters
+    }
+    return found
+
+
+@cache
+def _installed() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in (
+        *("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"),
+        "schemaless-packed",
+    ):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found

@@ -1,0 +1,435 @@
+"""What a migration would find, do and cost, from a sample of the cells. Nothing is changed.
+
+Every figure has an interval; where the datastore is small enough to be read as a whole, or that is asked for, they are
+counts.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from schemaless.cell import CellKey, check_column_name
+from schemaless.cluster.topology import Node, check_shard
+from schemaless.codec.envelope import counts_as, describe_body
+from schemaless.codec.recode import Recoded, recode
+from schemaless.codec.registry import DEFAULT, Codec, codec_names
+from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
+from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
+from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.pages import PageSize, Row
+from schemaless.survey.sampling import BOUNDS, Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sizing import content_values, rebuilt_files
+
+Values = defaultdict[Key, float]
+
+UNKNOWN: Final = "unknown"
+"""Stands for the codec of a body whose first bytes name none."""
+
+_LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
+_EXAMPLES: Final = 20
+_EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
+
+_GROWN_BYTES: Final = (3 << 20, 8 << 20)
+"""How much longer the file of a shard got that had 5 to 100 MB of bodies in overflow pages: at least, and mostly."""
+
+_WRITE_SHARE: Final = Estimate(0.40, 0.57, 0.75)
+"""Of a run's time, what is neither reading nor re-encoding: the UPDATEs. docs/migration-plan.md has where from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored of a column in a codec."""
+
+    column_name: str
+    codec: str
+    cells: Estimate
+    body_bytes: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a run would do to a column, or to all.
+
+    Attributes:
+        cells: bodies that would be replaced.
+        bytes_before: what those take.
+        bytes_after: what they would take.
+        after_share: after over before; None where there is nothing to do.
+    """
+
+    cells: Estimate
+    bytes_before: Estimate
+    bytes_after: Estimate
+    after_share: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Bodies that a run would leave as they are, for one reason."""
+
+    cells: Estimate
+    body_bytes: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A cell that a run would leave as it is."""
+
+    key: CellKey
+    shard: int
+    added_id: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """How long one worker would take, and what that rests on.
+
+    Attributes:
+        seconds: without any waiting for the throttle.
+        read_bytes_per_s: bodies that came from the servers in a second, one window after the other.
+        recode_bytes_per_s: bodies that were read, re-encoded and verified in a second of this machine's time.
+    """
+
+    seconds: Estimate
+    read_bytes_per_s: float
+    recode_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogCost:
+    """Bytes that a run would add to the binary logs of the primaries.
+
+    Attributes:
+        noblob: with ``binlog_row_image=NOBLOB`` and no text of statements: what a run sets where the account may.
+        full: with full row images.
+        kept: whether the servers keep binary logs.
+        grants: by cluster, what would let the account set that; empty where it may.
+    """
+
+    noblob: Estimate
+    full: Estimate
+    kept: bool
+    grants: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What the tables' files take, of all shards together, in bytes.
+
+    Attributes:
+        files: now, as far as the account may see.
+        growth: by how much they will have grown at the end of a run; the high one holds where nothing at all is purged
+            meanwhile.
+        rebuilt_now: after a rebuild without a run.
+        rebuilt_after: after a run and a rebuild.
+        largest_rebuild_bytes: free space that the rebuild of the largest shard needs meanwhile, beside its old file.
+    """
+
+    files: TableSize
+    growth: Estimate
+    rebuilt_now: Estimate
+    rebuilt_after: Estimate
+    largest_rebuild_bytes: float
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a run would find, do and cost.
+
+    Attributes:
+        codec: what it would re-encode to.
+        shards: how many were looked at.
+        sample: what the figures rest on.
+        stored: all cells, by column and codec.
+        columns: what would be done, by column.
+        total: the same over all columns.
+        kept_as_text: of the cells to do, those that would stay JSON text under an envelope, by reason.
+        left: cells that would be left as they are, by reason.
+        examples: some of those.
+        run_time: None where there is nothing to do.
+        binary_log: None where there is nothing to do.
+        space: what files take, and would take; None where a server's pages are not of the size that is known.
+    """
+
+    codec: str
+    shards: int
+    sample: Sample
+    stored: list[Stored]
+    columns: dict[str, Change]
+    total: Change
+    kept_as_text: dict[str, Estimate]
+    left: dict[str, Left]
+    examples: list[Example]
+    run_time: RunTime | None
+    binary_log: LogCost | None
+    space: Space | None
+
+    @property
+    def cells(self) -> Estimate:
+        """How many cells there are."""
+        return self.sample.total(("rows",))
+
+
+def plan(
+    store: Datastore,
+    codec: Codec = DEFAULT,
+    *,
+    sources: Collection[str] | None = None,
+    columns: Collection[str] | None = None,
+    shards: Iterable[int] | None = None,
+    exact: bool = False,
+    seed: int | None = None,
+    bounds: Bounds = BOUNDS,
+    on_window: Callable[[int, int], None] = lambda done, total: None,
+) -> Plan:
+    """Say what a run would do, from a sample of the cells, each of which is re-encoded here. Changes nothing.
+
+    Args:
+        store: the datastore.
+        codec: what a run would re-encode to; ``LEGACY`` for the way back.
+        sources: only bodies that are stored in one of these; all that are not in ``codec`` unless given.
+        columns: only cells of these columns; all unless given.
+        shards: numbers of the shards; all unless given.
+        exact: read every cell, which takes as long as a run without its writing.
+        seed: of the sample, to draw the same one again; the clock's unless given.
+        bounds: how much is read, unless ``exact``.
+        on_window: called with how many windows are read, and of how many.
+
+    Raises:
+        InvalidInput: there is no such shard or codec.
+        InvalidCell: no column may have this name.
+        ServerError: a server cannot be reached.
+    """
+    for name in columns or ():
+        check_column_name(name)
+    for name in sources or ():
+        if name not in codec_names():
+            raise InvalidInput(f"no codec is called {name!r}; take one of {', '.join(codec_names())}")
+    numbers = [
+        check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
+    ]
+    work = _Work(store, codec, sources, columns, _layouts(store, numbers))
+    taken = sample(
+        store.shards,
+        numbers,
+        work.measure,
+        seed=time.time_ns() % 1_000_000 if seed is None else seed,
+        bounds=_EXACT if exact else bounds,
+        on_window=on_window,
+    )
+    return _plan(taken, work, numbers)
+
+
+@dataclass(slots=True)
+class _Work:
+    """Measures windows, and remembers what is no sum."""
+
+    store: Datastore
+    codec: Codec
+    sources: Collection[str] | None
+    columns: Collection[str] | None
+    layouts: dict[int, Layout] | None
+    examples: list[Example] = field(default_factory=list)
+    read_s: float = 0.0
+    recode_s: float = 0.0
+    recoded_bytes: int = 0
+    size: PageSize = field(default_factory=PageSize)
+
+    def measure(self, window: Window) -> Measured:
+        values: Values = defaultdict(float)
+        rows = body_bytes = 0
+        layout = MYSQL if self.layouts is None else self.layouts[window.shard]
+        kind = str(layout)
+        now, after = Packer(layout), Packer(layout)
+        waited = time.perf_counter()
+        for row in window_rows(self.store.shards, window, self.size):
+            self.read_s += time.perf_counter() - waited
+            rows += 1
+            body_bytes += len(row[4])
+            after_bytes = None
+            if self.columns is None or row[2] in self.columns:
+                after_bytes = self._add(row, window.shard, values)
+            now.add(row[2], len(row[4]))
+            after.add(row[2], len(row[4]) if after_bytes is None else after_bytes)
+            if after_bytes is not None:
+                values["new pages", kind] += new_pages(row[2], len(row[4]), after_bytes, layout)
+            waited = time.perf_counter()
+        values["rows",] = rows
+        for when, packer in (("now", now), ("after", after)):
+            values.update(content_values(packer.content(), when, kind))
+        return Measured(values, rows, body_bytes)
+
+    def _add(self, row: Row, shard: int, values: Values) -> int | None:
+        """Add a row's values; return how long its body would be, or None where it would stay."""
+        column, body = row[2], row[4]
+        try:
+            name = describe_body(body).name
+        except CorruptBody:
+            name = UNKNOWN
+        values["stored", column, name] += 1
+        values["stored bytes", column, name] += len(body)
+        if self.sources is not None and name not in self.sources:
+            return None
+        started = time.perf_counter()
+        try:
+            dictionaries = self.store.dictionaries
+            done = counts_as(body, self.codec, dictionaries)
+            recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
+        except _LEFT as error:
+            self._leave(row, shard, error, values)
+            return None
+        if recoded is None or recoded.unchanged:
+            return None
+        self.recode_s += time.perf_counter() - started
+        self.recoded_bytes += len(body)
+        self._change(column, body, recoded, values)
+        return len(recoded.body)
+
+    def _change(self, column: str, body: bytes, recoded: Recoded, values: Values) -> None:
+        before, after = len(body), len(recoded.body)
+        values["cells", column] += 1
+        values["before", column] += before
+        values["after", column] += after
+        if recoded.keep_reason is not None:
+            values["kept", recoded.keep_reason] += 1
+
+    def _leave(self, row: Row, shard: int, error: Exception, values: Values) -> None:
+        reason = type(error).__name__
+        values["left", reason] += 1
+        values["left bytes", reason] += len(row[4])
+        if len(self.examples) < _EXAMPLES:
+            key = CellKey(uuid.UUID(bytes=row[1]), row[2], row[3])
+            self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
+
+
+def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
+    names = [name for _, name in taken.found("cells")]
+    total = _change(taken, names)
+    return Plan(
+        codec=str(work.codec),
+        shards=len(numbers),
+        sample=taken,
+        stored=[
+            Stored(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
+            for _, column, name in taken.found("stored")
+        ],
+        columns={name: _change(taken, [name]) for name in names},
+        total=total,
+        kept_as_text={reason: taken.count(("kept", reason)) for _, reason in taken.found("kept")},
+        left={
+            reason: Left(taken.count(("left", reason)), taken.total(("left bytes", reason)))
+            for _, reason in taken.found("left")
+        },
+        examples=work.examples,
+        run_time=_run_time(taken, work, total) if names else None,
+        binary_log=_log_cost(work.store, total, numbers) if names else None,
+        space=_space(taken, work, numbers),
+    )
+
+
+def _change(taken: Sample, names: list[str]) -> Change:
+    before, after = [("before", name) for name in names], [("after", name) for name in names]
+    return Change(
+        taken.count(*(("cells", name) for name in names)),
+        taken.total(*before),
+        taken.total(*after),
+        taken.ratio(after, before),
+    )
+
+
+def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
+    read_bytes_per_s = taken.body_bytes / max(work.read_s, 1e-9)
+    recode_bytes_per_s = work.recoded_bytes / max(work.recode_s, 1e-9)
+    one_byte_s = 1 / read_bytes_per_s + 1 / recode_bytes_per_s
+    before = total.bytes_before
+    return RunTime(
+        Estimate(
+            before.low * one_byte_s / (1 - _WRITE_SHARE.low),
+            before.mid * one_byte_s / (1 - _WRITE_SHARE.mid),
+            before.high * one_byte_s / (1 - _WRITE_SHARE.high),
+        ),
+        read_bytes_per_s,
+        recode_bytes_per_s,
+    )
+
+
+def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCost:
+    grants: dict[str, str] = {}
+    kept = False
+    for cluster in {store.topology.cluster_of(number) for number in numbers}:
+        log = store.shards.pool_for(cluster.primary).run(binary_log)
+        kept = kept or log.kept
+        if log.grant is not None:
+            grants[cluster.name] = log.grant
+
+    def cost(image: str) -> Estimate:
+        log = BinaryLog(True, "ROW", True, image, None)
+        low, mid, high = (
+            predicted_bytes(
+                log,
+                round(getattr(total.cells, bound)),
+                round(getattr(total.bytes_before, bound)),
+                round(getattr(total.bytes_after, bound)),
+            )
+            for bound in ("low", "mid", "high")
+        )
+        return Estimate(low, mid, high)
+
+    return LogCost(cost("NOBLOB"), cost("FULL"), kept, dict(sorted(grants.items())))
+
+
+def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
+    """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
+    found: dict[str, Layout] = {}
+    layouts = {}
+    for number in numbers:
+        cluster = store.topology.cluster_of(number)
+        if cluster.name not in found:
+            try:
+                found[cluster.name] = layout_of(store.shards.pool_for(cluster.primary))
+            except InvalidInput:
+                return None
+        layouts[number] = found[cluster.name]
+    return layouts
+
+
+def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
+    if work.layouts is None:
+        return None
+    by_node: dict[Node, list[int]] = {}
+    for number in numbers:
+        by_node.setdefault(work.store.shards.node_of(number), []).append(number)
+    sizes: list[TableSize] = []
+    for node, shards in by_node.items():
+        databases = [work.store.shards.database(shard) for shard in shards]
+        sizes += known_table_sizes(work.store.shards.pool_for(node), databases).values()
+    files = sum(sizes, TableSize(0, 0))
+    kinds = Counter(work.layouts[number] for number in numbers)
+    rebuilt = {
+        when: _sum(rebuilt_files(taken, (when, str(layout)), layout, shards) for layout, shards in kinds.items())
+        for when in ("now", "after")
+    }
+    pages = taken.total(*taken.found("new pages"))
+    unpurged = pages.high * PAGE_BYTES
+    least, usual = (len(numbers) * grown for grown in _GROWN_BYTES)
+    growth = Estimate(
+        min(unpurged, least), min(unpurged, max(usual, unpurged / 2)), unpurged + (usual if unpurged else 0)
+    )
+    largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
+    return Space(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
+
+
+def _sum(estimates: Iterable[Estimate]) -> Estimate:
+    low = mid = high = 0.0
+    for estimate in estimates:
+        low, mid, high = low + estimate.low, mid + estimate.mid, high + estimate.high
+    return Estimate(low, mid, high)

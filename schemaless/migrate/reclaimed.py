@@ -1,0 +1,321 @@
+"""What a migration did to space: bodies, files and binary log, as they were, are, and were predicted to be.
+
+A run notes files and binary logs at its beginning and its end in the job; rebuilds note theirs. The report reads those
+notes, so that it needs no server but the catalog's, and can be had again later.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from schemaless.jobs.job import ClusterState, Job, ShardState
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate.plan import plan
+from schemaless.migrate.tally import ShardTally, Tally, total_of
+from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
+from schemaless.mysql.sizes import known_table_sizes
+from schemaless.store.columns import codec_with
+from schemaless.store.datastore import Datastore
+from schemaless.survey.sampling import Bounds, Estimate
+
+_PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
+"""Of one cluster."""
+
+
+# ---- notes in the job
+
+
+def note_sizes(store: Datastore, job: Job, when: str) -> None:
+    """Note what each shard's file takes, ``when`` being "before" or "after"; then also what the binary logs got.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    ledger = Ledger(store.catalog, store.name)
+    by_cluster: dict[str, list[int]] = {}
+    for shard in ledger.shards(job.job_id, counters=False):
+        by_cluster.setdefault(store.topology.cluster_of(shard.shard).name, []).append(shard.shard)
+    for cluster in ledger.clusters(job.job_id):
+        pool = store.shards.pool_for(store.topology.cluster(cluster.cluster).primary)
+        names = {store.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
+        noted = {
+            names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
+            for name, size in known_table_sizes(pool, list(names)).items()
+        }
+        ledger.measure_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
+        points = [cluster.measures.get(f"binary_log_{each}") for each in ("before", "after")]
+        if when == "after" and None not in points:
+            start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
+            written = pool.run(lambda connection, start=start, end=end: bytes_between(connection, start, end))  # type: ignore[misc]
+            ledger.measure_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
+
+
+def note_prediction(store: Datastore, job: Job) -> None:
+    """Note what a new migration is predicted to do, cluster by cluster, from a small sample of each.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    ledger = Ledger(store.catalog, store.name)
+    shards = {state.shard for state in ledger.shards(job.job_id, counters=False)}
+    for cluster in ledger.clusters(job.job_id):
+        found = plan(
+            store,
+            codec_with(job.spec["to"], job.spec.get("level"), job.spec.get("dictionary"), store.dictionaries),
+            sources=job.spec["sources"] or None,
+            columns=job.spec["columns"] or None,
+            shards=[shard for shard in store.topology.shards_of(cluster.cluster) if shard in shards],
+            seed=time.time_ns() % 1_000_000,
+            bounds=_PREDICTED,
+        )
+        predicted = {
+            "cells": _noted(found.total.cells),
+            "body_before": _noted(found.total.bytes_before),
+            "body_after": _noted(found.total.bytes_after),
+            "stored": [
+                [each.column_name, each.codec, _noted(each.cells), _noted(each.body_bytes)] for each in found.stored
+            ],
+        }
+        if found.binary_log is not None and found.binary_log.kept:
+            full = job.spec.get("full_row_images") or cluster.cluster in found.binary_log.grants
+            predicted["binary_log"] = _noted(found.binary_log.full if full else found.binary_log.noblob)
+        if found.space is not None:
+            predicted["growth"] = _noted(found.space.growth)
+            predicted["file_rebuilt"] = _noted(found.space.rebuilt_after)
+        ledger.measure_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
+
+
+def _noted(estimate: Estimate) -> list[int]:
+    return [round(estimate.low), round(estimate.mid), round(estimate.high)]
+
+
+# ---- the report
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Bytes before the migration, after it, and after a rebuild; None where it was not measured, or did not happen."""
+
+    before: int | None = None
+    after: int | None = None
+    rebuilt: int | None = None
+
+    @property
+    def last(self) -> int | None:
+        """The latest of them."""
+        return next((each for each in (self.rebuilt, self.after, self.before) if each is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A shard, a cluster, or all.
+
+    Attributes:
+        name: "shard 17", a cluster's name, or "all".
+        cluster: the cluster of a shard; empty for others.
+        shards: how many.
+        rebuilt_shards: how many of them were rebuilt since.
+        tally: cells and body bytes that were re-encoded.
+        file: lengths of files. Of several shards, ``rebuilt`` counts those that were not as they were after the run.
+        allocated: what the file system has set aside for them.
+        measured: False where the account could not see sizes, and they are of InnoDB's statistics.
+    """
+
+    name: str
+    cluster: str
+    shards: int
+    rebuilt_shards: int
+    tally: Tally
+    file: Stages
+    allocated: Stages
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was predicted, and what it came to."""
+
+    what: str
+    predicted: Estimate
+    actual: int
+
+    @property
+    def off(self) -> float | None:
+        """By what share the prediction was too high, or too low where negative."""
+        return self.predicted.mid / self.actual - 1 if self.actual else None
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceReport:
+    """What a migration did to space.
+
+    Attributes:
+        datastore: its name.
+        job: the migration.
+        made_at: when this was put together, UTC.
+        total: all of it.
+        clusters: by cluster.
+        shards: by shard.
+        columns: what was re-encoded, by column_name.
+        stored_before: cells and body bytes by column and codec before the migration, estimated; empty if not noted.
+        binary_log: bytes that each cluster's binary log got meanwhile, by everybody; None where it did not say.
+        predictions: what was predicted against what it came to.
+    """
+
+    datastore: str
+    job: Job
+    made_at: datetime
+    total: Part
+    clusters: list[Part]
+    shards: list[Part]
+    columns: dict[str, Tally]
+    stored_before: list[tuple[str, str, Estimate, Estimate]]
+    binary_log: dict[str, int | None]
+    predictions: list[Prediction] = field(default_factory=list)
+
+    @property
+    def binary_log_bytes(self) -> int | None:
+        """What all binary logs got; None where one did not say."""
+        known = [each for each in self.binary_log.values() if each is not None]
+        return sum(known) if known and len(known) == len(self.binary_log) else None
+
+
+def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
+    """Put a migration's notes and those of later rebuilds together. Asks the catalog only.
+
+    Args:
+        store: the datastore.
+        job: a migration.
+        made_at: now, UTC.
+    """
+    ledger = Ledger(store.catalog, store.name)
+    states = ledger.shards(job.job_id)
+    rebuilds: dict[int, ShardState] = {}
+    for each in ledger.jobs("rebuild"):
+        if each.created_at >= job.created_at:
+            done = (state for state in ledger.shards(each.job_id) if state.state == "done")
+            rebuilds |= {state.shard: state for state in done}
+    tallies = {state.shard: ShardTally.of(state) for state in states}
+    shards = [
+        _shard_part(state, tallies[state.shard].total(), store.topology.cluster_of(state.shard).name, rebuilds)
+        for state in states
+    ]
+    clusters = ledger.clusters(job.job_id)
+    columns: dict[str, Tally] = {}
+    for tally in tallies.values():
+        for name, column in tally.columns.items():
+            columns.setdefault(name, Tally()).add(column)
+    parts = [_sum_of(state.cluster, [part for part in shards if part.cluster == state.cluster]) for state in clusters]
+    total = _sum_of("all", shards)
+    logs = {state.cluster: state.measures.get("binary_log_bytes") for state in clusters}
+    found = SpaceReport(
+        store.name, job, made_at, total, parts, shards, dict(sorted(columns.items())), _stored(clusters), logs
+    )
+    found.predictions.extend(_predictions(found, clusters, rebuilds))
+    return found
+
+
+def _shard_part(state: ShardState, tally: Tally, cluster: str, rebuilds: Mapping[int, ShardState]) -> Part:
+    before, after = state.measures.get("size_before", {}), state.measures.get("size_after", {})
+    rebuilt = rebuilds.get(state.shard)
+    return Part(
+        f"shard {state.shard}",
+        cluster,
+        1,
+        int(rebuilt is not None),
+        tally,
+        Stages(before.get("file"), after.get("file"), None if rebuilt is None else rebuilt.bytes_after),
+        Stages(
+            before.get("allocated"),
+            after.get("allocated"),
+            None if rebuilt is None else rebuilt.counters.get("allocated_after"),
+        ),
+        bool(before.get("measured", True) and after.get("measured", True)),
+    )
+
+
+def _sum_of(name: str, parts: Sequence[Part]) -> Part:
+    return Part(
+        name,
+        "",
+        len(parts),
+        sum(part.rebuilt_shards for part in parts),
+        total_of(part.tally for part in parts),
+        _stages([part.file for part in parts]),
+        _stages([part.allocated for part in parts]),
+        all(part.measured for part in parts),
+    )
+
+
+def _stages(stages: Sequence[Stages]) -> Stages:
+    def total(bytes_of: Callable[[Stages], int | None]) -> int | None:
+        found = [bytes_of(each) for each in stages]
+        return None if not found or None in found else sum(each for each in found if each is not None)
+
+    rebuilt = any(each.rebuilt is not None for each in stages)
+    return Stages(
+        total(lambda each: each.before),
+        total(lambda each: each.after),
+        total(lambda each: each.last) if rebuilt else None,
+    )
+
+
+def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Estimate, Estimate]]:
+    found: dict[tuple[str, str], list[list[list[int]]]] = {}
+    for state in clusters:
+        for column, codec, *sizes in state.measures.get("predicted", {}).get("stored", ()):
+            if not all(isinstance(size, list) for size in sizes):
+                return []  # noted without its interval, by an earlier version
+            found.setdefault((column, codec), []).append(sizes)
+    return [
+        (column, codec, *(_added(parts[place] for parts in noted) for place in (0, 1)))  # type: ignore[misc]
+        for (column, codec), noted in sorted(found.items())
+    ]
+
+
+def _added(noted: Iterable[Sequence[int]]) -> Estimate:
+    """Return the sum of figures that were estimated apart from each other: errors add up in squares."""
+    parts = list(noted)
+    mid = float(sum(part[1] for part in parts))
+    below, above = (math.hypot(*(part[place] - part[1] for part in parts)) for place in (0, 2))
+    return Estimate(mid - below, mid, mid + above)
+
+
+def _predictions(
+    found: SpaceReport, clusters: Sequence[ClusterState], rebuilds: Mapping[int, ShardState]
+) -> Iterable[Prediction]:
+    """Yield what was predicted where there is something to hold it against."""
+
+    def noted(name: str) -> Estimate | None:
+        values = [state.measures.get("predicted", {}).get(name) for state in clusters]
+        if not values or None in values:
+            return None
+        return Estimate(*(float(sum(value[bound] for value in values)) for bound in range(3)))
+
+    total, job = found.total, found.job
+    through = not job.unfinished and job.state != "aborted"
+    grown = None if total.file.before is None or total.file.after is None else total.file.after - total.file.before
+    whole = total.rebuilt_shards == total.shards
+    for what, name, actual in (
+        ("cells re-encoded", "cells", total.tally.cells),
+        ("body bytes before", "body_before", total.tally.bytes_before),
+        ("body bytes after", "body_after", total.tally.bytes_after),
+        ("binary log", "binary_log", found.binary_log_bytes),
+        ("growth of the files", "growth", grown),
+        ("files after a rebuild, before the run", "file_rebuilt", total.file.rebuilt if whole else None),
+    ):
+        predicted = noted(name)
+        if through and predicted is not None and actual is not None:
+            yield Prediction(what, predicted, actual)
+    mine = [rebuilds[part_shard] for part_shard in sorted(rebuilds) if "predicted" in rebuilds[part_shard].counters]
+    shards = {int(part.name.removeprefix("shard ")) for part in found.shards}
+    mine = [state for state in mine if state.shard in shards]
+    if mine:
+        low, mid, high = (sum(state.counters["predicted"][bound] for state in mine) for bound in range(3))
+        actual = sum(state.bytes_after for state in mine)
+        yield Prediction("files after a rebuild, just before it", Estimate(low, mid, high), actual)

@@ -1,0 +1,1 @@
+"""What people look at: charts, and pages made of them."""

@@ -1,0 +1,346 @@
+"""The charts of a capacity report: how the disk fills, growth and forecast, bytes by codec, days by codec, skew."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from schemaless.capacity.bars import bars
+from schemaless.capacity.forecast import Band, Forecast
+from schemaless.pages.capacity_text import answer, days_text
+from schemaless.pages.charts import INK, SERIES, SOFT, Chart
+from schemaless.terminal.output import bytes_text, estimate_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from schemaless.capacity.report import Report
+    from schemaless.capacity.whatif import Scenario
+
+_NOW, _AFTER = SERIES[0], SERIES[1]
+_MOST_SHARDS: Final = 256
+_FEWEST_DAYS_BY_WEEK: Final = 42
+_FREE: Final = "free in files"
+_LONGEST_NAME: Final = 32
+_NARROW_CHARACTERS: Final = 50
+_WIDE_CHARACTERS: Final = 120
+_FUTURE_TIMES: Final = 1.0
+"""How far the growth chart looks ahead, in lengths of the history."""
+
+
+def charts(report: Report) -> list[Chart]:
+    """Return the charts that there are figures for, in the order of the page."""
+    found = [_fill(report), _growth(report), _bytes(report), _days_by_codec(report), _skew(report)]
+    return [each for each in found if each is not None]
+
+
+def overview(report: Report) -> Chart | None:
+    """Return up to four charts as one picture, for where a page cannot go; None where there is none."""
+    parts = charts(report)[:4]
+    if not parts:
+        return None
+
+    def draw(figure: Figure, narrow: bool) -> None:
+        rows, columns = (1, 1) if len(parts) == 1 else (math.ceil(len(parts) / 2), 2)
+        cells: Any = figure.subfigures(rows, columns, squeeze=False)
+        for part, cell in zip(parts, cells.flat, strict=False):
+            cell.suptitle(part.title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
+            part.draw(cell, True)
+
+    after = report.after
+    if _known(report.now):
+        title = f"{report.measurement.datastore}: {_full_text(report.now)} as it is"
+        if after is not None and _known(after):
+            title += f", {_full_text(after)} as {report.codec}"
+    else:
+        shown = "; ".join(part.title[:1].lower() + part.title[1:] for part in parts)
+        title = f"{report.measurement.datastore}: {shown}; how long it lasts is not known"
+    if report.warnings:
+        title += " (with a warning)"
+    height = 460 * math.ceil(len(parts) / 2) + 40
+    return Chart("overview", title, "; ".join(part.title for part in parts), draw, (1160, height), None)
+
+
+def _full_text(scenario: Scenario) -> str:
+    """Return when it is full, in a few words."""
+    days = answer(scenario).days
+    if days.startswith("over "):
+        return f"not full within {days.removeprefix('over ')}"
+    return "full already" if days == "no room" else f"full in {days}"
+
+
+def _known(scenario: Scenario) -> bool:
+    return scenario.first is not None
+
+
+def _fill(report: Report) -> Chart | None:
+    """Return how the disk fills that is full first: now, and after re-encoding."""
+    first = report.now.first
+    if first is None:
+        return None
+    disk = next(each for each in report.disks if each.disk.name == first.disk)
+    found, size = disk.forecast, disk.disk.disk_bytes
+    if not isinstance(found, Forecast) or size is None or first.free_bytes is None:
+        return None
+    lines: list[tuple[str, str, float, float]] = [("as it is", _NOW, size - first.free_bytes.mid, 1.0)]
+    after = report.after
+    outlook = next((each for each in after.disks if each.disk == first.disk), None) if after else None
+    if outlook is not None and outlook.free_bytes is not None and outlook.bytes_per_day and first.bytes_per_day:
+        factor = outlook.bytes_per_day / first.bytes_per_day
+        lines.append((f"as {report.codec}", _AFTER, size - outlook.free_bytes.mid, factor))
+    until = _until(report, first.disk, found.horizon_days)
+    days = [found.first_day + datetime.timedelta(day) for day in range(until + 1)]
+    zero = Band(0, 0, 0, 0, 0)
+    sums = [zero, *found.cumulative[:until]]
+
+    def draw(figure: Figure, narrow: bool) -> None:
+        axes: Any = figure.subplots()
+        for name, colour, used, factor in lines:
+            parts = [[used + factor * band[place] for band in sums] for place in range(5)]
+            axes.fill_between(days, parts[0], parts[4], color=colour, alpha=0.16, linewidth=0)
+            axes.fill_between(days, parts[1], parts[3], color=colour, alpha=0.26, linewidth=0)
+            axes.plot(days, parts[2], color=colour, label=name)
+        axes.axhline(size, color=SERIES[4], linewidth=1.5, linestyle="--", label=f"the disk, {bytes_text(size)}")
+        axes.set_ylim(0, size * 1.12)
+        axes.set_xlim(days[0], days[-1])
+        axes.grid(axis="y")
+        _bytes_axis(axes.yaxis)
+        _date_axis(axes.xaxis, narrow)
+        _legend(figure, narrow)
+
+    texts = "; ".join(
+        f"{name} it is full in {days_text(each)}"
+        for name, each in (("as it is", first), (f"as {report.codec}", outlook))
+        if each is not None
+    )
+    title = f"How the disk of {first.disk} fills" if len(report.disks) > 1 else "How the disk fills"
+    description = f"Bytes used of {bytes_text(size)}, by day, with 80 and 95 percent bands: {texts}."
+    return Chart("fill", title, description, draw)
+
+
+def _until(report: Report, disk: str, horizon: int) -> int:
+    """Return how many days of the filling are worth a picture: until both lines are well through, or the horizon."""
+    ends = []
+    for scenario in (report.now, report.after):
+        outlook = next((each for each in scenario.disks if each.disk == disk), None) if scenario else None
+        if outlook is not None and outlook.days is not None:
+            ends.append(outlook.days.high_80 if math.isfinite(outlook.days.high_80) else horizon)
+    return max(7, min(horizon, math.ceil(1.15 * max(ends, default=horizon))))
+
+
+def _growth(report: Report) -> Chart | None:
+    """Return what came by day, and what is forecast; on a phone by week, where days would be a blot."""
+    total = report.total
+    if total is None or len(total.history) < 2:
+        return None
+    history, found = total.history, total.forecast
+    ahead: Sequence[Band] = ()
+    if isinstance(found, Forecast):
+        ahead = found.daily[: max(28, math.ceil(_FUTURE_TIMES * len(history)))]
+
+    def draw(figure: Figure, narrow: bool) -> None:
+        axes: Any = figure.subplots()
+        step = 7 if narrow and len(history) >= _FEWEST_DAYS_BY_WEEK else 1
+        measured = _averages(history, step)
+        x = [day for day, _ in measured]
+        values = [value for _, value in measured]
+        label = "measured" if step == 1 else "measured, by week"
+        axes.plot(x, values, color=INK, linewidth=1.2, label=label, marker="o", markersize=2)
+        top = max(values)
+        if ahead and isinstance(found, Forecast):
+            starts = range(0, len(ahead) - step + 1, step)
+            days = [found.first_day + datetime.timedelta(day) for day in starts]
+            bands = [found.between(day, day + step) for day in starts]
+            parts = [[band[place] / step for band in bands] for place in range(5)]
+            axes.fill_between(days, parts[0], parts[4], color=_NOW, alpha=0.16, linewidth=0, label="95 %")
+            axes.fill_between(days, parts[1], parts[3], color=_NOW, alpha=0.3, linewidth=0, label="80 %")
+            axes.plot(days, parts[2], color=_NOW, linewidth=1.4, label="forecast")
+            # A band may be many times what it is about; it goes out of the picture then.
+            top = max(top, max(parts[2]), min(max(parts[4]), 3 * max(top, max(parts[2]))))
+        axes.set_ylim(0, top * 1.15 or 1)
+        axes.grid(axis="y")
+        axes.margins(x=0.01)
+        _bytes_axis(axes.yaxis)
+        _date_axis(axes.xaxis, narrow)
+        _legend(figure, narrow)
+
+    recent = [value for _, value in history[-28:]]
+    description = (
+        f"{len(history)} days measured, {bytes_text(sum(recent) / len(recent))} a day now"
+        + (f"; in {len(ahead)} days {bytes_text(ahead[-1].mid)} are forecast" if ahead else "; no forecast")
+        + "."
+    )
+    return Chart("growth", "Bytes of disk a day, measured and forecast", description, draw)
+
+
+def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list[tuple[datetime.date, float]]:
+    """Return what a day brought on average of so many at a time, whole ones, up to the last day."""
+    begins = range(len(history) % step, len(history), step)
+    return [(history[begin][0], sum(value for _, value in history[begin : begin + step]) / step) for begin in begins]
+
+
+def _bytes(report: Report) -> Chart | None:
+    """Return what the columns take of the files now, and in each codec."""
+    found = bars(report)
+    if not found:
+        return None
+    now = found[0].columns
+    names = sorted(now, key=lambda name: -now[name])
+    most = len(SERIES) - 1 if len(names) < len(SERIES) else len(SERIES) - 2  # the last colour is what is free
+    shown, others = names[:most], names[most:]
+
+    def draw(figure: Figure, narrow: bool) -> None:
+        axes: Any = figure.subplots()
+        rows = range(len(found))
+        left = [0.0] * len(found)
+        parts = [(name, [bar.columns[name] for bar in found]) for name in shown]
+        if others:
+            parts.append(("others", [sum(bar.columns[name] for name in others) for bar in found]))
+        parts.append((_FREE, [bar.rest for bar in found]))
+        for place, (name, sizes) in enumerate(parts):
+            colour = SERIES[-1] if name == _FREE else SERIES[place]
+            axes.barh(rows, sizes, left=left, color=colour, label=name, height=0.66)
+            left = [before + size for before, size in zip(left, sizes, strict=True)]
+        for row, bar in enumerate(found):
+            total = bar.total
+            if not total.exact:
+                axes.plot([total.low, total.high], [row, row], color=INK, linewidth=1.2)
+            text = estimate_text(total, bytes_text).replace(" (", "\n(" if narrow else " (")
+            _beside(axes, text, max(total.mid, total.high), row)
+        axes.set_yticks(rows, [bar.name for bar in found])
+        axes.invert_yaxis()
+        axes.set_xlim(0, max(bar.total.high for bar in found) * (1.55 if narrow else 1.3))
+        axes.grid(axis="x")
+        _bytes_axis(axes.xaxis, 4 if narrow else 6)
+        axes.tick_params(axis="y", labelcolor=INK)
+        _legend(figure, narrow)
+
+    description = f"Files of {len(names)} columns: now {estimate_text(found[0].total, bytes_text)}"
+    if len(found) > 1:
+        description += f"; the least is {estimate_text(found[1].total, bytes_text)}, as {found[1].name}"
+    return Chart("bytes", "Files by column, now and in each codec", f"{description}.", draw)
+
+
+def _days_by_codec(report: Report) -> Chart | None:
+    """Return the days until full in each codec, with their intervals."""
+    rows = [(each.name, each.first) for each in report.scenarios if each.name in ("now", each.codec)]
+    known = [(name, first) for name, first in rows if first is not None and first.days is not None]
+    if len(known) < 2:
+        return None
+    known = [known[0], *sorted(known[1:], key=lambda row: -_ending(row[1].days, row[1].horizon_days)[2])]
+    horizon = max(first.horizon_days or 0 for _, first in known)
+    ends = [_ending(first.days, horizon) for _, first in known]
+    most = max(end[3] for end in ends)
+
+    def draw(figure: Figure, narrow: bool) -> None:
+        axes: Any = figure.subplots()
+        for row, ((name, first), end) in enumerate(zip(known, ends, strict=True)):
+            beyond = first.days is not None and math.isinf(first.days.mid)
+            colour = INK if name == "now" else _AFTER if name == report.codec else _NOW
+            axes.barh(
+                row, end[2], color=colour, height=0.6, alpha=0.35 if beyond else 0.85, hatch="//" if beyond else None
+            )
+            if not beyond:
+                axes.plot([end[0], end[4]], [row, row], color=SOFT, linewidth=1.5)
+                axes.plot([end[1], end[3]], [row, row], color=SOFT, linewidth=5, solid_capstyle="butt")
+            text = f"over {horizon:,}" if beyond else f"{math.floor(end[2]):,}"
+            _beside(axes, text, end[2] if beyond else end[4], row)
+        axes.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(0, most * (1.3 if narrow else 1.2))
+        axes.set_xlabel("days until the first disk is full; lines: 80 % (thick) and 95 %")
+        if narrow:
+            axes.set_xlabel("days until full; 80 % (thick), 95 %")
+        axes.grid(axis="x")
+
+    texts = "; ".join(f"{name} {days_text(first)}" for name, first in known)
+    return Chart("days", "Days until full, now and in each codec", f"Days until the first disk is full: {texts}.", draw)
+
+
+def _ending(days: Band | None, horizon: int | None) -> list[float]:
+    """Return the band with the horizon in place of infinity."""
+    return [min(each, horizon or 0) for each in days or ()]
+
+
+def _skew(report: Report) -> Chart | None:
+    """Return the shards' sizes, or those of the clusters where shards are many."""
+    skew = report.skew
+    if not any(each.now_bytes for each in skew.clusters):
+        return None
+    names = [each.cluster for each in skew.clusters]
+    by_shard = bool(skew.shards) and len(skew.shards) <= _MOST_SHARDS
+
+    def draw(figure: Figure, narrow: bool) -> None:
+        axes: Any = figure.subplots()
+        if by_shard:
+            for place, name in enumerate(names):
+                mine = [each for each in skew.shards if each.cluster == name]
+                axes.bar(
+                    [each.shard for each in mine],
+                    [each.size_bytes for each in mine],
+                    color=SERIES[place % len(SERIES)],
+                    label=name,
+                )
+            total = sum(each.size_bytes for each in skew.shards)
+            axes.axhline(total / skew.shard_count, color=SOFT, linewidth=1.2, linestyle="--", label="average")
+            axes.set_xlabel("shard")
+            axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(integer=True))
+        else:
+            for place, each in enumerate(skew.clusters):
+                axes.bar(place, each.now_bytes, color=SERIES[place % len(SERIES)])
+                axes.plot([place - 0.4, place + 0.4], [each.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
+            axes.set_xlabel("cluster, in the order of their names")
+        axes.grid(axis="y")
+        _bytes_axis(axes.yaxis)
+        if by_shard:
+            _legend(figure, narrow)
+
+    what = "shard" if by_shard else "cluster"
+    ratio = f"; the largest shard has {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
+    description = (
+        f"{len(skew.clusters)} clusters; the fullest one has {skew.cluster_ratio:.2f} times its share{ratio}; "
+        f"{len(skew.moves)} moves would even it out."
+    )
+    return Chart("skew", f"Allocated bytes of each {what}", description, draw, (960, 380), (380, 340))
+
+
+def _legend(figure: Any, narrow: bool) -> None:
+    """Put a legend below the drawing, in as many columns as its names have room for."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    short = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}" for name in names]
+    room = _NARROW_CHARACTERS if narrow else _WIDE_CHARACTERS
+    columns = max(1, min(len(short), room // (max(map(len, short), default=1) + 6)))
+    figure.legend(handles, short, loc="outside lower center", ncols=columns)
+
+
+def _beside(axes: Any, text: str, x: float, y: float) -> None:
+    """Write a bar's figure to the right of it."""
+    axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
+
+
+def _bytes_axis(axis: Any, most_ticks: int = 6) -> None:
+    """Label an axis whose limits are set with round numbers of KiB, MiB, ..., which those of the library are not."""
+    high = max(axis.get_view_interval())
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    power = min(max(0, int(math.log(high, 1024))), len(units) - 1) if high >= 1 else 0
+    unit = 1024.0**power
+    least = high / unit / most_ticks
+    step = next(
+        factor * 10.0**exponent
+        for exponent in range(math.floor(math.log10(least)), 99)
+        for factor in (1, 2, 5)
+        if factor * 10.0**exponent >= least
+    )
+    ticks = [step * number for number in range(math.floor(high / unit / step) + 1)]
+    axis.set_ticks([tick * unit for tick in ticks], [f"{tick:g} {units[power]}" if tick else "0" for tick in ticks])
+
+
+def _date_axis(axis: Any, narrow: bool) -> None:
+    dates = import_module("matplotlib.dates")
+    locator = dates.AutoDateLocator(minticks=3, maxticks=5 if narrow else 9)
+    locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]  # two to three years with few ticks, too
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(dates.ConciseDateFormatter(locator))

@@ -1,0 +1,335 @@
+"""Advice: what each column should be written in, by trying every codec that the store has on its own cells.
+
+Whatever is tried is tried on the same cells, of rows that no dictionary was trained on, so that a dictionary is not
+flattered. Which of them is worth it is decided by ``choice.choose``, as everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from schemaless.codec.envelope import describe_body
+from schemaless.codec.registry import (
+    DEFAULT,
+    JSON,
+    NONE,
+    PACKED,
+    SERIALIZERS,
+    ZLIB,
+    ZSTD,
+    Codec,
+    Serializer,
+    codec_names,
+)
+from schemaless.codec.training import Training, part_of, train
+from schemaless.codec.trial import NOT_TRIED, worth_trying
+from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.store.datastore import Datastore
+from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
+from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.trial import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
+
+BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
+"""Of all columns together: so much is held in memory, too."""
+
+_ZLIB_LEVELS: Final = (1, 6, 9)
+_ZSTD_LEVELS: Final = (1, 3, 6, 12, 19)
+_DICTIONARY_LEVELS: Final = (1, 3, 6, 12)
+_JUDGED_OF: Final = 5
+"""One row of so many is compared on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A codec, and what a column would take in it after a migration.
+
+    Attributes:
+        codec: with a dictionary that is not in the catalog yet, where it has one.
+        trial: on the cells that were compared.
+        body_share: what bodies take, over what they take now.
+        share: the same of the pages that they fill.
+        body_bytes: of all the column's cells.
+        allocated_bytes: pages that they fill.
+        cpu_s: encoding and decoding one cell, in seconds of this machine.
+    """
+
+    codec: Codec
+    trial: ColumnTrial
+    body_share: Estimate
+    share: Estimate
+    body_bytes: Estimate
+    allocated_bytes: Estimate
+    cpu_s: float
+
+    @property
+    def name(self) -> str:
+        """In words: ``msgpack+zstd level 3, trained dictionary of 110 KiB``."""
+        level = "" if self.codec.level is None else f" level {self.codec.level}"
+        size = None if self.codec.dictionary is None else len(self.codec.dictionary.content)
+        return f"{self.codec.name}{level}" + ("" if size is None else f", trained dictionary of {size:,} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnAdvice:
+    """What to do with a column.
+
+    Attributes:
+        column_name: the column.
+        cells: how many it has.
+        stored: how many of the sampled cells are in which codec.
+        body_bytes: what its bodies take now.
+        allocated_bytes: what pages they fill, once the table is rebuilt.
+        setting: what its new cells are written in now.
+        candidates: all that were tried, the smallest first; none where too few cells were met to tell.
+        default: the store's default among them.
+        choice: what was decided, and why; None without candidates.
+        chosen: what to use; None where nothing is worth a rewrite.
+        trainings: the dictionaries, one for each serializer, as far as one could be trained.
+        notes: what is worth knowing, in sentences.
+        seed: of the sample: ``codec train`` with it trains the same dictionary.
+        compared: how many cells were compared.
+        whole: whether these are all rows, since too few for a split; no dictionary was tried then.
+    """
+
+    column_name: str
+    cells: Estimate
+    stored: Counter[str]
+    body_bytes: Estimate
+    allocated_bytes: Estimate
+    setting: Codec
+    candidates: list[Candidate]
+    default: Candidate | None
+    choice: Choice | None
+    chosen: Candidate | None
+    trainings: list[Training]
+    notes: list[str]
+    seed: int
+    compared: int
+    whole: bool
+
+
+def train_column(
+    store: Datastore,
+    column_name: str,
+    codec: Codec,
+    *,
+    seed: int | None = None,
+    bounds: Bounds = BOUNDS,
+    on_window: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Training, dict[str, Any]]:
+    """Train a dictionary on sampled cells of a column; return it, and what the catalog is to say of it.
+
+    Raises:
+        InvalidInput: the codec takes none, or there are too few cells or rows.
+        ServerError: a server cannot be reached.
+    """
+    cells = sample_cells(store, columns=[column_name], seed=seed, bounds=bounds, on_window=on_window)
+    training = _trained(cells, column_name, codec)
+    source = {
+        "column": column_name,
+        "codec": codec.name,
+        "level": codec.level,
+        "rows": training.rows,
+        "cells": training.cells,
+        "judged_rows": training.judged_rows,
+        "judged_cells": training.judged.encoded,
+        "judged_share": round(training.share, 4),
+        "seed": cells.taken.seed,
+    }
+    return training, source
+
+
+def _trained(cells: CellSample, column_name: str, codec: Codec) -> Training:
+    return train(
+        ((cell.row_key, cell.body) for cell in cells.of_column(column_name)), codec, dictionaries=cells.dictionaries
+    )
+
+
+def advise(
+    store: Datastore,
+    *,
+    columns: Iterable[str] | None = None,
+    shards: Iterable[int] | None = None,
+    most_cpu: float = MOST_CPU,
+    least_gain: float = LEAST_GAIN,
+    seed: int | None = None,
+    bounds: Bounds = BOUNDS,
+    on_window: Callable[[int, int], None] = lambda done, total: None,
+    on_trial: Callable[[str, str], None] = lambda column, codec: None,
+) -> list[ColumnAdvice]:
+    """Say what each column should be written in. Changes nothing.
+
+    Args:
+        store: the datastore.
+        columns: only these; all that are met unless given.
+        shards: numbers of the shards; all unless given.
+        most_cpu: how many times the time of the default codec encoding and decoding may take.
+        least_gain: what a rewrite has to save of the pages, 0 to 1.
+        seed: of the sample; the clock's unless given.
+        bounds: how much is read.
+        on_window: called with how many windows are read, and of how many.
+        on_trial: called with the column and the codec that is tried next.
+
+    Raises:
+        InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
+        ServerError: a server cannot be reached.
+    """
+    drawn = time.time_ns() % 1_000_000 if seed is None else seed
+    cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=bounds, on_window=on_window)
+    return [
+        _advise(store, cells, name, most_cpu, least_gain, lambda codec, name=name: on_trial(name, codec))  # type: ignore[misc]
+        for name in cells.column_names()
+    ]
+
+
+def _advise(
+    store: Datastore,
+    cells: CellSample,
+    column_name: str,
+    most_cpu: float,
+    least_gain: float,
+    on_trial: Callable[[str], None],
+) -> ColumnAdvice:
+    notes: list[str] = []
+    trainings: list[Training] = []
+    for serializer in filter(_is_tried, SERIALIZERS):
+        on_trial("training a dictionary")
+        try:
+            trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
+        except InvalidInput as refusal:
+            notes = [f"no dictionary: {refusal}."]
+    unseen = _unseen(cells)
+    whole = not trainings and not unseen.carries(column_name)
+    compared = cells if whole else unseen
+    now = space_of(cells, column_name, _lengths(cells, column_name))
+    candidates: list[Candidate] = []
+    for codec in _codecs(trainings) if compared.carries(column_name) else ():
+        on_trial(codec.name)
+        candidates.append(
+            _candidate(try_codec(compared, column_name, codec), codec, now.body_bytes, now.allocated_bytes)
+        )
+    candidates.sort(key=lambda each: (each.allocated_bytes.mid, each.body_bytes.mid))
+    default = next((each for each in candidates if each.codec == DEFAULT), None)
+    options = [
+        Option(each.name, each.share, each.body_share.mid, each.cpu_s, each.trial.left.total()) for each in candidates
+    ]
+    choice = choose(options, default.name if default else "", least_gain=least_gain, most_cpu=most_cpu)
+    wanted = None if choice is None or choice.chosen is None else choice.chosen.name
+    chosen = next((each for each in candidates if each.name == wanted), None)
+    count = len(compared.of_column(column_name))
+    if default is None:
+        notes.append(f"only {count} of its cells were met, and {LEAST_CELLS} at least, well apart, carry an interval.")
+    else:
+        notes += _notes(compared, candidates, default, trainings)
+    return ColumnAdvice(
+        column_name=column_name,
+        cells=cells.taken.count(("cells", column_name)),
+        stored=_stored(cells, column_name),
+        body_bytes=now.body_bytes,
+        allocated_bytes=now.allocated_bytes,
+        setting=store.codec_for(column_name),
+        candidates=candidates,
+        default=default,
+        choice=choice,
+        chosen=chosen,
+        trainings=trainings,
+        notes=notes,
+        seed=cells.taken.seed,
+        compared=count,
+        whole=whole,
+    )
+
+
+def _is_tried(serializer: Serializer) -> bool:
+    return worth_trying(Codec(serializer, NONE))
+
+
+def _unseen(cells: CellSample) -> CellSample:
+    """Return the cells of rows that training sees neither for itself nor for choosing a size: one row of five.
+
+    It is a sample also where all cells were read, and its figures have intervals.
+    """
+    windows = [[cell for cell in window if part_of(cell.row_key) == "judge"] for window in cells.windows]
+    taken = replace(
+        cells.taken,
+        windows=[window._replace(tiles=_JUDGED_OF * window.tiles) for window in cells.taken.windows],
+        tiles=_JUDGED_OF * cells.taken.tiles,
+    )
+    return replace(cells, taken=taken, windows=windows)
+
+
+def _lengths(cells: CellSample, column_name: str) -> list[list[int]]:
+    return [[len(cell.body) for cell in window if cell.column_name == column_name] for window in cells.windows]
+
+
+def _codecs(trainings: Iterable[Training]) -> list[Codec]:
+    """Return every codec that new cells may be written in, at several levels."""
+    names = set(codec_names())
+    tried = []
+    for serializer in filter(_is_tried, SERIALIZERS):
+        found = [Codec(serializer, NONE)]
+        found += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
+        found += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
+        tried += [codec for codec in found if codec.name in names]
+    for training in trainings:
+        tried += [replace(training.codec, level=level) for level in _DICTIONARY_LEVELS]
+    return tried
+
+
+def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Estimate, allocated_bytes: Estimate) -> Candidate:
+    body_share = trial.migrated_share or Estimate.of(1.0)
+    share = trial.migrated_pages_share or Estimate.of(1.0)
+    return Candidate(
+        codec,
+        trial,
+        body_share,
+        share,
+        _product(body_bytes, body_share),
+        _product(allocated_bytes, share),
+        trial.encode_s + trial.decode_s,
+    )
+
+
+def _product(one: Estimate, other: Estimate) -> Estimate:
+    """Return the product of two figures that were estimated apart: relative errors add up in squares."""
+    mid = one.mid * other.mid
+    below, above = (
+        math.hypot((getattr(one, end) - one.mid) * other.mid, (getattr(other, end) - other.mid) * one.mid)
+        for end in ("low", "high")
+    )
+    return Estimate(max(0.0, mid - below), mid, mid + above)
+
+
+def _notes(
+    compared: CellSample, candidates: list[Candidate], default: Candidate, trainings: list[Training]
+) -> list[str]:
+    notes = []
+    text = next(each for each in candidates if each.codec == Codec(JSON, ZLIB, ZLIB.level))
+    over, under = ([float(sum(window)) for window in each.trial.migrated_bytes] for each in (default, text))
+    ratio = compared.ratio(over, under) or Estimate.of(1.0)
+    takes = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
+    if ratio.mid > 1.01:
+        notes.append(f"{takes}: short decimals are shorter and more alike as text than as 9 bytes of MessagePack.")
+    elif ratio.mid < 0.99:
+        notes.append(f"{takes}.")
+    if trainings and not any(training.helps for training in trainings):
+        share = trainings[0].share
+        notes.append(f"a dictionary does not help: unseen rows take {share:.1%} of what they take without it.")
+    if not _is_tried(PACKED):
+        notes.append(NOT_TRIED)
+    return notes
+
+
+def _stored(cells: CellSample, column_name: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for cell in cells.of_column(column_name):
+        try:
+            found[describe_body(cell.body).name] += 1
+        except CorruptBody:
+            found["unreadable"] += 1
+    return found

@@ -1,0 +1,181 @@
+"""How large a shard's file would be after a rebuild, from a sample of its bodies' lengths."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from statistics import NormalDist, fmean, pstdev
+from typing import Final
+
+from schemaless.codec.registry import Codec
+from schemaless.codec.trial import try_codec
+from schemaless.mysql.page_model import Content, Layout, Packer, rebuilt_file_bytes
+from schemaless.mysql.sql.figures import select_lengths
+from schemaless.store.datastore import Datastore
+from schemaless.store.pages import PageSize
+from schemaless.store.shards import ReadFrom
+from schemaless.survey.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
+
+BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_rows=2_000)
+"""Of one shard."""
+
+
+_POINTS: Final = tuple(NormalDist().inv_cdf((number + 0.5) / 9) for number in range(9))
+_95: Final = 1.96
+_MODEL_ERROR: Final = 0.02
+_MODEL_PAGES: Final = 0.25
+"""The page model's own standard error, where all lengths are known: a part of the pages, and some of each file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a shard's table would take, were it rebuilt now.
+
+    Attributes:
+        cells: how many it has.
+        body_bytes: what their bodies take.
+        file_bytes: how long its file would be.
+    """
+
+    cells: Estimate
+    body_bytes: Estimate
+    file_bytes: Estimate
+
+
+def predict(
+    store: Datastore,
+    shard: int,
+    layout: Layout,
+    seed: int,
+    *,
+    codec: Codec | None = None,
+    read_from: ReadFrom = "primary",
+    bounds: Bounds = BOUNDS,
+) -> Prediction:
+    """Predict a shard's size after a rebuild. Reads a bounded number of rows, and of these lengths only.
+
+    Args:
+        store: the datastore.
+        shard: its number.
+        layout: how its server lays pages out.
+        seed: of the sample.
+        codec: what its cells are migrated to before; bodies are read then, and re-encoded here.
+        read_from: where.
+        bounds: how much is read.
+
+    Raises:
+        ServerError: its server cannot be reached.
+    """
+    rows_of: dict[int, list[tuple[str, int]]] = {}
+
+    def measure(window: Window) -> Measured:
+        packer = Packer(layout)
+        found = rows_of[window.after] = list(_lengths(store, window, codec, read_from))
+        for column_name, length in found:
+            packer.add(column_name, length)
+        body_bytes = sum(length for _, length in found)
+        return Measured({**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(found), body_bytes)
+
+    taken = sample(store.shards, [shard], measure, seed=seed, bounds=bounds, read_from=read_from)
+    if taken.exact:
+        # All of it, in its order: no page is begun with each window.
+        packer = Packer(layout)
+        for after in sorted(rows_of):
+            for column_name, length in rows_of[after]:
+                packer.add(column_name, length)
+        files = modelled(packer.content(), layout)
+    else:
+        files = rebuilt_files(taken, ("file",), layout, 1)
+    return Prediction(taken.total(("rows", "file")), taken.total(("bytes",)), files)
+
+
+def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: ReadFrom) -> Iterable[tuple[str, int]]:
+    """Return each row's column, and the length of its body, after a migration where there is a codec."""
+    if codec is None:
+        sql = select_lengths(store.shards.database(window.shard), window.after, window.up_to)
+        return [
+            (str(column), int(length)) for column, length in store.shards.rows(window.shard, sql, read_from=read_from)
+        ]
+    rows = list(window_rows(store.shards, window, PageSize(), read_from=read_from))
+    tried = try_codec((row[4] for row in rows), codec, dictionaries=store.dictionaries)
+    return zip((row[2] for row in rows), tried.migrated_bytes, strict=True)
+
+
+def content_values(content: Content, *name: str) -> dict[Key, float]:
+    """Return a content as values of a window, under keys that end with ``name``."""
+    return {(part, *name): pages for part, pages in asdict(content).items()}
+
+
+def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Estimate:
+    """Return the bytes of the files of so many rebuilt shards from such values; where all was read, shard by shard."""
+    if taken.exact:
+        by_shard: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * len(fields(Content)))
+        for window, found in zip(taken.windows, taken.measured, strict=True):
+            for place, part in enumerate(fields(Content)):
+                by_shard[window.shard][place] += found.values.get((part.name, *name), 0.0)
+        # Of several kinds of servers, a shard has values of its own kind only.
+        known = [Content(*parts) for parts in by_shard.values() if any(parts)]
+        known += [Content()] * max(0, shards - len(known))
+        return Estimate.of(float(sum(rebuilt_file_bytes(content, layout) for content in known)))
+    parts = {each.name: taken.total((each.name, *name)) for each in fields(Content)}
+    low, mid, high = (
+        Content(**{part: getattr(pages, bound) / shards for part, pages in parts.items()})
+        for bound in ("low", "mid", "high")
+    )
+    own = _apart(taken, name, mid.rows) if shards > 1 else 0.0
+    common = (_pages(high) - _pages(low)) / (2 * _95 * _pages(mid)) if _pages(mid) else 0.0
+    middle = shards * expected_file_bytes(mid, layout, math.hypot(common, own))[0]
+    ends = [shards * expected_file_bytes(content, layout, own)[0] for content in (low, high)]
+    return Estimate(min(ends[0], middle), middle, max(ends[1], middle))
+
+
+def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple[float, float]:
+    """Return how long a file is on average, and its standard deviation, where its content is known with an error.
+
+    A file grows in steps, a small one in large: on MySQL a table of 31 pages takes some 36, and one of 33 pages 448. So
+    what is not known is averaged over, and close to a step the middle is between its two ends. Everything that
+    foretells the length of a rebuilt file asks this function.
+
+    Args:
+        content: most likely.
+        layout: the server's.
+        error: standard error of it, as a part of it.
+    """
+    if not error:
+        return float(rebuilt_file_bytes(content, layout)), 0.0
+    sizes = [rebuilt_file_bytes(content.times(max(0.0, 1 + point * error)), layout) for point in _POINTS]
+    return fmean(sizes), pstdev(sizes)
+
+
+def modelled(content: Content, layout: Layout) -> Estimate:
+    """Return how long a file is whose rows are all known: by the page model, with an interval of its own error."""
+    error = model_error(content)
+    ends = (rebuilt_file_bytes(content.times(1 + sign * _95 * error), layout) for sign in (-1, 0, 1))
+    return Estimate(*(float(end) for end in ends))
+
+
+def model_error(content: Content) -> float:
+    """Return the page model's own standard error, as a part of the pages."""
+    return math.hypot(_MODEL_ERROR, _MODEL_PAGES / max(1.0, _pages(content)))
+
+
+def _apart(taken: Sample, name: Key, rows: float) -> float:
+    """Return by how much shards of so many rows differ in what they take, as a part of it, if chance decides."""
+    known = [(found.values.get(("rows", *name), 0.0), _pages_of(found, name)) for found in taken.measured if found.rows]
+    total_rows, total_pages = (sum(each[place] for each in known) for place in (0, 1))
+    if not total_rows or not total_pages or not rows:
+        return 0.0
+    mean = total_pages / total_rows
+    # Of a row: that of the windows, each divided by its rows.
+    variance = fmean([(pages - mean * count) ** 2 / count for count, pages in known if count])
+    return math.hypot(math.sqrt(variance) / mean, 1.0) / math.sqrt(rows)
+
+
+def _pages_of(found: Measured, name: Key) -> float:
+    return found.values.get(("leaf_pages", *name), 0.0) + found.values.get(("overflow_pages", *name), 0.0)
+
+
+def _pages(content: Content) -> float:
+    return content.leaf_pages + content.overflow_pages

@@ -1,0 +1,1 @@
+"""What is printed: words, tables, progress, and files written whole."""

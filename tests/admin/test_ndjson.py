@@ -1,0 +1,575 @@
+"""load and dump: every line becomes one cell, exactly, once, however often it is tried."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import itertools
+import json
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import schemaless
+from schemaless import CellConflict, CorruptBody, Datastore, InvalidInput, NewStoredCell
+from schemaless.admin import ndjson as loading
+from schemaless.cell import CellKey, StoredCell
+from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_enveloped, keep_reason
+from schemaless.codec.lines import open_lines
+from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
+from schemaless.migrate.check import check
+from schemaless.store.shards import Shards
+
+pytestmark = pytest.mark.mysql
+
+KEPT_AS_TEXT = [
+    b'{"a": 1, "a": 2, "pad": "' + b"x" * 100 + b'"}',
+    b'{"n": 123456789012345678901234567890, "pad": "' + b"x" * 100 + b'"}',
+    b'[1e999, "' + b"x" * 100 + b'"]',
+    b'{"s": "\\ud800", "pad": "' + b"x" * 100 + b'"}',
+]
+PLAIN = [
+    b'{ "b" : 1.50,\t"a": [1e2, -0.0, true, null] , "text": "' + b"long enough to be compressed " * 5 + b'" }',
+    b"[NaN, Infinity, -Infinity]",
+    b'"just text \\u00e9 \xc3\xa9"',
+    b"0",
+    b"null",
+]
+LINES = PLAIN + KEPT_AS_TEXT
+
+
+@pytest.fixture
+def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
+    """Makes key functions: a row of its own for each line's number, the same row when the number comes again."""
+
+    def make() -> loading.KeyOf:
+        rows: dict[int, uuid.UUID] = {}
+
+        def key_of(document: Any, line: bytes, number: int) -> CellKey:
+            return CellKey(rows.setdefault(number, new_row()), "DOC", 1)
+
+        return key_of
+
+    return make
+
+
+def by_field(document: Any, line: bytes, number: int) -> CellKey:
+    """Take a document's own "id" for its row_key."""
+    return CellKey(schemaless.cell.row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
+
+
+def numbered(first: int, count: int, text: str = "some text") -> list[bytes]:
+    """Return lines that ``by_field`` takes."""
+    return [json.dumps({"id": f"n{number}", "text": text}).encode() for number in range(first, first + count)]
+
+
+def bodies(store: Datastore) -> dict[CellKey, bytes]:
+    """Return every cell's stored bytes by its key."""
+    return {cell.key: cell.body for cell in everything(store)}
+
+
+def everything(store: Datastore) -> Iterator[StoredCell]:
+    return loading.iter_dump(store, range(store.shard_count), None)
+
+
+def ids(store: Datastore, shard: int) -> list[int]:
+    return [cell.added_id for cell in store.scan_shard(shard)]
+
+
+def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> None:
+    """Store bytes that the library would refuse."""
+    shard = store.shard_of(row)
+    shards.execute(
+        shard,
+        b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'DOC', 1, x'%b')"
+        % (store.shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
+    )
+
+
+def test_load_as_legacy_keeps_the_very_bytes(store, rows_for, by_hand):
+    """What readers older than the envelope get is the line, spaces and all, without its line end."""
+    key_of = rows_for()
+    report = loading.load(store, LINES, loading.document_reader(key_of, LEGACY), source="x")
+
+    assert (report.created, report.there, report.failures) == (len(LINES), 0, [])
+    assert report.body_bytes == sum(map(len, LINES))
+    for number, line in enumerate(LINES, start=1):
+        assert next(store.get_stored_versions(key_of(None, b"", number).row_key, "DOC")).body == line
+
+
+@pytest.mark.parametrize("name", [name for name in codec_names() if name != "legacy"])
+def test_load_as_any_codec_gives_the_same_documents(store, rows_for, name):
+    """Every codec reads back as json.loads reads the line; what it cannot hold is kept as its exact text."""
+    key_of = rows_for()
+    loading.load(store, LINES, loading.document_reader(key_of, codec_named(name)), source="x")
+
+    for number, line in enumerate(LINES, start=1):
+        stored = next(store.get_stored_versions(key_of(None, b"", number).row_key, "DOC"))
+        assert is_enveloped(stored.body)
+        assert repr(stored.decode().body) == repr(json.loads(line))
+        kept = keep_reason(line, codec_named(name), MAX_DEPTH) is not None
+        assert kept is (line in KEPT_AS_TEXT and name.startswith("msgpack")) or name.startswith("packed")
+        if kept or name.startswith("json"):
+            assert loading.recode(stored.body, LEGACY).body == line
+            assert describe_body(stored.body).name.startswith("json")
+
+
+def test_load_again_creates_nothing_and_burns_no_added_id(fresh_store):
+    """A repeated load leaves ids, bytes and counters alone, in whatever codec it is repeated."""
+    lines = numbered(0, 60)
+    loading.load(fresh_store, lines[:40], loading.document_reader(by_field, LEGACY), source="x")
+    before = bodies(fresh_store)
+    again = [
+        loading.load(fresh_store, lines[:40], loading.document_reader(by_field, codec_named(name)), source="x")
+        for name in ("legacy", "msgpack+zlib", "json+zstd")
+    ]
+
+    assert [(report.created, report.there, report.body_bytes) for report in again] == [(0, 40, 0)] * 3
+    assert bodies(fresh_store) == before
+
+    rest = loading.load(fresh_store, lines, loading.document_reader(by_field, DEFAULT), source="x")
+    assert (rest.created, rest.there) == (20, 40)
+    for shard in range(fresh_store.shard_count):
+        found = ids(fresh_store, shard)
+        assert found == list(range(1, len(found) + 1))
+
+
+@pytest.mark.parametrize("stop_at", [7, 50, 119])
+def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, monkeypatch, stop_at):
+    """Wherever it was cut off, the same command ends with the same cells, and with ids without a gap."""
+    monkeypatch.setattr(loading, "_MOST_CELLS", 10)
+    monkeypatch.setattr(loading, "_LEAST_CELLS", 10)
+    lines = numbered(0, 120)
+
+    def cut() -> Iterator[bytes]:
+        yield from lines[:stop_at]
+        raise KeyboardInterrupt
+
+    reader = loading.document_reader(by_field, DEFAULT)
+    with pytest.raises(KeyboardInterrupt):
+        loading.load(fresh_store, cut(), reader, source="x")
+    partly = len(bodies(fresh_store))
+    report = loading.load(fresh_store, lines, reader, source="x")
+
+    assert partly == (stop_at - 1) // 10 * 10 or partly == stop_at // 10 * 10
+    assert (report.created, report.there) == (120 - partly, partly)
+    expected = {by_field(json.loads(line), line, 0): encode_body(json.loads(line)) for line in lines}
+    assert bodies(fresh_store) == expected
+    for shard in range(fresh_store.shard_count):
+        assert ids(fresh_store, shard) == list(range(1, len(ids(fresh_store, shard)) + 1))
+
+
+def test_load_interrupted_between_the_shards_of_a_batch_is_repeated(fresh_store, monkeypatch):
+    """A batch that was written in some shards only is completed."""
+    lines = numbered(0, 40)
+    reader = loading.document_reader(by_field, DEFAULT)
+    original = type(fresh_store._cells).put_on_shard
+
+    def breaks(cells, shard, *arguments, **options):
+        if shard == 2:
+            raise KeyboardInterrupt
+        return original(cells, shard, *arguments, **options)
+
+    monkeypatch.setattr(type(fresh_store._cells), "put_on_shard", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        loading.load(fresh_store, lines, reader, source="x")
+    monkeypatch.setattr(type(fresh_store._cells), "put_on_shard", original)
+    partly = len(bodies(fresh_store))
+    report = loading.load(fresh_store, lines, reader, source="x")
+
+    assert 0 < partly < 40
+    assert (report.created, report.there) == (40 - partly, partly)
+
+
+def test_load_conflict_stops_and_names_line_and_cell(fresh_store):
+    """A cell that is there with another document is never replaced; the error says where, and what to do."""
+    lines = numbered(0, 30)
+    key = by_field(json.loads(lines[17]), b"", 0)
+    fresh_store.put_cell(*key, {"other": True})
+    reader = loading.document_reader(by_field, DEFAULT)
+
+    with pytest.raises(
+        CellConflict, match=rf"trips, line 18: cell \({key.row_key}, DOC, 1\) exists .*--keep-going"
+    ) as (caught):
+        loading.load(fresh_store, lines, reader, source="trips")
+
+    assert caught.value.stored.body == {"other": True}
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert fresh_store.get_cell(*key).body == {"other": True}
+
+
+def test_load_several_conflicts_names_one_and_keep_going_all_of_them(fresh_store):
+    """The run stops at a line that is in conflict; with keep_going, each such line is named once."""
+    lines = numbered(0, 30)
+    for number in (29, 11, 20, 12, 25, 14):
+        fresh_store.put_cell(*by_field(json.loads(lines[number]), b"", 0), "other")
+    conflicting: list[int] = []
+    loading.load(
+        fresh_store,
+        lines,
+        loading.document_reader(by_field, DEFAULT),
+        source="x",
+        keep_going=True,
+        on_failure=lambda number, message: conflicting.append(number),
+    )
+
+    assert sorted(conflicting) == [12, 13, 15, 21, 26, 30]
+    with pytest.raises(CellConflict, match=r"x, line (12|13|15): "):
+        loading.load(fresh_store, lines[:20], loading.document_reader(by_field, DEFAULT), source="x")
+
+
+def test_load_keep_going_passes_over_conflicts_and_loads_all_others(fresh_store, monkeypatch):
+    """However many cells are in the way, the others are written, at a cost that does not explode."""
+    lines = numbered(0, 400)
+    blocked = [line for number, line in enumerate(lines) if number % 3]
+    loading.load(
+        fresh_store,
+        [line.replace(b"some", b"another") for line in blocked],
+        loading.document_reader(by_field, DEFAULT),
+        source="x",
+    )
+    cells_sent: list[int] = []
+    original = Datastore.put_stored_cells
+
+    def counts(store, cells, **options):
+        cells = list(cells)
+        cells_sent.append(len(cells))
+        return original(store, cells, **options)
+
+    monkeypatch.setattr(Datastore, "put_stored_cells", counts)
+    report = loading.load(fresh_store, lines, loading.document_reader(by_field, DEFAULT), source="x", keep_going=True)
+
+    assert (report.created, report.there) == (400 - len(blocked), 0)
+    assert sorted(number for number, _ in report.failures) == [n + 1 for n in range(400) if n % 3]
+    assert all("exists with a different body" in message for _, message in report.failures)
+    assert sum(cells_sent) < 400 * 12
+    assert check(fresh_store).cells == 400
+
+
+def test_load_same_key_twice_in_a_file(fresh_store):
+    """The same document twice is one cell; another document under the same key is a conflict, in one batch or not."""
+    once, other = b'{"id": "twice", "n": 1}', b'{"id": "twice", "n": 2}'
+    swapped = b'{"n": 1, "id": "twice"}'
+    reader = loading.document_reader(by_field, LEGACY)
+    report = loading.load(fresh_store, [once, once, swapped], reader, source="x")
+
+    assert (report.created, report.there, report.body_bytes) == (1, 2, len(once))
+    with pytest.raises(CellConflict, match="x, line 2"):
+        loading.load(fresh_store, [once, other], reader, source="x")
+    assert list(bodies(fresh_store).values()) == [once]
+
+
+@pytest.mark.parametrize("damage", [b"\xc1\x11\x00\x00\x00\x00\x00", b"{"])
+def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, damage):
+    """A stored cell that does not decode is never replaced nor taken for the same; keep_going passes its line over."""
+    lines = numbered(0, 40)
+    keys = [by_field(json.loads(lines[number]), b"", 0) for number in (8, 30)]
+    for key in keys:
+        put_raw(fresh_store, by_hand(fresh_store), key.row_key, damage)
+    reader = loading.document_reader(by_field, DEFAULT)
+
+    with pytest.raises(
+        CorruptBody, match=r"trips, line (9|31): stored cell \(.*'schemaless check'.*--keep-going"
+    ) as at:
+        loading.load(fresh_store, lines, reader, source="trips")
+
+    passed: list[tuple[int, str]] = []
+    report = loading.load(
+        fresh_store,
+        lines,
+        reader,
+        source="trips",
+        keep_going=True,
+        on_failure=lambda number, message: passed.append((number, message)),
+    )
+    assert str(pickle.loads(pickle.dumps(at.value))) == str(at.value)
+    assert at.value.key in keys
+    assert report.created + report.there == 38
+    assert sorted(passed) == sorted(report.failures)
+    assert [number for number, _ in sorted(passed)] == [9, 31]
+    for key, (_, message) in zip(keys, sorted(passed), strict=True):
+        assert message.startswith(f"stored cell {key} in shard {fresh_store.shard_of(key.row_key)}: ")
+        assert next(fresh_store.get_stored_versions(key.row_key, "DOC")).body == damage
+
+
+@pytest.fixture
+def batches(monkeypatch) -> list[int]:
+    """Gets the number of cells of each batch that is sent."""
+    sent: list[int] = []
+    original = Datastore.put_stored_cells
+
+    def counts(store, cells, **options):
+        cells = list(cells)
+        sent.append(len(cells))
+        return original(store, cells, **options)
+
+    monkeypatch.setattr(Datastore, "put_stored_cells", counts)
+    return sent
+
+
+def test_load_batches_grow_with_the_shards_and_stay_bounded_in_bytes(fresh_store, monkeypatch, batches):
+    """Two statements a shard and batch: over many shards a batch has many cells, but never more than memory is for."""
+    reader = loading.document_reader(by_field, LEGACY)
+    loading.load(fresh_store, numbered(0, 601), reader, source="x")
+    assert batches == [500, 101]
+
+    batches.clear()
+    monkeypatch.setattr(loading, "_CELLS_A_SHARD", 150)
+    loading.load(fresh_store, numbered(1000, 601), reader, source="x")
+    assert batches == [600, 1]
+
+    batches.clear()
+    monkeypatch.setattr(loading, "_BYTES_A_SHARD", 30_000)
+    monkeypatch.setattr(loading, "_LEAST_BYTES", 100_000)
+    loading.load(fresh_store, numbered(2000, 13, "x" * 29_000), reader, source="x")
+    assert batches == [4, 4, 4, 1]
+
+
+def test_load_a_line_that_comes_again_does_not_end_the_batch(fresh_store, batches):
+    """The same line over and over is one cell of one batch; where that cell is in conflict, each line is named."""
+    lines = numbered(0, 5) * 20
+    reader = loading.document_reader(by_field, DEFAULT)
+    report = loading.load(fresh_store, lines, reader, source="x")
+
+    assert batches == [5]
+    assert (report.created, report.there) == (5, 95)
+
+    other = [line.replace(b"some", b"other") for line in numbered(4, 1)]
+    report = loading.load(fresh_store, [*other, *lines[:4], *other], reader, source="x", keep_going=True)
+    assert (report.created, report.there) == (0, 4)
+    assert sorted(number for number, _ in report.failures) == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        (b'{"id": "cut', "not JSON text .*; it looks like JSON text that is cut short"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        (b'{"id": "\xff"}', "not UTF-8"),
+        (b'{"id": "a"} {"id": "b"}', "not JSON text"),
+        (b"[" * 600 + b"]" * 600, "more than 512 levels"),
+        (b'{"id": "x", "ref_key": -1}', "ref_key must be an int from 0"),
+        (b'{"id": "x", "ref_key": 1.5}', "ref_key"),
+    ],
+)
+def test_load_bad_line_is_named_and_the_lines_before_it_are_there(store, rows_for, bad, complaint):
+    """File and line number, what is wrong with it, and what to do; nothing after it is written."""
+    lines = [*numbered(0, 3), b"", bad, *numbered(3, 3)]
+    rows = rows_for()
+
+    def key_of(document: Any, line: bytes, number: int) -> CellKey:
+        return rows(document, line, number)._replace(ref_key=document.get("ref_key", 1))
+
+    reader = loading.document_reader(key_of, DEFAULT)
+    with pytest.raises(InvalidInput, match=f"a.ndjson, line 5: .*{complaint}.*The lines before it are loaded"):
+        loading.load(store, lines, reader, source="a.ndjson")
+
+    report = loading.load(store, lines, reader, source="a.ndjson", keep_going=True)
+    assert (report.created, report.there) == (3, 3)
+    assert [number for number, _ in report.failures] == [5]
+
+
+@pytest.mark.parametrize("name", ["legacy", "json+none", "msgpack+none"])
+def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
+    """A body over 16 MiB - 1 is found before the server says something unhelpful about it."""
+    large = b'{"id": "large", "text": "' + b"x" * (16 << 20) + b'"}'
+    lines = [*numbered(0, 1), large, *numbered(1, 1)]
+    reader = loading.document_reader(by_field, codec_named(name))
+
+    with pytest.raises(InvalidInput, match=r"a.ndjson, line 2: body has 16\d{6} bytes once encoded"):
+        loading.load(fresh_store, lines, reader, source="a.ndjson")
+
+    report = loading.load(fresh_store, lines, reader, source="a.ndjson", keep_going=True)
+    assert (report.created, report.there, len(report.failures)) == (1, 1, 1)
+
+
+def test_load_cell_larger_than_a_packet_names_its_line(fresh_store):
+    """A body that fits a cell, but not the server's max_allowed_packet, is a bad line like others."""
+    for cluster in fresh_store.topology.clusters:
+        pool = fresh_store.shards.pool_for(cluster.primary)
+        pool.options = replace(pool.options, max_packet_bytes=100_000)
+    lines = [*numbered(0, 40), *numbered(40, 1, "long " * 30_000), *numbered(41, 40)]
+    reader = loading.document_reader(by_field, LEGACY)
+    report = loading.load(fresh_store, lines, reader, source="x", keep_going=True)
+
+    assert report.created == 80
+    assert [number for number, _ in report.failures] == [41]
+    assert "Raise max_allowed_packet" in report.failures[0][1]
+    with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise max_allowed_packet"):
+        loading.load(fresh_store, lines, reader, source="x")
+
+
+def test_load_huge_line_is_one_cell(store, rows_for):
+    """A document of 12 MB is loaded like any other."""
+    key_of = rows_for()
+    line = b'["' + b"abcdefghij" * 1_200_000 + b'"]'
+    loading.load(store, [line], loading.document_reader(key_of, LEGACY), source="x")
+
+    assert next(store.get_stored_versions(key_of(None, b"", 1).row_key, "DOC")).body == line
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[1]\n[2]\n[3]\n",
+        b"[1]\n[2]\n[3]",
+        b"[1]\r\n[2]\r\n[3]\r\n",
+        b"\n[1]\n\n  \n[2]\n\r\n\t\n[3]\n\n",
+    ],
+)
+def test_load_takes_lines_as_files_have_them(store, new_row, text, packed):
+    """Blank lines, CRLF, no line end at the last line, gzip: three cells, and no stray byte in any."""
+    row = new_row()
+
+    def key_of(document: Any, line: bytes, number: int) -> CellKey:
+        return CellKey(row, "DOC", document[0])
+
+    stream = io.BytesIO(gzip.compress(text) if packed else text)
+    done: list[int] = []
+    report = loading.load(
+        store,
+        open_lines(stream, "x"),
+        loading.document_reader(key_of, LEGACY),
+        source="x",
+        on_line=done.append,
+    )
+
+    assert report.created == 3
+    assert [cell.body for cell in store.get_stored_versions(row, "DOC", descending=False)] == [b"[1]", b"[2]", b"[3]"]
+    assert sum(done) == len(text)
+
+
+AWKWARD = [
+    *LINES,
+    b'{"body": {"body": 1}, "stored": "\\"body\\":", "x\\"body": 2}',
+    b'{"a":\n  [1,\r\n 2],\n\n"b": "\\n\\r"\n}\n',
+    b"[" * 512 + b"]" * 512,
+    '{"é": "ü\u2028\u2029\x7f\x85"}'.encode(),
+]
+
+
+@pytest.fixture
+def mixed(fresh_store, new_row):
+    """A datastore that holds each awkward body in every codec."""
+    cells = [
+        NewStoredCell(new_row(), column, ref_key, loading.recode(text, codec_named(name)).body)
+        for ref_key, (text, name) in enumerate(itertools.product(AWKWARD, codec_names()))
+        for column in ("A", "body")
+    ]
+    fresh_store.put_stored_cells(cells)
+    return fresh_store
+
+
+@pytest.fixture
+def other_store(accounts, new_name) -> Iterator[Datastore]:
+    """A second datastore, of another number of shards."""
+    with schemaless.connect(accounts.create(new_name, 3)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", ["legacy", "msgpack+zlib", "json+zstd"])
+def test_dump_then_load_gives_the_same_documents(mixed, other_store, name):
+    """Into another datastore and another codec: newlines, NaN, duplicate keys, lone surrogates, depth and all."""
+    lines = [loading.dump_line(cell, stored=False) for cell in everything(mixed)]
+    report = loading.load(other_store, lines, loading.dump_reader(codec_named(name)), source="x")
+
+    assert not any(b"\n" in line or b"\r" in line for line in lines)
+    assert report.created == len(lines)
+    before, after = bodies(mixed), bodies(other_store)
+    assert before.keys() == after.keys()
+    for key, body in before.items():
+        assert repr(decode_body(after[key])) == repr(decode_body(body))
+        text = loading.recode(body, LEGACY).body
+        if (
+            describe_body(body).name.split("+")[0] in ("json", "legacy")
+            and b"\n" not in text
+            and name != "msgpack+zlib"
+        ):
+            assert loading.recode(after[key], LEGACY).body == text
+    assert loading.load(mixed, lines, loading.dump_reader(DEFAULT), source="x").created == 0
+
+
+def test_dump_stored_then_load_gives_the_same_bytes(mixed, other_store):
+    """--stored is an exact copy, in every format at once, unless another codec is asked for."""
+    lines = [loading.dump_line(cell, stored=True) for cell in everything(mixed)]
+    loading.load(other_store, lines, loading.dump_reader(None), source="x")
+
+    assert bodies(other_store) == bodies(mixed)
+    recoded = [loading.dump_reader(codec_named("json+zlib"))(line, 1) for line in lines]
+    assert {describe_body(cell.body).name for cell in recoded} == {"json+zlib", "json+none"}
+
+
+def test_dump_without_a_codec_takes_documents_to_the_default(store, row):
+    """A dump of documents has no bytes to keep."""
+    line = b'{"row_key": "%b", "column_name": "A", "ref_key": 1, "body": [%b1]}' % (str(row).encode(), b"1, " * 100)
+    cell = loading.dump_reader(None)(line, 1)
+
+    assert describe_body(cell.body).name == "msgpack+zlib"
+
+
+def test_dump_line_is_json_with_the_body_last(fresh_store, row):
+    """What jq reads: the key, added_id, created_at, body."""
+    fresh_store.put_cell(row, "BASE", 7, {"fare": 1.5})
+    [cell] = everything(fresh_store)
+    fields = json.loads(loading.dump_line(cell, stored=False))
+
+    assert list(fields) == ["row_key", "column_name", "ref_key", "added_id", "created_at", "body"]
+    assert fields["row_key"] == str(row)
+    assert fields["created_at"] == cell.created_at.isoformat()
+    assert fields["body"] == {"fare": 1.5}
+    stored = json.loads(loading.dump_line(cell, stored=True))
+    assert base64.b64decode(stored["stored"]) == cell.body
+
+
+def test_dump_of_a_corrupt_body_names_the_cell(fresh_store, by_hand, row):
+    """It cannot be shown as a document; --stored copies its bytes, and load then refuses them by line."""
+    damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
+    damaged[10] ^= 1
+    put_raw(fresh_store, by_hand(fresh_store), row, bytes(damaged))
+    [cell] = everything(fresh_store)
+
+    with pytest.raises(CorruptBody, match=rf"cell \({row}, DOC, 1\) in shard {cell.shard}: CRC-32"):
+        loading.dump_line(cell, stored=False)
+
+    line = loading.dump_line(cell, stored=True)
+    assert base64.b64decode(json.loads(line)["stored"]) == bytes(damaged)
+    for codec in (None, DEFAULT):
+        with pytest.raises(InvalidInput, match="copy, line 1: CRC-32"):
+            loading.load(fresh_store, [line], loading.dump_reader(codec), source="copy")
+
+
+HEAD = b'{"row_key": "71f0c4d2-2918-44cc-a2df-000000000001", "column_name": "A", "ref_key": 1, '
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"[]", "not a line of 'schemaless dump'"),
+        (b'{"row_key": 1, "column_name": "A", "ref_key": 1}', "not a line of 'schemaless dump'"),
+        (HEAD + b'"body": ]}', "not JSON text"),
+        (HEAD + b'"body" : 1}', "has to be written like this"),
+        (b'{"body": 1, ' + HEAD[1:-2] + b"}", "not JSON text"),
+        (HEAD + b'"stored": "x"}', "stored is no base64"),
+        (HEAD + b'"stored": "ew==\\n"}', "stored is no base64"),
+        (HEAD + b'"stored": "\xc3\xa9"}', "stored is no base64"),
+        (HEAD + b'"stored": 7}', "stored is no base64"),
+        (HEAD + b'"stored": "ew=="}', "not JSON text"),
+        (HEAD + b'"body": ' + b"[" * 513 + b"]" * 513 + b"}", "more than 51[23] levels"),
+        (HEAD.replace(b"71f0", b"71f") + b'"body": 1}', "row_key is no UUID: '71fc4d2"),
+        (HEAD.replace(b'"A"', b'"a b"') + b'"body": 1}', "column_name must be"),
+        (HEAD.replace(b'"A"', b"3") + b'"body": 1}', "column_name must be"),
+        (HEAD.replace(b": 1, ", b": true, ") + b'"body": 1}', "ref_key must be an int"),
+    ],
+)
+def test_load_from_dump_line_that_is_none_is_refused(store, line, complaint):
+    """A line that no dump wrote is named, never half understood."""
+    for codec in (None, LEGACY, DEFAULT):
+        with pytest.raises(InvalidInput, match=f"x, line 1: .*{complaint}"):
+            loading.load(store, [line], loading.dump_reader(codec), source="x")

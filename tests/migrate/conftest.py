@@ -1,0 +1,18 @@
+"""A finished migration, for what comes after one."""
+
+from __future__ import annotations
+
+import pytest
+
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
+from tests.migrate.originals import load
+
+
+@pytest.fixture
+def job(fresh_store, new_row, migrate_store, tmp_path):
+    """A finished migration of some cells, with its archive in ``tmp_path``."""
+    load(fresh_store, new_row)
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    return Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)

@@ -1,0 +1,69 @@
+"""What tests of archives share: cells of many kinds, and a migration in a few lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from schemaless import Datastore, NewStoredCell
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import DEFAULT, Codec
+from schemaless.errors import SchemalessError
+from schemaless.migrate.archive import ArchiveWriter, archived
+from schemaless.mysql.sql.bodies import update_bodies
+
+TEXTS = [
+    *(json.dumps({"n": n, "text": "a longer text " * (n % 7)}, indent=n % 3).encode() for n in range(90)),
+    b'{"n": 123456789012345678901234567890, "t": "%b"}' % (b"text " * 40),
+    b'{"s": "\\ud800", "t": "%b"}' % (b"text " * 40),
+    b'{"a": 1, "a": 2, "t": "%b"}' % (b"text " * 40),
+    b" [1.0, 1e2, -0.0, NaN] ",
+]
+
+
+def load(store: Datastore, new_row: Any, texts: Iterable[bytes] = TEXTS) -> list[NewStoredCell]:
+    """Store legacy texts, in rows of their own."""
+    cells = [NewStoredCell(new_row(), "AB"[number % 2], number, text) for number, text in enumerate(texts)]
+    store.put_stored_cells(cells, trusted=True)
+    return cells
+
+
+def everything(store: Datastore) -> dict[tuple[int, int], tuple[Any, ...]]:
+    """Return every cell's key, bytes and time by its shard and id."""
+    return {
+        (shard, cell.added_id): (cell.key, cell.body, cell.created_at)
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+def migrate(
+    store: Datastore, folder: Path, codec: Codec = DEFAULT, *, job_id: int = 1, epoch: int = 1, update: bool = True
+) -> int:
+    """Archive every body that is not in ``codec``, and replace it; return how many."""
+    done = 0
+    for shard in range(store.shard_count):
+        changes = []
+        for cell in store.scan_shard(shard):
+            try:
+                recoded = recode(cell.body, codec)
+            except SchemalessError:
+                continue
+            if not recoded.unchanged:
+                changes.append((cell, recoded.body))
+        if not changes:
+            continue
+        with ArchiveWriter(
+            folder, datastore=store.name, shard=shard, shard_count=store.shard_count, job_id=job_id, epoch=epoch
+        ) as writer:
+            for start in range(0, len(changes), 10):
+                writer.append([archived(cell, body) for cell, body in changes[start : start + 10]])
+        if update:
+            sql = update_bodies(
+                store.shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
+            )
+            store.shards.execute(shard, sql)
+        done += len(changes)
+    return done

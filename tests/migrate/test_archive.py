@@ -1,0 +1,541 @@
+"""The archive: what was written is read back, and nothing else is ever taken for it."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import pickle
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import zlib
+from itertools import pairwise
+from pathlib import Path
+
+import msgpack
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemaless import ArchiveFailed, CorruptArchive, InvalidInput, SchemalessError
+from schemaless.migrate import archive
+from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
+from schemaless.migrate.archive_files import archive_files, read_archive
+
+GOLDEN = Path(__file__).parents[1] / "vectors" / "archive"
+
+
+def cell(number: int, body: bytes | None = None) -> ArchivedCell:
+    return ArchivedCell(
+        number,
+        number.to_bytes(16, "big"),
+        "BASE",
+        number * 7,
+        f"2026-01-31 23:59:59.{number % 1_000_000:06}+00:00",
+        b'{"n": %d}' % number if body is None else body,
+        hashlib.sha256(b"new %d" % number).digest(),
+    )
+
+
+def writer(folder: Path, *, shard: int = 3, job_id: int = 7, epoch: int = 1) -> ArchiveWriter:
+    return ArchiveWriter(folder, datastore="trips", shard=shard, shard_count=8, job_id=job_id, epoch=epoch)
+
+
+def small_file(folder: Path, *, close: bool = True) -> tuple[Path, list[list[ArchivedCell]]]:
+    """Write a file of three chunks; return it and what each chunk holds."""
+    chunks = [[cell(1), cell(2)], [cell(3, b""), cell(4, b"\xc1\x10rest")], [cell(5)]]
+    made = writer(folder)
+    for chunk in chunks:
+        made.append(chunk)
+    if close:
+        made.close()
+    else:
+        made._drop()
+    return made.path, chunks
+
+
+def test_cells_come_back_as_they_were_written(tmp_path):
+    """Every field of every cell, in order; the end mark says that the writer came to its end."""
+    path, chunks = small_file(tmp_path)
+    reader = read_archive(path)
+
+    assert list(reader) == [each for chunk in chunks for each in chunk]
+    assert (reader.cells, reader.closed, reader.torn_bytes) == (5, True, 0)
+    assert list(reader) == [each for chunk in chunks for each in chunk]
+
+
+bodies = st.binary(max_size=200) | st.integers(1, 3000).map(lambda size: b"text " * size)
+cells = st.builds(
+    ArchivedCell,
+    st.integers(1, (1 << 64) - 1),
+    st.binary(min_size=16, max_size=16),
+    st.from_regex(r"[A-Za-z0-9_.:-]{1,64}", fullmatch=True),
+    st.integers(0, (1 << 63) - 1),
+    st.datetimes().map(str),
+    bodies,
+    st.binary(min_size=32, max_size=32),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(cells, max_size=5), max_size=5), st.integers(100, 4000))
+def test_any_cells_come_back_whatever_the_frames(tmp_path_factory, chunks, frame_bytes):
+    """Round trip of whatever a cell may be, in frames of any size."""
+    folder = tmp_path_factory.mktemp("archive")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "_FRAME_BYTES", frame_bytes)
+        with writer(folder) as made:
+            written = sum(made.append(chunk) for chunk in chunks)
+    expected = [each for chunk in chunks for each in chunk]
+
+    assert [each for file in archive_files(folder) for each in read_archive(file)] == expected
+    assert made.path.exists() is bool(expected)
+    assert not expected or written < made.bytes_written == made.path.stat().st_size
+    shutil.rmtree(folder)
+
+
+def test_standard_tools_read_it(tmp_path):
+    """``zstd -d`` and any MessagePack reader: a map, then arrays, then a map."""
+    path, chunks = small_file(tmp_path)
+    with zstandard.ZstdDecompressor().stream_reader(path.open("rb"), read_across_frames=True) as stream:
+        objects = list(msgpack.Unpacker(stream))
+    tool = shutil.which("zstd")
+    if tool is not None:
+        out = subprocess.run([tool, "-dc", str(path)], capture_output=True, check=True).stdout
+        assert list(msgpack.Unpacker(io.BytesIO(out))) == objects
+
+    header, *records, end = objects
+    assert {key: header[key] for key in ("format", "datastore", "shard", "shard_count", "job_id", "epoch")} == {
+        "format": 1,
+        "datastore": "trips",
+        "shard": 3,
+        "shard_count": 8,
+        "job_id": 7,
+        "epoch": 1,
+    }
+    assert [record[0] for record in records] == [1, 2, 3, 4, 5]
+    assert [record[6] for record in records] == [each.body for chunk in chunks for each in chunk]
+    assert all(record[5] == hashlib.sha256(record[6]).digest() for record in records)
+    assert end == {"cells": 5}
+
+
+def test_files_and_folders_are_for_their_owner_alone(tmp_path):
+    """Originals are documents: nobody else reads them."""
+    path, _ = small_file(tmp_path / "new" / "archive")
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (path.parent, path.parent.parent)] == [0o700, 0o700]
+    assert path.parent == tmp_path / "new" / "archive" / "trips" / "job-0007"
+
+
+def test_two_runners_of_a_shard_never_share_a_file(tmp_path):
+    """Not even in the same epoch."""
+    writers = [writer(tmp_path) for _ in range(5)]
+    for number, each in enumerate(writers):
+        each.append([cell(number + 1)])
+    for each in writers:
+        each.close()
+
+    assert len({each.path for each in writers}) == 5
+    assert sorted(each.added_id for file in archive_files(tmp_path) for each in read_archive(file)) == [1, 2, 3, 4, 5]
+
+
+def test_a_file_cut_anywhere_gives_its_whole_frames(tmp_path):
+    """Every truncation point: the chunks before it whole, the rest reported as torn, never an error."""
+    path, chunks = small_file(tmp_path, close=False)
+    whole = path.read_bytes()
+    ends = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)] + [len(whole)]
+    for length in range(len(whole) + 1):
+        path.write_bytes(whole[:length])
+        reader = read_archive(path)
+        frames = max((number for number, end in enumerate(ends) if end <= length), default=0)
+
+        assert list(reader) == [each for chunk in chunks[: max(0, frames - 1)] for each in chunk]
+        assert (reader.torn_bytes, reader.closed) == (length - ends[frames], False)
+        assert bool(archive_files(tmp_path)) is (frames > 0)
+
+
+def test_a_closed_file_that_was_cut_is_not_closed(tmp_path):
+    """A copy that broke off is told from one that is whole."""
+    path, _ = small_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    reader = read_archive(path)
+
+    assert len(list(reader)) == 5
+    assert (reader.closed, reader.torn_bytes > 0) == (False, True)
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "open"])
+def test_no_flipped_byte_gives_other_data(tmp_path, close):
+    """Each byte of a small file, three ways: an error that names the file, never altered cells."""
+    path, chunks = small_file(tmp_path, close=close)
+    whole = path.read_bytes()
+    for offset in range(len(whole)):
+        for flip in (0x01, 0x80, 0xFF):
+            path.write_bytes(whole[:offset] + bytes((whole[offset] ^ flip,)) + whole[offset + 1 :])
+            seen: list[ArchivedCell] = []
+            with pytest.raises(CorruptArchive, match=r"frame \d, at byte \d+: ") as caught:
+                seen.extend(read_archive(path))
+            assert caught.value.path == path
+            assert caught.value.offset <= offset
+            assert seen == [each for chunk in chunks for each in chunk][: len(seen)]
+
+
+def test_damage_names_the_frame_after_the_good_ones(tmp_path):
+    """Cells before the damage are given; the error says file, frame and offset."""
+    path, chunks = small_file(tmp_path)
+    whole = bytearray(path.read_bytes())
+    third = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)][2]
+    whole[third + 60] ^= 4
+    path.write_bytes(whole)
+    reader = iter(read_archive(path))
+
+    assert [next(reader), next(reader)] == chunks[0]
+    with pytest.raises(CorruptArchive, match=rf"shard-0003\.1\..*: frame 2, at byte {third}: its checksum is wrong"):
+        next(reader)
+
+
+@pytest.mark.parametrize("kept", [0, 10, 36, 50, 70])
+def test_zeros_of_a_power_cut_are_a_torn_end(tmp_path, kept):
+    """A file system may have grown the file before its bytes were on the disk: they read as zeros."""
+    path, chunks = small_file(tmp_path, close=False)
+    whole = path.read_bytes()
+    last = whole.rindex(archive.MARK_MAGIC)
+    path.write_bytes(whole[: last + kept] + bytes(len(whole) - last - kept + 4096))
+    reader = read_archive(path)
+
+    assert list(reader) == [each for chunk in chunks[:-1] for each in chunk]
+    assert reader.torn_bytes == path.stat().st_size - last
+
+
+def test_zeros_in_the_middle_are_damage(tmp_path):
+    """What follows them shows that they were on the disk once."""
+    path, _ = small_file(tmp_path)
+    whole = path.read_bytes()
+    second = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)][1]
+
+    for tail in (b"", bytes(4096)):
+        path.write_bytes(whole[: second + 40] + bytes(30) + whole[second + 70 :] + tail)
+        with pytest.raises(CorruptArchive, match="frame 1, "):
+            list(read_archive(path))
+
+
+def test_frames_out_of_place_are_damage(tmp_path):
+    """A frame that was dropped, doubled or taken from another file is noticed, though each is whole in itself."""
+    path, _ = small_file(tmp_path)
+    whole = path.read_bytes()
+    cuts = [offset for offset in range(len(whole)) if whole.startswith(archive.MARK_MAGIC, offset)] + [len(whole)]
+    frames = [whole[begin:end] for begin, end in pairwise(cuts)]
+    other = writer(tmp_path / "other")
+    other.append([cell(1)])
+    foreign = other.path.read_bytes()
+    foreign_frame = foreign[foreign.rindex(archive.MARK_MAGIC) :]
+    other.close()
+
+    for order in (
+        [frames[0], frames[2], frames[3]],
+        [frames[0], frames[1], frames[1]],
+        [frames[0], foreign_frame],
+        [*frames, frames[4]],
+        [*frames, b"x"],
+        [*frames, archive.MARK_MAGIC],
+    ):
+        path.write_bytes(b"".join(order))
+        with pytest.raises(CorruptArchive):
+            list(read_archive(path))
+
+
+def forged(path: Path, contents: list[bytes]) -> Path:
+    """Write a file whose frames are sound, whatever they hold."""
+    made = writer(path)
+    made._write(contents)
+    made._drop()
+    return made.path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            msgpack.packb([1, bytes(16), "A", 1, "t", bytes(32), b"{}", bytes(32)]),
+            r"added_id 1 \(row_key 0{32}, A, 1\)",
+        ),
+        (msgpack.packb([1, bytes(16), "A", 1]), "a record that no writer makes"),
+        (msgpack.packb(7), "a record that no writer makes"),
+        (msgpack.packb({"cells": 3}), "the end mark counts 3 cells, the file has 0"),
+        (msgpack.packb([1, 2, 3])[:-1], "cut short"),
+        (b"\xc1", "not MessagePack"),
+    ],
+)
+def test_sound_frames_of_wrong_records_are_refused(tmp_path, content, message):
+    """A record whose original has another SHA-256 names its cell; what is no record names its frame."""
+    with pytest.raises(CorruptArchive, match=message):
+        list(read_archive(forged(tmp_path, [content])))
+
+
+def test_a_format_of_a_later_version_is_refused(tmp_path, monkeypatch):
+    """Before anything of it is believed."""
+    monkeypatch.setattr(archive, "FORMAT", 2)
+    path, _ = small_file(tmp_path)
+    monkeypatch.undo()
+
+    for call in (lambda: list(read_archive(path)), lambda: archive_files(tmp_path)):
+        with pytest.raises(InvalidInput, match="archive format 2, this version reads format 1"):
+            call()
+
+
+def test_a_frame_that_claims_too_much_is_refused_before_memory_is_taken(tmp_path):
+    """The size in the mark is checked first."""
+    made = writer(tmp_path)
+    made.append([cell(1)])
+    frame = zstandard.ZstdCompressor().compress(bytes(30 << 20))
+    mark = archive.MARK.pack(
+        archive.MARK_MAGIC, archive.MARK_BYTES - 8, made._id, 2, len(frame), 30 << 20, zlib.crc32(frame)
+    )
+    with made.path.open("ab") as stream:
+        stream.write(mark + archive.MARK_CHECKSUM.pack(zlib.crc32(mark)) + frame)
+    made._drop()
+
+    with pytest.raises(CorruptArchive, match="more than any writer puts into one"):
+        list(read_archive(made.path))
+
+
+def test_large_bodies_are_cut_into_frames_that_readers_take(tmp_path):
+    """The largest body that a cell can have, twice in one chunk."""
+    largest = os.urandom(1 << 16) * 255 + bytes((1 << 16) - 1)
+    with writer(tmp_path) as made:
+        made.append([cell(1, largest), cell(2, largest), cell(3)])
+
+    assert [(each.added_id, len(each.body)) for each in read_archive(made.path)] == [
+        (1, len(largest)),
+        (2, len(largest)),
+        (3, 8),
+    ]
+
+
+def test_archive_files_finds_them_anywhere_and_in_order(tmp_path):
+    """By datastore, job and shard, also among copies elsewhere; other files are nobody's business."""
+    for job_id, shard, epoch in [(8, 1, 1), (7, 2, 10), (7, 2, 9), (7, 0, 1)]:
+        with writer(tmp_path / "a", job_id=job_id, shard=shard, epoch=epoch) as made:
+            made.append([cell(1)])
+    shutil.copytree(tmp_path / "a" / "trips" / "job-0008", tmp_path / "b")
+    (tmp_path / "a" / "notes.txt").write_text("mine")
+    (tmp_path / "a" / "shard-of-pottery.zst").write_bytes(b"mine")
+
+    found = [(file.shard, file.job_id, file.epoch) for file in archive_files(tmp_path / "a")]
+    assert found == [(0, 7, 1), (1, 8, 1), (2, 7, 9), (2, 7, 10)]
+    assert [file.epoch for file in archive_files(tmp_path / "a", "trips", 7, [2])] == [9, 10]
+    assert [file.job_id for file in archive_files(tmp_path / "b")] == [8]
+    assert archive_files(tmp_path / "a", "others") == []
+    with pytest.raises(InvalidInput, match="no folder"):
+        archive_files(tmp_path / "c")
+
+
+@pytest.mark.parametrize("content", [b"not an archive, but long enough to hold a mark", b"PK\x03\x04"])
+def test_a_wrong_file_under_an_archives_name_is_named(tmp_path, content):
+    """It is neither passed over nor taken for an end that was torn."""
+    (tmp_path / "shard-0001.1.0123456789abcdef.zst").write_bytes(content)
+
+    with pytest.raises(CorruptArchive, match=r"shard-0001\.1\.0123456789abcdef\.zst: frame 0"):
+        archive_files(tmp_path)
+
+
+def test_a_file_under_anothers_name_is_named(tmp_path):
+    """The header says which it is."""
+    path, _ = small_file(tmp_path)
+    path.rename(path.with_name(path.name.replace("0003", "0004")))
+
+    with pytest.raises(CorruptArchive, match="its header is that of shard 3"):
+        archive_files(tmp_path)
+
+
+# ---- the disk
+
+
+def test_an_append_is_on_the_disk_when_it_returns(tmp_path, monkeypatch):
+    """The file's bytes are synced, after they are written; its name in the folder, and the folders, too."""
+    calls = []
+
+    def spy(name):
+        original = getattr(os, name)
+
+        def call(fd, *rest):
+            calls.append((name, where(fd)))
+            return original(fd, *rest)
+
+        monkeypatch.setattr(archive.os, name, call)
+
+    def where(fd):
+        return Path(f"/proc/self/fd/{fd}").readlink()
+
+    for name in ("fsync", "fdatasync", "write"):
+        spy(name)
+    folder = tmp_path / "archive"
+    made = writer(folder)
+    made.append([cell(1)])
+    made.append([cell(2)])
+    made.close()
+
+    assert calls == [
+        *(("fsync", each) for each in (tmp_path, folder, folder / "trips", made.path.parent)),
+        *[("write", made.path), ("fdatasync", made.path)] * 3,
+    ]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from schemaless.errors import ArchiveFailed
+from tests.jobs.test_archive import cell, writer
+import os
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+made = writer(Path(sys.argv[1]))
+done = 0
+try:
+    while True:
+        made.append([cell(done + 1, os.urandom(3000))])
+        done += 1
+except ArchiveFailed as refusal:
+    print(done, refusal)
+try:
+    made.append([cell(99)])
+except ArchiveFailed as refusal:
+    print(refusal)
+made.close()
+"""
+
+
+def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
+    """A real limit on the file's size: the error says so, and what was archived before is whole."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
+    )
+    failed, again = done.stdout.splitlines()
+    (file,) = archive_files(tmp_path)
+    reader = read_archive(file)
+
+    assert f"6 {file.path}: File too large; no cell was updated whose original is not archived; raise the" in failed
+    assert "was given up after an error" in again
+    assert [each.added_id for each in reader] == [1, 2, 3, 4, 5, 6]
+    assert (reader.torn_bytes, reader.closed) == (0, False)
+    assert file.size_bytes < 20_000
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    """/dev/full refuses every byte with ENOSPC."""
+    real = os.open
+    monkeypatch.setattr(
+        archive.os,
+        "open",
+        lambda path, flags, *mode: real("/dev/full" if flags & os.O_EXCL else path, flags & ~os.O_EXCL, *mode),
+    )
+    made = writer(tmp_path)
+
+    with pytest.raises(
+        ArchiveFailed, match=r"No space left on device; no cell was updated .*; make room there, then go on"
+    ):
+        made.append([cell(1)])
+    assert archive_files(tmp_path) == []
+
+
+def test_a_sync_that_fails_ends_the_writer(tmp_path, monkeypatch):
+    """After an error of the disk nothing of that frame is believed, and the file is cut back."""
+    made = writer(tmp_path)
+    made.append([cell(1)])
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.os, "fdatasync", fails)
+        with pytest.raises(ArchiveFailed, match=r"Input/output error; .*; look at that disk"):
+            made.append([cell(2)])
+    with pytest.raises(ArchiveFailed, match="make another one"):
+        made.append([cell(3)])
+
+    assert [each.added_id for each in read_archive(made.path)] == [1]
+
+
+def test_an_interrupt_in_the_middle_of_a_frame_ends_the_writer(tmp_path, monkeypatch):
+    """Ctrl-C between two writes: half a frame is never followed by another."""
+    made = writer(tmp_path)
+    made.append([cell(1)])
+    real = os.write
+
+    def interrupted(fd: int, data: memoryview) -> int:
+        real(fd, data[:50])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.append([cell(2)])
+    made.close()
+    reader = read_archive(made.path)
+
+    assert ([each.added_id for each in reader], reader.torn_bytes) == ([1], 0)
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path):
+    """Before the first cell is read."""
+    (tmp_path / "file").write_bytes(b"")
+
+    with pytest.raises(ArchiveFailed, match="no cell was updated"):
+        writer(tmp_path / "file" / "archive")
+
+
+# ---- golden bytes
+
+
+def test_golden_file_reads_as_it_did_when_it_was_written():
+    """A file of format 1 from the day when it was defined; tests/vectors/write.py made it."""
+    (path,) = GOLDEN.rglob("*.zst")
+    (file,) = archive_files(GOLDEN)
+    reader = read_archive(file)
+    found = list(reader)
+
+    assert (file.path, file.datastore, file.shard, file.shard_count, file.job_id, file.epoch) == (
+        path,
+        "golden",
+        17,
+        4096,
+        12,
+        3,
+    )
+    assert file.created == "2026-01-31T12:00:00+00:00"
+    assert reader.closed
+    assert [each.added_id for each in found] == [1, 2, (1 << 64) - 1]
+    assert [each.body for each in found] == [b'{"a": 1}', b"", b"\xc1\x10\x80rest" * 100]
+    assert [each.created_at for each in found] == [f"2026-01-31 00:00:00.00000{n}+00:00" for n in range(3)]
+    assert [each.row_key for each in found] == [bytes((n,)) * 16 for n in range(3)]
+    assert [each.new_digest for each in found] == [hashlib.sha256(b"%d" % n).digest() for n in range(3)]
+    assert [(each.column_name, each.ref_key) for each in found] == [
+        ("BASE", 0),
+        ("a.b:c-d", 1),
+        ("X" * 64, (1 << 63) - 1),
+    ]
+
+
+def test_page_shows_the_golden_files_first_mark():
+    """docs/archive-format.md's example is the file's own bytes."""
+    page = (Path(__file__).parents[2] / "docs" / "archive-format.md").read_text(encoding="utf-8")
+    name, block = re.findall(r"`tests/vectors/archive/(.*)`[^`]*```hex\n([^`]*)```", page)[0]
+    shown = b"".join(bytes.fromhex(line.partition("#")[0]) for line in block.splitlines())
+
+    assert (GOLDEN / name).read_bytes()[: archive.MARK_BYTES] == shown
+    assert f"{archive.MOST_FRAME_BYTES >> 20} MiB at most" in page
+
+
+def test_errors_survive_pickling(tmp_path):
+    """They come from other processes, too."""
+    error = CorruptArchive("x", path=tmp_path, offset=5, frame=2)
+    again = pickle.loads(pickle.dumps(error))
+
+    assert isinstance(again, SchemalessError)
+    assert (str(again), again.path, again.offset, again.frame) == ("x", tmp_path, 5, 2)

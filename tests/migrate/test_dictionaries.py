@@ -1,0 +1,238 @@
+"""Jobs over cells that need a dictionary: migrations there and back, checks, archives, and copies elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import schemaless
+from schemaless import Datastore, DictionaryInUse, InvalidInput, UnknownDictionary
+from schemaless.admin import ndjson as loading
+from schemaless.admin.removal import remove
+from schemaless.capacity.measure import measure
+from schemaless.codec.dictionaries import Dictionary
+from schemaless.codec.envelope import describe_body, dictionary_of
+from schemaless.codec.registry import codec_named
+from schemaless.migrate import run as migrate
+from schemaless.migrate.check import check
+from schemaless.migrate.plan import plan
+from schemaless.migrate.restore import restore
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import verify
+from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
+from tests.dictionaries import COLUMN, cells, kept, set_to, training
+
+COUNT = 60
+
+
+@pytest.fixture
+def admin(admin_url: str) -> Iterator[Datastore]:
+    with schemaless.connect(admin_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def documents(fresh_store: Datastore) -> dict[uuid.UUID, object]:
+    """Documents, half of them as legacy text, and one that is kept as text."""
+    made = cells(COUNT)
+    fresh_store.put_cells(made[: COUNT // 2])
+    fresh_store.put_stored_cells(
+        schemaless.NewStoredCell(cell.row_key, COLUMN, 1, json.dumps(cell.body).encode()) for cell in made[COUNT // 2 :]
+    )
+    return {uuid.UUID(bytes=schemaless.cell.row_key_bytes(cell.row_key)): cell.body for cell in made}
+
+
+def read(store: Datastore) -> dict[uuid.UUID, object]:
+    return {cell.row_key: cell.body for shard in range(store.shard_count) for cell in store.iter_shard(shard)}
+
+
+def bodies(store: Datastore) -> dict[uuid.UUID, bytes]:
+    return {cell.row_key: cell.body for shard in range(store.shard_count) for cell in store.scan_shard(shard)}
+
+
+def named(store: Datastore) -> set[int | None]:
+    return {dictionary_of(body) for body in bodies(store).values()}
+
+
+def test_migration_tells_dictionaries_apart(
+    migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
+) -> None:
+    """To one, to another, to none: each run finds what is in another one, and a second run finds nothing to do."""
+    first, second = kept(admin), kept(admin, 900)
+    for number, spec in (
+        (first.id, MigrateSpec("msgpack+zstd", dictionary=first.id)),
+        (second.id, MigrateSpec("msgpack+zstd", ("msgpack+zstd",), level=9, dictionary=second.id)),
+        (None, MigrateSpec("msgpack+zstd")),
+        (second.id, MigrateSpec("json+zstd", dictionary=second.id)),
+    ):
+        codec = spec.codec(migrate_store.dictionaries)
+        promised = plan(migrate_store, codec, sources=spec.sources or None).total
+        report = migrate.run(migrate_store, spec)
+        assert report.codec == spec.target
+        assert (report.total().cells, report.total().left) == (COUNT, {})
+        assert report.total().bytes_after == promised.bytes_after.mid
+        assert named(migrate_store) == {number}
+        assert migrate.run(migrate_store, spec).total().cells == 0
+        assert plan(migrate_store, codec).total.cells.mid == 0
+        assert read(migrate_store) == documents
+        assert check(migrate_store).faults == {}
+        assert verify(migrate_store, wanted=spec).faults == {}
+    found = verify(migrate_store, wanted=MigrateSpec("json+zstd", dictionary=first.id)).faults
+    assert found == {"NotReencoded": COUNT}
+
+
+def test_migration_with_a_dictionary_that_cannot_be_had_changes_nothing(
+    migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
+) -> None:
+    """Unknown, retired, or not for this codec: refused before a job is made."""
+    before = bodies(migrate_store)
+    with pytest.raises(UnknownDictionary, match="40000"):
+        migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=40_000))
+    with pytest.raises(InvalidInput, match="takes no dictionary"):
+        MigrateSpec("msgpack+zlib", dictionary=40_000)
+    dictionary = kept(admin)
+    remove(admin, dictionary.id)
+    with pytest.raises(InvalidInput, match="retired"):
+        migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    assert bodies(migrate_store) == before
+    set_to(admin, dictionary.id)
+    set_to(admin, None)
+    job, _ = migrate.start(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    with pytest.raises(DictionaryInUse, match=f"job {job.job_id}"):
+        remove(admin, dictionary.id, grace_s=0)
+
+
+def test_cells_without_their_dictionary_are_faults_and_are_left(
+    migrate_store: Datastore, migrate_url: str, admin: Datastore, documents: dict[uuid.UUID, object]
+) -> None:
+    """Check, verify and migrate name each, and no body is touched; bringing it back heals all of them."""
+    dictionary = kept(admin)
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    before = bodies(migrate_store)
+    with admin.catalog.sqlalchemy_connection(admin.name) as connection:
+        connection.exec_driver_sql("DELETE FROM dictionary")
+    with schemaless.connect(migrate_url) as store:
+        assert check(store).faults == {"UnknownDictionary": COUNT}
+        assert verify(store, wanted=MigrateSpec()).faults["UnknownDictionary"] == COUNT
+        report = migrate.run(store, MigrateSpec("msgpack+zlib"))
+        assert report.total().left == {"UnknownDictionary": COUNT}
+        assert bodies(store) == before
+        with pytest.raises(UnknownDictionary) as raised:
+            list(loading.dump_lines(store, loading.iter_dump(store, range(4), None), stored=True))
+        assert raised.value.key is not None
+        bring(admin.catalog, admin.name, dictionary, {})
+        assert check(store).faults == {}
+        assert migrate.run(store, MigrateSpec("msgpack+zlib")).total().cells == COUNT
+        assert read(store) == documents
+
+
+def test_measurement_reads_cells_that_need_a_dictionary(
+    migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
+) -> None:
+    """None of them counts as damaged, and JSON text is what the documents would be."""
+    plain = sum(len(json.dumps(each, separators=(",", ":"))) for each in documents.values())
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=kept(admin).id))
+    found = measure(admin, seed=1)
+    assert not any("damaged" in note or "do not decode" in note for note in found.notes)
+    (column,) = {group.column_name for group in found.groups}
+    assert column == COLUMN
+    assert sum(group.json_bytes.mid for group in found.groups) == pytest.approx(plain, rel=0.2)
+
+
+def test_archive_has_the_dictionaries_of_its_originals(
+    migrate_store: Datastore,
+    migrate_url: str,
+    admin: Datastore,
+    documents: dict[uuid.UUID, object],
+    tmp_path: Path,
+) -> None:
+    """Migrated away from a dictionary, which is then removed: the archive gives both back, and says so in between."""
+    dictionary = kept(admin)
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    before = bodies(migrate_store)
+    migrate.run(migrate_store, MigrateSpec("msgpack+zlib", archive=str(tmp_path)))
+    (file,) = tmp_path.rglob("dictionary-*.ndjson")
+    assert verify(migrate_store).faults == {}
+    remove(admin, dictionary.id, grace_s=0)
+    assert remove(admin, dictionary.id, grace_s=0).removed
+    with schemaless.connect(migrate_url) as store:
+        refused = restore(store, [tmp_path])
+        assert refused.left == {"UnknownDictionary": COUNT}
+        assert read(store) == documents
+        bring(admin.catalog, admin.name, *parse_dictionary_line(json.loads(file.read_bytes())))
+        assert restore(store, [tmp_path]).restored == COUNT
+        assert bodies(store) == before
+        assert read(store) == documents
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
+    fresh_store: Datastore,
+    migrate_store: Datastore,
+    admin: Datastore,
+    documents: dict[uuid.UUID, object],
+    accounts,  # type: ignore[no-untyped-def]
+    new_name: str,
+    taken: bool,
+) -> None:
+    """Where the number is free the bytes are the same; where it is taken only the number is another; twice is once."""
+    dictionary = kept(admin)
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    lines = b"".join(
+        line for _, line in loading.dump_lines(fresh_store, loading.iter_dump(fresh_store, range(4), None), stored=True)
+    ).splitlines(keepends=True)
+    assert sum(line.startswith(b'{"dictionary"') for line in lines) == 1
+    url = accounts.url("admin", accounts.create(new_name, 4))
+    with schemaless.connect(url) as copy:
+        other = kept(copy, 900) if taken else None
+        for turn in range(2):
+            here = loading.DumpDictionaries(copy.dictionaries, functools.partial(bring, copy.catalog, copy.name))
+            reader = loading.dump_reader(None, dictionaries=here)
+            report = loading.load(copy, lines, reader, source="dump")
+            assert (report.created, report.there) == ((COUNT, 0) if turn == 0 else (0, COUNT))
+        assert read(copy) == documents
+        assert check(copy).faults == {}
+        assert named(copy) == {dictionary.id + 1 if taken else dictionary.id}
+        assert len(entries(copy.catalog, copy.name)) == (1 if other is None else 2)
+        if not taken:
+            assert bodies(copy) == bodies(fresh_store)
+        # As documents they need none, and go to what the column is set to.
+        text = [line for _, line in loading.dump_lines(copy, loading.iter_dump(copy, range(4), None), stored=False)]
+        assert not any(b"dictionary" in line for line in text)
+
+
+def test_dump_whose_dictionary_is_altered_or_missing_is_refused(
+    fresh_store: Datastore, migrate_store: Datastore, admin: Datastore, documents: dict[uuid.UUID, object]
+) -> None:
+    """A line says what is wrong with it, and nothing of it is written."""
+    dictionary = kept(admin)
+    migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    cell = next(iter(fresh_store.scan_shard(0)))
+    line = loading.dump_line(cell, stored=True, dictionaries=fresh_store.dictionaries)
+    none = loading.DumpDictionaries(Nothing(), lambda dictionary, source: dictionary)
+    with pytest.raises(UnknownDictionary):
+        loading.dump_reader(None, dictionaries=none)(line, 1)
+    with pytest.raises(UnknownDictionary):
+        loading.dump_reader(codec_named("json+zlib"))(line, 1)
+    other = training(900).dictionary.renumbered(dictionary.id)
+    with pytest.raises(schemaless.DictionaryDamaged):
+        loading.dump_reader(None, dictionaries=loading.DumpDictionaries(other, lambda made, source: made))(line, 1)
+    again = loading.dump_reader(
+        codec_named("json+zlib"), dictionaries=loading.DumpDictionaries(dictionary, lambda made, source: made)
+    )
+    converted = again(line, 1)
+    assert converted is not None
+    assert describe_body(converted.body).name == "json+zlib"
+
+
+class Nothing:
+    """A datastore without dictionaries."""
+
+    def get(self, dictionary_id: int) -> Dictionary:
+        """Have none."""
+        raise UnknownDictionary(str(dictionary_id))

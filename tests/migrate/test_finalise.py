@@ -1,0 +1,145 @@
+"""finalise: only what is proven is let go."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from schemaless import InvalidInput, JobConflict
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate import run as migrate
+from schemaless.migrate.archive_files import archive_files
+from schemaless.migrate.finalise import finalise
+from schemaless.migrate.originals import Originals
+from schemaless.migrate.restore import restore
+from schemaless.migrate.spec import MigrateSpec
+from tests.faults.kinds import ONE_KIND
+from tests.migrate.originals import TEXTS, everything, load
+
+pytestmark = [pytest.mark.mysql, ONE_KIND]
+
+
+def test_finalise_says_which_files_may_go_and_deletes_none(migrate_store, job, tmp_path):
+    """The job is finalised; a second time says the same."""
+    first = finalise(migrate_store, job)
+    files = archive_files(tmp_path)
+
+    assert (first.refused, first.job.state, first.files) == ([], "finalised", files)
+    assert first.freed_bytes == sum(file.path.stat().st_size for file in files) > 0
+    assert first.job.message == f"{len(TEXTS)} cells verified"
+    again = finalise(migrate_store, first.job)
+    assert (again.refused, again.files) == ([], files)
+    assert [
+        what.partition(":")[0] for _, _, what in Ledger(migrate_store.catalog, migrate_store.name).events(job.job_id)
+    ][-1] == "finalised"
+
+
+def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_store, job, tmp_path):
+    """The last of several runs finds nothing to do, and made no folder."""
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path / "never made")))
+    last = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    result = finalise(migrate_store, last)
+
+    assert (result.job.state, result.refused, result.files) == ("finalised", [], [])
+
+
+def test_finalise_refuses_while_one_legacy_body_is_left(migrate_store, fresh_store, new_row, job):
+    """Written behind the checkpoint, by live traffic; the next run takes it."""
+    load(fresh_store, new_row, [b'{"late": true}'])
+    late = finalise(migrate_store, job)
+    report = migrate.run(migrate_store, MigrateSpec())
+    again = finalise(migrate_store, job)
+
+    assert (late.refused, late.files, late.job.state) == (["1 NotReencoded"], [], "done")
+    assert report.total().cells == 1
+    assert (again.refused, again.job.state) == ([], "finalised")
+
+
+def test_finalise_after_a_restore_is_refused(migrate_store, job, tmp_path):
+    """The originals are back, so the job's work is not."""
+    restore(migrate_store, [tmp_path], [2])
+
+    assert finalise(migrate_store, job).refused[0].endswith("NotReencoded")
+
+
+def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, new_row, tmp_path):
+    """Cells that could not be read are named by the job; they are accepted, others are not."""
+    load(fresh_store, new_row, [*TEXTS, b"{", b"\xff\xfe{\x00}\x00"])
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    job = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    refused = finalise(migrate_store, job)
+    accepted = finalise(migrate_store, job, accept_left=True)
+
+    assert refused.refused == ["2 cells that the job left and named (2 UnreadableLegacy); --accept-left is for these"]
+    assert (accepted.refused, accepted.job.state) == ([], "finalised")
+    assert accepted.verified.left == {"UnreadableLegacy": 2}
+    assert accepted.job.message.endswith("2 left as they are")
+
+
+def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, new_row, tmp_path, monkeypatch):
+    """The list of failures ends somewhere; what the job would have left as well is not held against it."""
+    for module in ("runner", "finalise", "verify"):
+        monkeypatch.setattr(f"schemaless.jobs.{module}.FAILURES_KEPT", 3)
+    load(fresh_store, new_row, [b"{"] * 40)
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    job = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+
+    assert len(report.failures) == 12
+    assert finalise(migrate_store, job, accept_left=True).refused == []
+
+
+def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store, job, by_hand):
+    """The archive has the last copy of a cell that somebody erased."""
+    (shard, added_id), *_ = everything(fresh_store)
+    sql = f"DELETE FROM `{fresh_store.shards.database(shard)}`.cell WHERE added_id={added_id}"
+    by_hand(fresh_store).execute(shard, sql.encode())
+
+    assert finalise(migrate_store, job).refused == ["1 Erased"]
+    accepted = finalise(migrate_store, job, accept_left=True)
+    assert (accepted.refused, accepted.job.message) == ([], f"{len(TEXTS) - 1} cells verified, 1 erased since")
+
+
+def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
+    """Running, paused or aborted."""
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    clusters = {cluster.name for cluster in migrate_store.topology.clusters}
+    job = ledger.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
+    with pytest.raises(JobConflict, match="is running; let it come to its end first"):
+        finalise(migrate_store, job)
+
+    ledger.change_state(job.job_id, ["running"], "aborted")
+    with pytest.raises(JobConflict, match="is aborted; run another to its end"):
+        finalise(migrate_store, ledger.job(job.job_id))
+    rebuild = ledger.create("rebuild", {}, {1: 1}, clusters, {})
+    with pytest.raises(InvalidInput, match="is a rebuild, not a migration"):
+        finalise(migrate_store, rebuild)
+
+
+def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
+    """Where runners were on several machines, each has a part: all parts have to be named."""
+    file = archive_files(tmp_path, shards=[2])[0]
+    elsewhere = Path(f"{tmp_path} of another machine")
+    elsewhere.mkdir()
+    file.path.rename(elsewhere / file.path.name)
+
+    (refused,) = finalise(migrate_store, job).refused
+    assert re.fullmatch(
+        r"originals are missing in the archive, of shards 2 \(0 of \d+\); is all of it named\?", refused
+    )
+    assert finalise(migrate_store, job, [tmp_path, elsewhere]).refused == []
+    tmp_path.rename(f"{tmp_path} gone")
+    with pytest.raises(InvalidInput, match="which is not here; name the folder by --archive"):
+        finalise(migrate_store, job)
+    assert finalise(migrate_store, job, [Path(f"{tmp_path} gone"), elsewhere]).refused == []
+
+
+def test_one_job_of_several_is_finalised_by_its_own_files(migrate_store, job, tmp_path):
+    """A later job's originals stay."""
+    later = migrate.run(migrate_store, MigrateSpec(to="json+zlib", archive=str(tmp_path)))
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+
+    report = finalise(migrate_store, ledger.job(later.job_id))
+    assert {file.job_id for file in report.files} == {later.job_id}
+    assert {file.job_id for file in Originals.of(migrate_store, [tmp_path]).files} == {job.job_id, later.job_id}

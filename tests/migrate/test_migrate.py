@@ -1,0 +1,428 @@
+"""migrate: every legacy body is re-encoded, verified, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import schemaless
+from schemaless import InvalidInput, NewStoredCell
+from schemaless.codec.envelope import describe_body
+from schemaless.codec.registry import DEFAULT
+from schemaless.errors import VerificationFailed
+from schemaless.jobs import rebuild
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.rebuild import RebuildSpec
+from schemaless.migrate import reencode
+from schemaless.migrate import run as migrate
+from schemaless.migrate.check import check
+from schemaless.migrate.plan import plan
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import verify
+from schemaless.mysql.sql.bodies import select_block, update_bodies
+
+pytestmark = pytest.mark.mysql
+
+DOCUMENTS = [
+    {"n": number, "text": "a longer text " * (number % 7), "list": [1.5] * (number % 5)} for number in range(300)
+]
+
+
+@pytest.fixture
+def legacy(fresh_store, new_row):
+    """A datastore with 300 legacy cells in two columns; gives their keys and documents."""
+    cells = [
+        NewStoredCell(new_row(), ("A", "B")[number % 2], number, json.dumps(document, indent=number % 3).encode())
+        for number, document in enumerate(DOCUMENTS)
+    ]
+    fresh_store.put_stored_cells(cells)
+    return [(cell.row_key, cell.column_name, cell.ref_key, json.loads(cell.body)) for cell in cells]
+
+
+def everything(store) -> dict[tuple, tuple]:
+    """Return every cell's bytes, id and time by its key."""
+    return {
+        (shard, cell.key): (cell.body, cell.added_id, cell.created_at)
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+def test_run_reencodes_every_legacy_body_and_keeps_ids_and_times(fresh_store, legacy, migrate_store):
+    """Documents, added_id and created_at stay; bodies are in the new codec; a second run finds nothing."""
+    before = everything(fresh_store)
+    report = migrate.run(migrate_store)
+    after = everything(fresh_store)
+    total = report.total()
+
+    assert total.cells == 300
+    assert total.bytes_before == sum(len(body) for body, _, _ in before.values())
+    assert total.bytes_after == sum(len(body) for body, _, _ in after.values())
+    assert {key: value[1:] for key, value in before.items()} == {key: value[1:] for key, value in after.items()}
+    assert {describe_body(body).name for body, _, _ in after.values()} <= {"msgpack+zlib", "msgpack+none"}
+    for row, column, ref_key, document in legacy:
+        assert fresh_store.get_cell(row, column, ref_key).body == document
+    assert {column: tally.cells for column, tally in report.by_column().items()} == {"A": 150, "B": 150}
+    assert check(fresh_store).faults == {}
+
+    again = migrate.run(migrate_store)
+    assert again.tallies == {}
+    assert everything(fresh_store) == after
+
+
+def test_run_to_another_codec_leaves_enveloped_bodies_alone(fresh_store, legacy, new_row, migrate_store):
+    """Only legacy bodies are re-encoded, to the codec that was asked for."""
+    fresh_store.put_cell(new_row(), "A", 1, DOCUMENTS[0], codec="json+zlib")
+    report = migrate.run(migrate_store, MigrateSpec("msgpack+zstd", sources=("legacy",)))
+
+    assert report.total().cells == 300
+    assert {describe_body(body).name for body, _, _ in everything(fresh_store).values()} <= {
+        "msgpack+zstd",
+        "msgpack+none",
+        "json+zlib",
+        "json+none",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b'{"n": 123456789012345678901234567890}', "integer"),
+        (b'{"s": "\\ud800"}', "surrogate"),
+        (b'{"a": 1, "a": 2}', "duplicate"),
+        (b"[1e999]", "double"),
+    ],
+)
+def test_run_keeps_as_text_what_messagepack_would_lose(fresh_store, row, text, reason, migrate_store):
+    """The exact text stays under an envelope, is counted by reason, and is not looked at again."""
+    padded = text[:-1] + b" " * 200 + text[-1:]
+    fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, padded)])
+    total = migrate.run(migrate_store).total()
+    cell = next(fresh_store.get_stored_versions(row, "A"))
+
+    assert [(count, reason in name) for name, count in total.kept_as_text.items()] == [(1, True)]
+    assert describe_body(cell.body).name == "json+zlib"
+    assert fresh_store.get_cell(row, "A", 1).body == json.loads(padded)
+    assert migrate.run(migrate_store).tallies == {}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xef\xbb\xbf{}", "{}".encode("utf-16"), b"\x1f\x8b\x08\x00rest", b"[" * 100_000]
+)
+def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body, migrate_store, by_hand):
+    """An unreadable body stays byte for byte, is reported with its cell, and does not stop the others."""
+    rows = [new_row() for _ in range(3)]
+    fresh_store.put_stored_cells([NewStoredCell(row, "A", 1, b'{"fine": true}') for row in rows])
+    shard = fresh_store.shard_of(rows[1])
+    by_hand(fresh_store).execute(
+        shard,
+        b"UPDATE `%b`.cell SET body=x'%b' WHERE row_key=x'%b'"
+        % (fresh_store.shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
+    )
+    report = migrate.run(migrate_store)
+
+    assert report.total().cells == 2
+    assert report.total().left.total() == 1
+    assert report.total().left_bytes == len(body)
+    assert [(failure.key.row_key, failure.shard) for failure in report.failures] == [(rows[1], shard)]
+    assert next(fresh_store.get_stored_versions(rows[1], "A")).body == body
+
+
+def test_run_to_legacy_is_the_way_back(fresh_store, legacy, migrate_store):
+    """The same command brings JSON text back: every body is bare text again, and says what it said."""
+    before = everything(fresh_store)
+    migrate.run(migrate_store, MigrateSpec("json+zstd"))
+    migrate.run(migrate_store)
+    report = migrate.run(migrate_store, MigrateSpec("legacy"))
+    after = everything(fresh_store)
+
+    assert report.total().cells == 300
+    assert {describe_body(body).name for body, _, _ in after.values()} == {"legacy"}
+    assert {key: (json.loads(body), *rest) for key, (body, *rest) in after.items()} == {
+        key: (json.loads(body), *rest) for key, (body, *rest) in before.items()
+    }
+
+
+def test_run_takes_only_the_columns_and_codecs_that_are_asked_for(fresh_store, legacy, migrate_store):
+    """``sources`` and ``columns`` restrict; what is not meant keeps its bytes."""
+    migrate.run(migrate_store, MigrateSpec("json+zlib", columns=("A",)))
+    before = everything(fresh_store)
+    report = migrate.run(migrate_store, MigrateSpec("msgpack+zstd", sources=("json+zlib",)))
+    after = everything(fresh_store)
+
+    changed = {key for key in before if before[key] != after[key]}
+    assert len(changed) == report.total().cells
+    assert {key[1].column_name for key in changed} == {"A"}
+    assert {describe_body(before[key][0]).name for key in changed} == {"json+zlib"}
+    assert {describe_body(after[key][0]).name for key in changed} <= {"msgpack+zstd", "msgpack+none"}
+
+
+def test_run_refuses_what_cannot_be(fresh_store, migrate_store):
+    """A shard that is not there, a codec to itself."""
+    with pytest.raises(InvalidInput, match="nothing to do"):
+        MigrateSpec("legacy", sources=("legacy",))
+    with pytest.raises(InvalidInput, match="0 to 3, got 4"):
+        migrate.run(migrate_store, shards=[4])
+
+
+@pytest.fixture
+def meddle(monkeypatch):
+    """Runs a function once, between the reading of a chunk and its UPDATE."""
+
+    def arrange(action) -> None:
+        pending = [action]
+
+        def update(database, changes):
+            changes = list(changes)
+            if pending:
+                pending.pop()(database, changes)
+            return update_bodies(database, changes)
+
+        monkeypatch.setattr(reencode, "update_bodies", update)
+
+    return arrange
+
+
+def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, meddle, migrate_store, by_hand):
+    """A cell that was erased between reading and writing stays erased, and is counted as such."""
+    erased = []
+
+    def erase(database: str, changes: list) -> None:
+        erased.append(changes[0][0])
+        sql = f"DELETE FROM `{database}`.cell WHERE added_id = {changes[0][0]}".encode()
+        by_hand(fresh_store).execute(0, sql)
+
+    meddle(erase)
+    report = migrate.run(migrate_store, shards=[0])
+
+    assert (report.total().left, report.total().erased) == ({}, 1)
+    assert erased[0] not in [cell.added_id for cell in fresh_store.scan_shard(0)]
+    assert list(fresh_store.scan_shard(0, legacy_only=True)) == []
+
+
+def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
+    """An empty list is what it says: a job needs a shard, a plan has nothing to do, and nothing is changed."""
+    before = everything(fresh_store)
+    for call in (migrate.run, migrate.start, rebuild.run):
+        spec = RebuildSpec() if call is rebuild.run else MigrateSpec()
+        with pytest.raises(InvalidInput, match="a job needs at least one shard"):
+            call(migrate_store, spec, shards=[])
+    planned = plan(migrate_store, DEFAULT, shards=[])
+
+    assert (planned.total.cells.mid, planned.columns, planned.stored) == (0, {}, [])
+    assert check(fresh_store, []).cells == verify(fresh_store, []).cells == 0
+    assert Ledger(migrate_store.catalog, migrate_store.name).jobs() == []
+    assert everything(fresh_store) == before
+
+
+@pytest.mark.parametrize("change", [b'{"changed": true}', b'{"changed": 12345678901234567890123}'])
+def test_run_does_not_overwrite_a_body_changed_under_it(fresh_store, legacy, meddle, change, migrate_store, by_hand):
+    """A body that is no longer what was read is read again, and its new meaning is what is kept."""
+    changed = []
+
+    def alter(database: str, changes: list) -> None:
+        changed.append(changes[0][0])
+        sql = b"UPDATE `%b`.cell SET body=x'%b' WHERE added_id=%d" % (
+            database.encode(),
+            change.hex().encode(),
+            changes[0][0],
+        )
+        by_hand(fresh_store).execute(0, sql)
+
+    meddle(alter)
+    report = migrate.run(migrate_store, shards=[0])
+    cell = next(cell for cell in fresh_store.scan_shard(0) if cell.added_id == changed[0])
+
+    assert cell.decode().body == json.loads(change)
+    assert describe_body(cell.body).name != "legacy"
+    assert report.total().left == {}
+    assert list(fresh_store.scan_shard(0, legacy_only=True)) == []
+
+
+def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, migrate_store):
+    """Of a chunk that another run has done in part meanwhile, the rest is done and counted, and that part is not."""
+    cells = len(list(fresh_store.scan_shard(0)))
+
+    def take_three(database: str, changes: list) -> None:
+        migrate_store.shards.execute(0, update_bodies(database, changes[:3]))
+
+    meddle(take_three)
+    total = migrate.run(migrate_store, shards=[0]).total()
+
+    assert (total.cells, total.left) == (cells - 3, {})
+    assert list(fresh_store.scan_shard(0, legacy_only=True)) == []
+
+
+def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fresh_url, migrate_url):
+    """Each cell is done and counted once, between them."""
+    reports = []
+    with schemaless.connect(migrate_url) as other:
+        threads = [
+            threading.Thread(target=lambda store=store: reports.append(migrate.run(store)))
+            for store in (migrate_store, other)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    assert [report.total().left for report in reports] == [{}, {}]
+    assert {(report.job_id, report.total().cells, report.interruptions) for report in reports} == {(1, 300, 0)}
+    assert all(not list(fresh_store.scan_shard(shard, legacy_only=True)) for shard in range(4))
+    for row, column, ref_key, document in legacy:
+        assert fresh_store.get_cell(row, column, ref_key).body == document
+
+
+def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
+    """Interrupted after some blocks, the next run does the rest of the job; the end is that of an undisturbed run."""
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 10)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 10)
+    original = reencode._ShardWork._replace
+    blocks: list[int] = []
+
+    def breaks(work, cells, rows) -> None:
+        if len(blocks) == 7:
+            raise KeyboardInterrupt
+        blocks.append(len(cells))
+        original(work, cells, rows)
+
+    monkeypatch.setattr(reencode._ShardWork, "_replace", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        migrate.run(migrate_store)
+    monkeypatch.setattr(reencode._ShardWork, "_replace", original)
+    report = migrate.run(migrate_store)
+
+    assert (report.job_id, report.total().cells, report.interruptions) == (1, 300, 0)
+    for row, column, ref_key, document in legacy:
+        assert fresh_store.get_cell(row, column, ref_key).body == document
+
+
+def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
+    """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 10)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 10)
+    original = reencode._ShardWork._update
+    calls: list[int] = []
+
+    def fails(work, sql):
+        calls.append(work._shard)
+        if len(calls) == 3:
+            raise VerificationFailed("third")
+        return original(work, sql)
+
+    monkeypatch.setattr(reencode._ShardWork, "_update", fails)
+    with pytest.raises(VerificationFailed, match="third"):
+        migrate.run(migrate_store)
+    states = {state.shard: state for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
+    state = states[calls[2]]
+    left = [cell.added_id for cell in fresh_store.scan_shard(calls[2], legacy_only=True)]
+    ids = [cell.added_id for cell in fresh_store.scan_shard(calls[2])]
+
+    assert state.checkpoint == ids[19] == min(left) - 1
+    assert state.cells == 20
+
+
+def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
+    """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
+    monkeypatch.setattr(reencode, "_packet_limit", lambda connection: 3_000)
+    original = reencode._ShardWork._update
+    calls: list[int] = []
+
+    def fails(work, sql):
+        calls.append(work._shard)
+        if len(calls) == 2:
+            raise VerificationFailed("second")
+        return original(work, sql)
+
+    monkeypatch.setattr(reencode._ShardWork, "_update", fails)
+    with pytest.raises(VerificationFailed, match="second"):
+        migrate.run(migrate_store)
+    monkeypatch.setattr(reencode._ShardWork, "_update", original)
+    report = migrate.run(migrate_store)
+
+    assert calls[0] == calls[1]
+    assert (report.job_id, report.total().cells) == (1, 300)
+
+
+def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy, monkeypatch, migrate_store):
+    """A shard that one block takes costs one read, and the few rows at a shard's end make no block smaller."""
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 16)
+    blocks: dict[str, list[int]] = {}
+
+    def noted(database, after, rows, *others):
+        blocks.setdefault(database, []).append(rows)
+        return select_block(database, after, rows, *others)
+
+    monkeypatch.setattr(reencode, "select_block", noted)
+    monkeypatch.setattr(reencode.ShardRun, "yields", False)
+    report = migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000))
+    asked = [rows for each in blocks.values() for rows in each]
+
+    assert report.total().cells == 300
+    assert asked[0] == 16
+    assert asked == sorted(asked)
+    assert [len(each) for each in blocks.values()][-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "room", "groups"),
+    [
+        ([], 10, []),
+        ([4, 6], 10, [([0, 1], True)]),
+        ([4, 7], 10, [([0], True), ([1], False)]),
+        ([11, 4], 10, [([0, 1], False)]),
+        ([80, 30, 70], 10, [([0], False), ([1, 2], False)]),
+    ],
+)
+def test_long_bodies_are_grouped_by_what_fits(monkeypatch, lengths, room, groups):
+    """The first group may share the block's memory; every other has as much as one block."""
+    monkeypatch.setattr(reencode, "_MOST_BLOCK_BYTES", 100)
+    assert list(reencode._groups(enumerate(lengths), room)) == groups
+
+
+def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store, monkeypatch):
+    """Some share the block with the others, some have one of their own; some wait for the next."""
+    monkeypatch.setattr(reencode, "_MOST_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 20)
+    sizes = [10, 6_000, 30_000, 90_000, 50_000, 20, 60_000, 10] * 4
+    rows = [new_row() for _ in sizes]
+    fresh_store.put_stored_cells(
+        [
+            NewStoredCell(row, "A", 1, json.dumps({"n": number, "x": "a" * size}).encode())
+            for number, (row, size) in enumerate(zip(rows, sizes, strict=True))
+        ]
+    )
+    report = migrate.run(migrate_store)
+
+    assert report.total().cells == len(sizes)
+    for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+        assert fresh_store.get_cell(row, "A", 1).body == {"n": number, "x": "a" * size}
+
+
+def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_store):
+    """A few bodies of several MB each, that do not compress, are cut into statements that the server takes."""
+    noise = (
+        "".join(chr(32 + (number * number * 7919 + number // 3) % 90) for number in range(3_000_000))
+        .replace('"', "'")
+        .replace("\\", "/")
+    )
+    rows = [row for row in (new_row() for _ in range(40)) if fresh_store.shard_of(row) == 1][:6]
+    fresh_store.put_stored_cells(
+        [NewStoredCell(row, "BIG", 1, json.dumps([noise, number]).encode()) for number, row in enumerate(rows)]
+    )
+    report = migrate.run(migrate_store)
+
+    assert report.total().cells == len(rows)
+    assert [fresh_store.get_cell(row, "BIG", 1).body[1] for row in rows] == list(range(len(rows)))
+
+
+def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_store):
+    """Each chunk touches its own rows only: the plan looks rows up by added_id."""
+    cells = list(fresh_store.scan_shard(0))[:5]
+    sql = update_bodies(fresh_store.shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
+    plan = json.loads(migrate_store.shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
+    text = json.dumps(plan)
+
+    assert '"key": "PRIMARY"' in text or "Single-row index lookup on c using PRIMARY" in text, text

@@ -1,0 +1,268 @@
+"""A migration with an archive: whatever is replaced can be put back, and public suites come through both ways."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from schemaless import ArchiveFailed, CorruptBody
+from schemaless.codec.envelope import is_enveloped
+from schemaless.codec.recode import recode
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate import archive, reencode
+from schemaless.migrate import run as migrate
+from schemaless.migrate.archive_files import archive_files, read_archive
+from schemaless.migrate.finalise import finalise
+from schemaless.migrate.originals import digest_of
+from schemaless.migrate.restore import restore
+from schemaless.migrate.spec import MigrateSpec
+from tests.faults.kinds import ONE_KIND
+from tests.migrate.originals import everything, load
+
+pytestmark = pytest.mark.mysql
+
+_SHARED = Path(__file__).resolve().parents[3] / "shared"
+
+
+@pytest.fixture
+def before(fresh_store, new_row):
+    """A datastore of legacy cells; gives all of it."""
+    load(fresh_store, new_row)
+    return everything(fresh_store)
+
+
+def originals(folder: Path) -> dict[tuple[int, int], archive.ArchivedCell]:
+    return {(file.shard, cell.added_id): cell for file in archive_files(folder) for cell in read_archive(file)}
+
+
+def test_each_original_is_in_the_archive_with_what_took_its_place(fresh_store, before, migrate_store, tmp_path):
+    """Key, id, time and body as they were; the digest is that of the stored body; files are closed."""
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    after = everything(fresh_store)
+    kept = originals(tmp_path)
+    readers = [read_archive(file) for file in archive_files(tmp_path, fresh_store.name, report.job_id)]
+
+    assert kept.keys() == before.keys()
+    for place, cell in kept.items():
+        key, body, created_at = before[place]
+        assert (cell.key, cell.body) == (key, body)
+        assert cell.created_at == created_at.strftime("%Y-%m-%d %H:%M:%S.%f+00:00")
+        assert cell.new_digest == digest_of(after[place][1])
+    assert [(len(list(reader)) > 0, reader.closed) for reader in readers] == [(True, True)] * 4
+    restore(migrate_store, [tmp_path])
+    assert everything(fresh_store) == before
+
+
+def test_a_second_run_adds_nothing_to_the_archive(fresh_store, before, migrate_store, tmp_path):
+    """A shard where nothing is replaced has no file."""
+    migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    files = archive_files(tmp_path)
+    migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+
+    assert archive_files(tmp_path) == files
+
+
+def test_nothing_is_updated_that_is_not_archived(fresh_store, before, migrate_store, tmp_path, monkeypatch):
+    """Whenever an append fails, what was replaced is in the archive, and the next run does the rest."""
+    original = archive.ArchiveWriter.append
+    calls = []
+
+    def fails(writer, cells):
+        calls.append(len(cells))
+        if len(calls) % 2 == 0:
+            raise ArchiveFailed("no space; go on")
+        return original(writer, cells)
+
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 8)
+    monkeypatch.setattr(archive.ArchiveWriter, "append", fails)
+    for _ in range(3):
+        with pytest.raises(ArchiveFailed):
+            migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+        after = everything(fresh_store)
+        assert {place for place in before if after[place] != before[place]} == originals(tmp_path).keys()
+    monkeypatch.undo()
+    migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+
+    assert all(is_enveloped(body) for _, body, _ in everything(fresh_store).values())
+    restore(migrate_store, [tmp_path])
+    assert everything(fresh_store) == before
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from schemaless.cli.main import run
+sys.exit(run(sys.argv[2:]))
+"""
+
+
+@ONE_KIND
+def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, migrate_url, migrate_store, tmp_path):
+    """A file that may not grow, in a process of its own: exit 1 and one line; with room again the same job goes on."""
+    texts = [json.dumps({"n": n, "noise": [hash((n, k)) for k in range(60)]}).encode() for n in range(400)]
+    load(fresh_store, new_row, texts)
+    before = everything(fresh_store)
+    command = ["migrate", "run", "--execute", "--archive", str(tmp_path), "--url", migrate_url]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, "20000", *command], capture_output=True, text=True, timeout=120, check=False
+    )
+    after = everything(fresh_store)
+    replaced = {place for place in before if after[place] != before[place]}
+
+    assert done.returncode == 1
+    assert re.search(
+        r"^schemaless: \S+\.zst: File too large; no cell was updated whose original is not archived; raise the limit",
+        done.stderr,
+        re.MULTILINE,
+    )
+    assert replaced <= originals(tmp_path).keys()
+    assert len(replaced) < len(before)
+
+    again = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(resource.RLIM_INFINITY), *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert again.returncode == 0, again.stderr
+    assert all(is_enveloped(body) for _, body, _ in everything(fresh_store).values())
+    restore(migrate_store, [tmp_path])
+    assert everything(fresh_store) == before
+
+
+def public_texts() -> list[bytes]:
+    """Return each text of the suite, good and bad, and each line of the corpora."""
+    suite = _SHARED / "conformance" / "JSONTestSuite"
+    texts = [path.read_bytes() for path in sorted(suite.glob("test_*/*.json"))]
+    assert len(texts) > 330
+    for path in sorted((_SHARED / "data").glob("*.ndjson.gz")):
+        texts += gzip.decompress(path.read_bytes()).splitlines()
+    return texts
+
+
+@ONE_KIND
+@pytest.mark.parametrize("codec", ["msgpack+zlib", "packed+zstd"])
+def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path, codec):
+    """What reads is the same document after; what does not is untouched and named; a restore gives the first bytes."""
+    if not _SHARED.is_dir():
+        pytest.skip("the folder of public suites and corpora is not beside this checkout")
+    load(fresh_store, new_row, public_texts())
+    before = everything(fresh_store)
+    report = migrate.run(migrate_store, MigrateSpec(codec, archive=str(tmp_path)))
+    unreadable = set()
+    for shard in range(fresh_store.shard_count):
+        for cell in fresh_store.scan_shard(shard):
+            key, text, created_at = before[shard, cell.added_id]
+            try:
+                document = json.loads(text.decode())
+            except (ValueError, RecursionError):
+                unreadable.add((shard, cell.added_id))
+                assert (cell.key, cell.body, cell.created_at) == (key, text, created_at)
+                with pytest.raises(CorruptBody):
+                    cell.decode()
+                continue
+            # As text: that tells 1 from 1.0 and 0.0 from -0.0, keeps the order, and NaN is NaN.
+            assert json.dumps(cell.decode().body) == json.dumps(document), text[:80]
+            assert is_enveloped(cell.body)
+            assert (cell.key, cell.created_at) == (key, created_at)
+
+    assert {(failure.shard, failure.added_id) for failure in report.failures} == unreadable
+    assert report.total().left.total() == len(unreadable) > 150
+    restored = restore(migrate_store, [tmp_path])
+    assert (restored.restored, restored.left) == (len(before) - len(unreadable), {})
+    assert everything(fresh_store) == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+
+import schemaless
+from schemaless.migrate import restore
+from schemaless.migrate import run as migrate
+from schemaless.migrate import archive
+from schemaless.migrate import reencode
+from schemaless.migrate.spec import MigrateSpec
+
+where, url, folder = sys.argv[1:]
+calls = 0
+
+
+def dies(original, first=lambda *arguments: None, after=False):
+    def call(*arguments, **options):
+        global calls
+        calls += 1
+        if calls == 3 and not after:
+            first(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **options)
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    return call
+
+
+if where == "half a frame":
+    archive.os.write = dies(os.write, lambda fd, data, write=os.write: write(fd, data[: len(data) // 2]))
+elif where == "before the sync":
+    archive.os.fdatasync = dies(os.fdatasync)
+elif where == "before the UPDATE":
+    archive.os.fdatasync = dies(os.fdatasync, after=True)
+elif where == "after the UPDATE":
+    reencode._ShardWork._update = dies(reencode._ShardWork._update, after=True)
+elif where == "restore":
+    restore._CHUNK_CELLS = 5
+    restore._Shard._send = dies(restore._Shard._send, after=True)
+reencode._FIRST_ROWS = reencode._MOST_ROWS = 3
+with schemaless.connect(url) as store:
+    if where == "restore":
+        restore.restore(store, [Path(folder)])
+    else:
+        migrate.run(store, MigrateSpec(archive=folder))
+"""
+
+
+@ONE_KIND
+def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
+    fresh_store, before, migrate_url, migrate_store, tmp_path
+):
+    """Kill -9 at each step of a chunk, and of the restore: what was replaced is archived, and the next run goes on."""
+
+    def killed(where: str) -> None:
+        command = [sys.executable, "-c", KILLED, where, migrate_url, str(tmp_path)]
+        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
+
+    replaced: set[tuple[int, int]] = set()
+    for where in ("half a frame", "before the sync", "before the UPDATE", "after the UPDATE"):
+        killed(where)
+        after = everything(fresh_store)
+        more = {place for place in before if after[place] != before[place]}
+        kept = originals(tmp_path)
+
+        assert replaced < more < before.keys(), where
+        assert more <= kept.keys(), where
+        assert all(kept[place].body == before[place][1] for place in kept)
+        replaced = more
+    report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+
+    assert {place: recode(body).body for place, (_, body, _) in before.items()} == {
+        place: body for place, (_, body, _) in everything(fresh_store).items()
+    }
+    assert finalise(migrate_store, ledger.job(report.job_id)).refused == []
+    killed("restore")
+    partly = everything(fresh_store)
+    done = restore(migrate_store, [tmp_path])
+    assert 0 < done.restored < len(before)
+    assert sum(partly[place] == before[place] for place in before) == len(before) - done.restored
+    assert everything(fresh_store) == before

@@ -1,0 +1,289 @@
+"""A migration among failures: whatever happens, the end is, byte for byte, that of a run that nobody disturbed.
+
+What else is tried: kill -9 of a whole run and of a primary in test_killed.py, of a worker in test_workers.py; a disk
+that is full in test_migrate_archive.py; bodies changed and cells erased under a run in test_migrate.py; who may work on
+a shard in test_ledger.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pymysql
+import pytest
+
+import schemaless
+from schemaless import JobConflict, NewStoredCell
+from schemaless.admin import nodes
+from schemaless.codec.recode import recode
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.throttle import Thresholds
+from schemaless.local import servers as local_servers
+from schemaless.local.description import LocalServer
+from schemaless.migrate import reencode
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.mysql import pool as pools
+from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.testing.servers import private_servers
+from tests.accounts import Accounts, accounts_on
+from tests.faults.kinds import ONE_KIND
+from tests.faults.proxy import Fault, Proxy
+
+pytestmark = pytest.mark.mysql
+
+_names = itertools.count(1)
+
+
+def fill(store: schemaless.Datastore, count: int) -> dict[tuple[uuid.UUID, int], bytes]:
+    """Write legacy cells; return the body that each has to get, by row and version."""
+    cells = [
+        NewStoredCell(
+            uuid.uuid5(uuid.NAMESPACE_OID, f"{store.name} {number}"),
+            "A",
+            number,
+            json.dumps({"n": number, "text": "word " * (20 + number % 50)}).encode(),
+        )
+        for number in range(count)
+    ]
+    store.put_stored_cells(cells)
+    return {(cell.row_key, cell.ref_key): recode(cell.body).body for cell in cells}
+
+
+def bodies(store: schemaless.Datastore) -> dict[tuple[uuid.UUID, int], bytes]:
+    """Return every stored body by row and version."""
+    return {
+        (cell.row_key, cell.ref_key): cell.body
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+# ---- connections
+
+
+@ONE_KIND
+@pytest.mark.parametrize("how", ["rst", "late", "half"])
+def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
+    """At any statement of a run, its job's own included, before or after the server had it: nothing is done twice."""
+    monkeypatch.setattr(pools, "_FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(reencode, "_FIRST_ROWS", 7)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 7)
+    chance = random.Random(f"cuts {how}")
+    name = f"migratecuts{next(_names)}"
+    proxy = Proxy([str(servers[0].socket)])
+    try:
+        url = schemaless.create(name, 1, proxy.urls)
+        with schemaless.connect(url, connect_timeout_s=5, read_timeout_s=5) as store:
+            expected = fill(store, 40)
+            cells = list(store.scan_shard(0))
+            for nth in range(10):
+                back = [(cell.added_id, recode(cell.body).body, cell.body) for cell in cells]
+                store.shards.execute(0, update_bodies(store.shards.database(0), back))
+                proxy.arm(
+                    Fault(chance.choice(["UPDATE", "UPDATE", "SELECT", "INSERT"]), at, how, skip=chance.randrange(12))
+                    for at in chance.sample(["before", "no reply"], 1 + nth % 2)
+                )
+                report = migrate.run(store)
+                proxy.disarm()
+                assert bodies(store) == expected, f"round {nth}"
+                assert report.total().cells <= 40
+                assert report.total().left == {}
+                assert Ledger(store.catalog, name).job(report.job_id).state == "done"
+    finally:
+        proxy.close()
+
+
+# ---- replicas
+
+
+@pytest.fixture(scope="module")
+def primary(flavour: str) -> Iterator[LocalServer]:
+    """A server with a replica, both of which may be killed."""
+    with private_servers(flavour, 1, replicas=1) as (server,):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_accounts(primary: LocalServer) -> Iterator[Accounts]:
+    """The accounts on it."""
+    with accounts_on([primary.url]) as made:
+        yield made
+
+
+@pytest.fixture
+def url(own_accounts: Accounts, primary: LocalServer) -> str:
+    """A new datastore of two shards with a replica, for ``migrate``."""
+    name = f"migrated{next(_names)}"
+    made = own_accounts.create(name, 2)
+    nodes.add_replica(
+        own_accounts.url("admin", made), "cluster-1", own_accounts.url("admin", primary.replicas[0].url), timeout_s=60
+    )
+    own_accounts.allow("migrate", name, 2)
+    return own_accounts.url("migrate", made)
+
+
+@pytest.fixture
+def filled(own_accounts: Accounts, url: str) -> tuple[schemaless.Datastore, dict[tuple[uuid.UUID, int], bytes]]:
+    """The datastore as ``app``, with legacy cells, and what has to become of them."""
+    with schemaless.connect(own_accounts.url("app", url)) as store:
+        expected = fill(store, 120)
+        yield store, expected
+
+
+def sql(server: LocalServer, statement: str) -> None:
+    """Run a statement on a server."""
+    with pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True) as connection:
+        connection.cursor().execute(statement)
+
+
+def run_in_a_thread(url: str, spec: MigrateSpec) -> tuple[threading.Thread, list[object]]:
+    """Begin a migration beside this thread; its report, or what it raised, is put into the list."""
+    ended: list[object] = []
+
+    def work() -> None:
+        try:
+            with schemaless.connect(url) as store:
+                ended.append(migrate.run(store, spec))
+        except schemaless.SchemalessError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, ended
+
+
+def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
+    """With the reason in the job; nothing is replaced meanwhile; it goes on by itself."""
+    store, expected = filled
+    word = "SLAVE" if primary.flavour == "mariadb" else "REPLICA"
+    replica = primary.replicas[0]
+    with schemaless.connect(url) as migrating:
+        ledger = Ledger(migrating.catalog, store.name)
+        # One that was proven before: a replica that never showed anything would be refused.
+        migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
+        sql(replica, f"STOP {word}")
+        time.sleep(0.1)
+        spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.3))
+        thread, ended = run_in_a_thread(url, spec)
+        eventually(lambda: ledger.latest("migrate").job_id == 2 and ledger.clusters(2)[0].reason, "it waits")
+        reason = ledger.clusters(2)[0].reason
+        meanwhile = bodies(store)
+        sql(replica, f"START {word}")
+        thread.join(60)
+
+        assert str(replica.socket) in reason
+        assert [body for key, body in meanwhile.items() if body == expected[key]] == []
+        assert ended[0].total().cells == len(expected)
+        assert sum(ledger.clusters(2)[0].waits.values()) > 0
+    assert bodies(store) == expected
+
+
+def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
+    """Until it is there again and has caught up."""
+    store, expected = filled
+    replica = primary.replicas[0]
+    with schemaless.connect(url) as migrating:
+        ledger = Ledger(migrating.catalog, store.name)
+        migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
+        local_servers.kill(replica)
+        thread, ended = run_in_a_thread(url, MigrateSpec())
+        eventually(lambda: ledger.latest("migrate").job_id == 2 and ledger.clusters(2)[0].reason, "it waits")
+        reason = ledger.clusters(2)[0].reason
+        local_servers.start(replica)
+        thread.join(90)
+
+        assert str(replica.socket) in reason
+        assert ended[0].total().cells == len(expected)
+    assert bodies(store) == expected
+
+
+def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
+    """Before each checkpoint, once it has them; what it holds in the end is what the primary holds."""
+    store, expected = filled
+    with schemaless.connect(url) as migrating:
+        report = migrate.run(migrating, MigrateSpec(verify_after="replica"))
+
+    assert report.total().cells == len(expected)
+    found = {
+        (uuid.UUID(bytes=row[0]), row[1]): row[2]
+        for shard in range(2)
+        for row in store.shards.rows(
+            shard,
+            f"SELECT row_key, ref_key, body FROM `{store.shards.database(shard)}`.cell".encode(),
+            read_from="replica",
+        )
+    }
+    assert found == expected
+
+
+# ---- jobs, clocks
+
+
+def test_two_jobs_at_once_do_not_meet(fresh_store, migrate_store, migrate_url):
+    """A second one about the same shards is refused while the first is not through; about others it may work."""
+    expected = fill(fresh_store, 80)
+    first, _ = migrate.start(migrate_store, MigrateSpec(), [0, 1])
+    with pytest.raises(JobConflict, match=f"migrate job {first.job_id} is running"):
+        migrate.run(migrate_store, MigrateSpec("json+zlib"), [1, 2])
+    threads = [
+        run_in_a_thread(migrate_url, MigrateSpec()),
+    ]
+    with schemaless.connect(migrate_url) as other:
+        migrate.run(other, MigrateSpec(), [0, 1])
+    for thread, _ in threads:
+        thread.join(60)
+    migrate.run(migrate_store)
+
+    assert bodies(fresh_store) == expected
+
+
+CLOCK = """
+import sys, time, datetime
+hour = float(sys.argv[1])
+now, monotonic_of = time.time, time.monotonic
+time.time = lambda: now() + hour
+class Wrong(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return super().now(tz) + datetime.timedelta(seconds=hour)
+datetime.datetime = Wrong
+from schemaless.cli.main import run
+sys.exit(run(["migrate", "run", "--execute"]))
+"""
+
+
+@pytest.mark.parametrize("hour", [3600, -3600])
+def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
+    fresh_store, migrate_store, migrate_url, eventually, hour
+):
+    """Leases are on the server's clock: what another runner has, it leaves alone, and does the rest."""
+    expected = fill(fresh_store, 80)
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    mine = ledger.claim(job.job_id, 0, "somebody elsewhere")
+    process = subprocess.Popen(
+        [sys.executable, "-c", CLOCK, str(hour)],
+        env={**os.environ, "SCHEMALESS_URL": migrate_url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: all(state.state == "done" for state in ledger.shards(job.job_id)[1:]), "the rest is done")
+    ledger.checkpoint(job.job_id, mine)
+    untouched = list(fresh_store.scan_shard(0, legacy_only=True))
+    ledger.release(job.job_id, mine)
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert len(untouched) == sum(1 for row, _ in expected if fresh_store.shard_of(row) == 0)
+    assert bodies(fresh_store) == expected

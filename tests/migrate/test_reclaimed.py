@@ -1,0 +1,97 @@
+"""The space report: what is in the tables and on the disk, and what was predicted of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+import schemaless
+from schemaless import NewStoredCell
+from schemaless.jobs import rebuild
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate import run as migrate
+from schemaless.migrate.reclaimed import note_prediction, report
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.mysql.sizes import cell_table_sizes
+from schemaless.survey.sampling import Estimate
+
+pytestmark = pytest.mark.mysql
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def legacy(fresh_store, new_row):
+    """A datastore of 200 legacy cells in two columns."""
+    fresh_store.put_stored_cells(
+        [
+            NewStoredCell(
+                new_row(), "AB"[n % 2], 1, json.dumps({"n": n, "text": "text " * (40 + 2_000 * (n % 2))}).encode()
+            )
+            for n in range(200)
+        ]
+    )
+
+
+def files(store, by_hand) -> dict[int, int]:
+    """Return the length of each shard's file."""
+    found = {}
+    for shard in range(4):
+        database = store.shards.database(shard)
+        pool = by_hand(store).pool_for(store.topology.cluster_of(shard).primary)
+        found[shard] = cell_table_sizes(pool, [database])[database].file_bytes
+    return found
+
+
+def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, admin_url, by_hand):
+    """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
+    before = files(fresh_store, by_hand)
+    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
+    after = files(fresh_store, by_hand)
+    with schemaless.connect(admin_url) as admin_store:
+        rebuild.run(admin_store, shards=[0, 1, 2])
+    rebuilt = files(fresh_store, by_hand)
+    found = report(migrate_store, ledger.job(ran.job_id), NOW)
+
+    assert [part.file.before for part in found.shards] == list(before.values())
+    assert [part.file.after for part in found.shards] == list(after.values())
+    assert [part.file.rebuilt for part in found.shards] == [*list(rebuilt.values())[:3], None]
+    assert (found.total.shards, found.total.rebuilt_shards, found.total.measured) == (4, 3, True)
+    assert found.total.file.rebuilt == sum(rebuilt.values())
+    assert found.total.tally.as_json() == ran.total().as_json()
+    assert {name: tally.cells for name, tally in found.columns.items()} == {"A": 100, "B": 100}
+    assert [part.name for part in found.clusters] == ["cluster-1", "cluster-2"]
+    assert sum(part.tally.bytes_after for part in found.clusters) == ran.total().bytes_after
+    assert all(written > 1_000 for written in found.binary_log.values())
+    assert found.binary_log_bytes == sum(found.binary_log.values())
+    assert found.stored_before == [
+        ("A", "legacy", Estimate.of(100.0), Estimate.of(float(found.columns["A"].bytes_before))),
+        ("B", "legacy", Estimate.of(100.0), Estimate.of(float(found.columns["B"].bytes_before))),
+    ]
+
+
+def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate_store, admin_url):
+    """A small datastore is predicted from all of it, so cells and bodies come out to the byte."""
+    ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
+    with schemaless.connect(admin_url) as admin_store:
+        rebuild.run(admin_store)
+    found = report(migrate_store, Ledger(migrate_store.catalog, migrate_store.name).job(ran.job_id), NOW)
+    off = {each.what: each.off for each in found.predictions}
+
+    assert off["cells re-encoded"] == off["body bytes before"] == off["body bytes after"] == 0
+    assert abs(off["files after a rebuild, before the run"]) < 0.1
+    assert abs(off["files after a rebuild, just before it"]) < 0.1
+    assert {"binary log", "growth of the files"} <= set(off) | {"growth of the files"}
+
+
+def test_report_of_a_migration_without_notes_says_what_it_knows(fresh_store, legacy, migrate_store):
+    """One that was begun and not run has neither sizes nor predictions, and no figure is made up."""
+    job, _ = migrate.start(migrate_store, MigrateSpec())
+    found = report(migrate_store, job, NOW)
+
+    assert (found.total.tally.cells, found.total.file.before, found.total.file.last) == (0, None, None)
+    assert found.binary_log_bytes is None
+    assert (found.predictions, found.stored_before, found.columns) == ([], [], {})

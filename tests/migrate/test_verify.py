@@ -1,0 +1,267 @@
+"""verify: what was damaged behind a migration's back is found, on the primary, a replica and in the archive."""
+
+from __future__ import annotations
+
+import pytest
+
+import schemaless
+from schemaless import InvalidInput, ServerUnavailable
+from schemaless.admin.nodes import add_replica
+from schemaless.codec.recode import recode
+from schemaless.codec.registry import codec_named
+from schemaless.jobs.workers import workers
+from schemaless.local.description import LocalServer
+from schemaless.migrate import run as migrate
+from schemaless.migrate import verify as verify_job
+from schemaless.migrate.finalise import archive_of
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import verify, verify_with_workers
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.mysql.urls import parse_url
+from schemaless.store.shards import Shards
+from tests.accounts import accounts_on
+from tests.faults.kinds import ONE_KIND
+from tests.migrate.originals import TEXTS, everything, load
+
+pytestmark = pytest.mark.mysql
+
+
+def change(shards, store, place, assignment: str) -> None:
+    shard, added_id = place
+    sql = f"UPDATE `{store.shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
+    shards.execute(shard, sql.encode())
+
+
+def found_by(store, job, **options):
+    """Return the report, and each fault as its kind, shard and added_id."""
+    faults = []
+    report = verify(
+        store,
+        wanted=MigrateSpec.from_json(job.spec),
+        archive=archive_of(store, job),
+        on_fault=lambda fault: faults.append((fault.kind, fault.shard, fault.added_id)),
+        **options,
+    )
+    return report, faults
+
+
+def test_verify_of_a_sound_migration_finds_nothing(migrate_store, job):
+    """All cells, all originals, no fault; nothing is changed."""
+    before = everything(migrate_store)
+    report, faults = found_by(migrate_store, job)
+
+    assert (report.shards, report.cells, report.archived, report.faults, faults) == (4, len(TEXTS), len(TEXTS), {}, [])
+    assert (report.blocks, report.blocks_of, report.seed) == (4, 4, None)
+    assert report.records.total() == len(TEXTS)
+    assert sum(report.by_codec.values()) == len(TEXTS)
+    assert everything(migrate_store) == before
+
+
+def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_hand):
+    """A flipped bit, a legacy body, another document, another key or time, an erased cell: each by its place."""
+    places = list(everything(fresh_store))[:7]
+    shards = by_hand(fresh_store)
+    change(shards, fresh_store, places[0], "body=CONCAT(SUBSTRING(body,1,9),'?',SUBSTRING(body,11))")
+    change(shards, fresh_store, places[1], "body='{\"written\": 1}'")
+    other = schemaless.codec.envelope.encode_body({"other": "document"}).hex()
+    change(shards, fresh_store, places[2], f"body=x'{other}'")
+    change(shards, fresh_store, places[3], "ref_key=ref_key+1000")
+    change(shards, fresh_store, places[4], "created_at=created_at + INTERVAL 1 MICROSECOND")
+    shard, added_id = places[5]
+    shards.execute(shard, f"DELETE FROM `{fresh_store.shards.database(shard)}`.cell WHERE added_id={added_id}".encode())
+    report, faults = found_by(migrate_store, job)
+
+    assert set(faults) == {
+        ("ChecksumMismatch", *places[0]),
+        ("ArchivedChanged", *places[0]),
+        ("NotReencoded", *places[1]),
+        ("ArchivedChanged", *places[1]),
+        ("ArchivedChanged", *places[2]),
+        ("ArchivedElsewhere", *places[3]),
+        ("ArchivedElsewhere", *places[4]),
+        ("Erased", *places[5]),
+    }
+    assert report.faults.total() == len(faults)
+
+
+def test_verify_without_a_job_takes_any_codec(migrate_store, fresh_store, new_row):
+    """A datastore of legacy cells is sound; with a migration in mind it is not."""
+    load(fresh_store, new_row)
+
+    assert verify(migrate_store).faults == {}
+    assert verify(migrate_store, wanted=MigrateSpec()).faults == {"NotReencoded": len(TEXTS)}
+    assert verify(migrate_store, wanted=MigrateSpec(columns=("A",))).faults == {"NotReencoded": len(TEXTS) / 2}
+    assert verify(migrate_store, wanted=MigrateSpec(sources=("json+zlib",))).faults == {}
+    assert verify(migrate_store, [1, 2], wanted=MigrateSpec(to="legacy")).faults == {}
+
+
+def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job, monkeypatch):
+    """Blocks of neighbouring cells, at least one a shard, the same for the same seed; the archive's are those too."""
+    monkeypatch.setattr(verify_job, "_BLOCK_ROWS", 2)
+    first, _ = found_by(migrate_store, job, sample=0.2)
+    again, _ = found_by(migrate_store, job, sample=0.2, seed=first.seed)
+    least, _ = found_by(migrate_store, job, sample=0.0001, seed=7)
+
+    assert first.blocks_of == again.blocks_of > 40
+    assert first.blocks == again.blocks == pytest.approx(0.2 * first.blocks_of, abs=3)
+    assert (first.cells, first.archived) == (again.cells, again.archived)
+    assert first.cells == first.archived == pytest.approx(2 * first.blocks, abs=4)
+    assert (least.blocks, least.seed) == (4, 7)
+    for wrong in (0, 1, -0.1, 2):
+        with pytest.raises(InvalidInput, match="over 0 and below 1"):
+            verify(migrate_store, sample=wrong)
+
+
+@ONE_KIND
+def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_hand):
+    """Processes, a shard at a time: the same report, faults, and sample."""
+    place = next(iter(everything(fresh_store)))
+    change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
+    options = {"wanted": MigrateSpec.from_json(job.spec), "sample": 0.9, "seed": 3}
+    alone, together = [], []
+    one = verify(migrate_store, archive=archive_of(migrate_store, job), on_fault=alone.append, **options)
+    shards: list[int] = []
+    with workers(2) as hands:
+        many = verify_with_workers(
+            migrate_store,
+            hands,
+            archive=archive_of(migrate_store, job),
+            on_fault=together.append,
+            on_shard=shards.append,
+            **options,
+        )
+
+    assert many == one
+    assert many.faults == {"NotReencoded": 1, "ArchivedChanged": 1}
+    assert sorted(together, key=str) == sorted(alone, key=str)
+    assert shards == [1] * 4
+
+
+# ---- replicas
+
+
+@pytest.fixture(scope="module")
+def replica_accounts(replicated: LocalServer):
+    """The accounts on a server that has a replica."""
+    with accounts_on([replicated.url]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def replica_url(replicated, replica_accounts):
+    """A datastore of two shards for ``migrate``, migrated, whose catalog names the replica."""
+    url = replica_accounts.create("verified", 2)
+    replica_accounts.allow("migrate", "verified", 2)
+    add_replica(
+        replica_accounts.url("admin", url), "cluster-1", replica_accounts.url("admin", replicated.replicas[0].url)
+    )
+    with schemaless.connect(url) as store:
+        rows = iter(range(1000))
+        load(store, lambda: schemaless.cell.row_key_for(str(next(rows))))
+    url = replica_accounts.url("migrate", url)
+    with schemaless.connect(url) as store:
+        migrate.run(store)
+    return url
+
+
+@pytest.fixture
+def on_replica(replicated):
+    """Runs SQL on the replica alone, as root, writable for that long."""
+    parsed = parse_url(replicated.replicas[0].url)
+    pool = NodePool(parsed.node, parsed.credentials, PoolOptions())
+    lock = b"super_read_only" if replicated.flavour == "mysql" else b"read_only"
+
+    def run(*sql: str) -> None:
+        def operation(connection) -> None:
+            connection.unfinished = True  # of no use to anybody else
+            connection.execute(b"SET SESSION sql_log_bin=0")
+            connection.execute(b"SET GLOBAL %b=OFF" % lock)
+            try:
+                for statement in sql:
+                    connection.execute(statement.encode())
+            finally:
+                connection.execute(b"SET GLOBAL %b=ON" % lock)
+
+        pool.run(operation)
+
+    yield run
+    pool.close()
+
+
+def test_verify_compares_with_every_replica(replica_url, replicated):
+    """Right after a migration: what has not arrived yet is waited for, and is no fault."""
+    with schemaless.connect(replica_url) as store:
+        report = verify(store, wanted=MigrateSpec())
+
+    assert report.faults == {}
+    assert report.compared == {str(replicated.replicas[0].socket): len(TEXTS)}
+
+
+def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
+    """Another body, a missing cell, one that the primary has not, another time; put right again, nothing."""
+    with schemaless.connect(replica_url) as store:
+        ids = [cell.added_id for cell in store.scan_shard(1)][:4]
+        cell = "verified_0001.cell"
+        on_replica(
+            f"CREATE TABLE verified_0001.kept AS SELECT * FROM {cell}",
+            f"UPDATE {cell} SET body=CONCAT(body,'x') WHERE added_id={ids[0]}",
+            f"DELETE FROM {cell} WHERE added_id={ids[1]}",
+            f"INSERT INTO {cell} SELECT added_id+100000, row_key, column_name, ref_key+100000, body, created_at "
+            f"FROM {cell} WHERE added_id={ids[2]}",
+            f"UPDATE {cell} SET created_at=created_at + INTERVAL 1 SECOND WHERE added_id={ids[3]}",
+        )
+        try:
+            faults = []
+            report = verify(store, on_fault=faults.append, lag_timeout_s=5)
+        finally:
+            on_replica(f"DELETE FROM {cell}", f"INSERT INTO {cell} SELECT * FROM verified_0001.kept")
+            on_replica("DROP TABLE verified_0001.kept")
+
+        assert {(fault.kind, fault.added_id, fault.message.split(" it ")[1]) for fault in faults} == {
+            ("ReplicaDiffers", ids[0], "has another body"),
+            ("ReplicaDiffers", ids[1], "is not there"),
+            ("ReplicaDiffers", ids[2] + 100_000, "is there, but the primary has no cell with such an added_id"),
+            ("ReplicaDiffers", ids[3], "has another key or created_at"),
+        }
+        assert report.faults == {"ReplicaDiffers": 4}
+        assert verify(store).faults == {}
+
+
+def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_replica, replicated):
+    """What is committed but has not arrived is no difference; after the time given it is one fault a shard."""
+    replica = "SLAVE" if replicated.flavour == "mariadb" else "REPLICA"
+    with schemaless.connect(replica_url) as store:
+        cell = next(iter(store.scan_shard(0)))
+        other = recode(cell.body, codec_named("json+zlib")).body
+        there = [(cell.added_id, cell.body, other)]
+        back = [(cell.added_id, other, cell.body)]
+        database = store.shards.database(0)
+        on_replica(f"STOP {replica} SQL_THREAD")
+        try:
+            store.shards.execute(0, update_bodies(database, there))
+            late = verify(store, [0, 1], lag_timeout_s=0.3)
+        finally:
+            on_replica(f"START {replica} SQL_THREAD")
+        in_time = verify(store, [0, 1])
+        store.shards.execute(0, update_bodies(database, back))
+
+    assert late.faults == {"ReplicaLags": 1}
+    assert in_time.faults == {}
+
+
+def test_verify_goes_on_without_a_replica_that_does_not_answer(replica_url, monkeypatch):
+    """One fault that names it; the primary's cells are looked at all the same."""
+    with schemaless.connect(replica_url) as store:
+        original = Shards.run_on
+
+        def run_on(shards, node, shard, operation, *, writes=False):
+            if node.role == "replica":
+                raise ServerUnavailable("gone", node=str(node), shard=shard)
+            return original(shards, node, shard, operation, writes=writes)
+
+        monkeypatch.setattr(Shards, "run_on", run_on)
+        report = verify(store)
+
+    assert report.faults == {"ServerUnavailable": 1}
+    assert (report.cells, report.compared) == (len(TEXTS), {})
