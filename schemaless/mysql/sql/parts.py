@@ -13,6 +13,10 @@ CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """The columns of a whole cell, as ``Cells`` takes them."""
 
 
+Value = str | int | float | None
+"""What a column takes that is no blob."""
+
+
 def blob(value: bytes) -> bytes:
     r"""Return a string literal that is ``value`` to the server.
 
@@ -27,6 +31,20 @@ def blob(value: bytes) -> bytes:
 def text(value: str) -> bytes:
     """Return a string literal that is ``value`` to the server."""
     return b"'" + value.encode().replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+
+
+def literal(value: Value) -> bytes:
+    """Return a literal that is ``value`` to the server; a float has three digits behind the point."""
+    if value is None:
+        return b"NULL"
+    if isinstance(value, str):
+        return text(value)
+    return b"%d" % value if isinstance(value, int) else b"%.3f" % value
+
+
+def blob_hex(value: bytes) -> bytes:
+    """Return a literal as ``blob`` does, in hexadecimal: for the few bytes of a key."""
+    return b"x'%b'" % value.hex().encode()
 
 
 def moment(at: datetime | None) -> bytes:
