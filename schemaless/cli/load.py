@@ -1,4 +1,4 @@
-"""``schemaless load`` and ``schemaless dump``."""
+"""``schemaless load``: documents from NDJSON."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from schemaless.cell import CellKey, NewStoredCell, check_column_name
 from schemaless.cli.options import (
     codec_option,
     open_store,
-    shards_of,
-    shards_option,
     url_option,
 )
 from schemaless.codec.lines import open_lines
@@ -26,8 +24,7 @@ from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import bring
-from schemaless.terminal.files import OutputFile, whole_file
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, data_sink, json_option, note, out, print_json, progress
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 
 
 @click.command()
@@ -188,34 +185,3 @@ def _reader(
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
     dictionaries = loading.DumpDictionaries(store.dictionaries, functools.partial(bring, store.catalog, store.name))
     return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)
-
-
-@click.command()
-@url_option
-@click.option("--column", metavar="NAME", help="Only this column.")
-@shards_option
-@click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option("--output", type=OutputFile(Path), help="Write there instead of standard output.")
-def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
-    """Write cells as NDJSON.
-
-    One cell a line: row_key, column_name, ref_key, added_id, created_at and its body, in added_id order within each
-    shard. 'schemaless load --from-dump' reads it. A body that does not decode ends the dump with an error that names
-    it; with --stored, bodies are not looked into. A file that --output names appears when the dump is whole.
-
-    \b
-    Examples:
-      schemaless dump | gzip > cells.ndjson.gz
-      schemaless dump --column LOG --shards 0-3 | jq .body
-      schemaless dump --stored --output exact.ndjson
-    """
-    with open_store(url) as store, ExitStack() as stack:
-        shards = shards_of(shards_text, store.shard_count)
-        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
-        advance = stack.enter_context(progress("dumping", sum(store.id_span(shard) for shard in shards), "ids"))
-        last = (-1, 0)
-        for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
-            sink.write(lines)
-            advance(cell.added_id - last[1] if cell.shard == last[0] else 1)
-            last = (cell.shard, cell.added_id)
-        sink.flush()

@@ -23,21 +23,21 @@ from schemaless.terminal.shown import shown
 
 _NOUNS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line for the overview; held against the command's own help by a test)
-    "local": ("schemaless.cli.local", "local", "Private MySQL servers here: no root, no Docker."),
-    "create": ("schemaless.cli.datastore", "create", "Create a datastore."),
+    "local": ("schemaless.cli.local.group", "local", "Private MySQL servers here: no root, no Docker."),
+    "create": ("schemaless.cli.create", "create", "Create a datastore."),
     "grants": ("schemaless.cli.grants", "grants", "Print the SQL that gives an account a role."),
-    "info": ("schemaless.cli.datastore", "info", "Show a datastore's topology and cell counts."),
-    "topology": ("schemaless.cli.topology", "topology", "Show and change the servers of a datastore."),
-    "schema": ("schemaless.cli.datastore", "schema", "Upgrade tables, or show their versions."),
-    "cell": ("schemaless.cli.cell", "cell", "Write and read single cells, or follow them all."),
+    "info": ("schemaless.cli.info", "info", "Show a datastore's topology and cell counts."),
+    "topology": ("schemaless.cli.topology.group", "topology", "Show and change the servers of a datastore."),
+    "schema": ("schemaless.cli.schema.group", "schema", "Upgrade tables, or show their versions."),
+    "cell": ("schemaless.cli.cell.group", "cell", "Write and read single cells, or follow them all."),
     "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),
-    "dump": ("schemaless.cli.load", "dump", "Write cells as NDJSON."),
+    "dump": ("schemaless.cli.dump", "dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
-    "migrate": ("schemaless.cli.migrate", "migrate", "Re-encode bodies in place."),
-    "codec": ("schemaless.cli.codec", "codec", "What columns are written in, and zstd dictionaries."),
+    "migrate": ("schemaless.cli.migrate.group", "migrate", "Re-encode bodies in place."),
+    "codec": ("schemaless.cli.codec.group", "codec", "What columns are written in, and zstd dictionaries."),
     "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
-    "capacity": ("schemaless.cli.capacity", "capacity", "How long the disks last."),
-    "bench": ("schemaless.cli.bench", "bench", "Which codec, on your own documents."),
+    "capacity": ("schemaless.cli.capacity.group", "capacity", "How long the disks last."),
+    "bench": ("schemaless.cli.bench.group", "bench", "Which codec, on your own documents."),
     "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
 }
 

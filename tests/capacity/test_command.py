@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.cli.capacity import model_command
+from schemaless.cli.capacity.model import model_command
 from schemaless.cli.main import run
 
 ARTICLE = ["capacity", "model", "--documents-per-day", "1M", "--bytes-per-document", "20KB", "--disk", "1024GB"]

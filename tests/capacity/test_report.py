@@ -13,7 +13,7 @@ from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import BackTest, Forecast, NoForecast
 from schemaless.capacity.report import Report, put_together
 from schemaless.capacity.series import daily
-from schemaless.cli.capacity_report import show
+from schemaless.cli.capacity.report import show
 from schemaless.pages.capacity_page import page
 from schemaless.pages.capacity_text import answer, history_table, shard_table, tables
 from tests.capacity.reports import (

@@ -167,7 +167,7 @@ def test_what_cannot_be_measured_is_said_in_a_line(arguments, words, capsys):
 
 def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(trips, tmp_path, capsys, monkeypatch):
     """Nobody waits for an hour to be told what to install."""
-    monkeypatch.setattr("schemaless.cli.bench.find_spec", lambda name: None)
+    monkeypatch.setattr("schemaless.cli.bench.codecs.find_spec", lambda name: None)
     monkeypatch.setattr(measure.Benchmark, "run", lambda *_: pytest.fail("it was measured"))
 
     assert run(["bench", "codecs", str(trips), "--out", str(tmp_path / "out")]) == 2

@@ -8,7 +8,6 @@ import pytest
 
 from schemaless import connect
 from schemaless.admin.upgrades import DatabaseState, UpgradeOutcome
-from schemaless.cli import datastore as commands
 
 pytestmark = pytest.mark.mysql
 
@@ -171,9 +170,10 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     ]
     states += [DatabaseState(name, "db-2:3306", "shard", None, False, "db-2:3306: gone") for name in names[2048:]]
     failed = {name: f"{name} is odd" for name in names[:30]} | dict.fromkeys(names[2048:], "db-2:3306: gone")
-    monkeypatch.setattr(commands, "schema_status", lambda url, progress: states)
+    monkeypatch.setattr("schemaless.cli.schema.status.schema_status", lambda url, progress: states)
     monkeypatch.setattr(
-        commands, "upgrade_schema", lambda url, at_once, progress: UpgradeOutcome(names[30:2048], 1, failed)
+        "schemaless.cli.schema.upgrade.upgrade_schema",
+        lambda url, at_once, progress: UpgradeOutcome(names[30:2048], 1, failed),
     )
     status = invoke("schema", "status", url="mysql://root@db-1/trips")
     upgraded = invoke("schema", "upgrade", url="mysql://root@db-1/trips")

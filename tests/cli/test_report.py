@@ -122,7 +122,7 @@ def test_report_as_html_is_one_page_that_needs_nothing_else(invoke, migrated, tm
 
 def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, tmp_path):
     """A name that is markup stays text."""
-    from schemaless.cli import report as command
+    from schemaless.cli.migrate import report as command
 
     file = tmp_path / "report.html"
     original = command.make_report

@@ -10,7 +10,9 @@ import unicodedata
 
 import pytest
 
-from schemaless.cli import bench, capacity_report, report
+from schemaless.cli.bench import codecs as bench
+from schemaless.cli.capacity import report as capacity_report
+from schemaless.cli.migrate import report
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 

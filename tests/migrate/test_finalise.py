@@ -80,8 +80,8 @@ def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, n
 
 def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, new_row, tmp_path, monkeypatch):
     """The list of failures ends somewhere; what the job would have left as well is not held against it."""
-    for module in ("runner", "finalise", "verify"):
-        monkeypatch.setattr(f"schemaless.jobs.{module}.FAILURES_KEPT", 3)
+    for module in ("jobs.runner", "migrate.finalise", "migrate.verify"):
+        monkeypatch.setattr(f"schemaless.{module}.FAILURES_KEPT", 3)
     load(fresh_store, new_row, [b"{"] * 40)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
     job = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from schemaless.cli.measure import disk_of
+from schemaless.cli.capacity.shown import disk_of
 from schemaless.cli.options import choice_options, open_store, url_option
 from schemaless.pages.capacity_text import WHAT_IF, answer, tables
 from schemaless.terminal.files import OutputFile, write_whole

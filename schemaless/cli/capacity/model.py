@@ -1,4 +1,4 @@
-"""``schemaless capacity``: how long the disks last."""
+"""``schemaless capacity model``: how long disks last, from figures that are given."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.capacity.pages import disk_bytes_range
 from schemaless.cell import check_column_name
-from schemaless.cli.capacity_report import report
-from schemaless.cli.measure import history, measure
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.terminal.output import json_option, out, print_json, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
+
+
 _RANGES: Final = (
     "documents_per_day",
     "bytes_per_document",
@@ -33,6 +33,8 @@ _RANGES: Final = (
     "stored_bytes",
     "growth_share_per_year",
 )
+
+
 _DECIDED: Final = ("growth_kind", "weekdays", "retention_days", "copies", "hosts")
 
 
@@ -47,21 +49,7 @@ class _Variant:
     source: str | None = None
 
 
-@click.group()
-def capacity() -> None:
-    """How long the disks last.
-
-    'measure' looks at a datastore, 'history' at what was measured, and 'report' says from that how long the disks last,
-    now and after re-encoding; 'model' calculates it from figures that you give.
-    """
-
-
-capacity.add_command(measure)
-capacity.add_command(history)
-capacity.add_command(report)
-
-
-@capacity.command("model")
+@click.command("model")
 @click.option(
     "--documents-per-day",
     type=range_of(count_of),

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from schemaless.cli.archive import SHOWN, archive_option, note_torn, show_missing
 from schemaless.cli.jobs import job_option, throttle_options
+from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, show_missing
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds

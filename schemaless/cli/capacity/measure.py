@@ -1,19 +1,15 @@
-"""``schemaless capacity measure`` and ``schemaless capacity history``."""
+"""``schemaless capacity measure``: what a datastore takes and how it grows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from schemaless.cli.options import open_store, url_option
-from schemaless.cli.quantities import size_of
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
-    estimate_json,
     estimate_text,
     json_option,
     note,
@@ -24,10 +20,8 @@ from schemaless.terminal.output import (
 )
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
-    from schemaless.capacity.disks import GivenDisk
-    from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
-
-_LAST_DAYS = 7
+    from schemaless.capacity.measurement import Measurement
+from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
 
 
 @click.command()
@@ -82,85 +76,6 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
     return EXIT_FAILED if failed or found.problems else 0
 
 
-@click.command()
-@url_option
-@click.option("--last", type=click.IntRange(min=1), default=30, show_default=True, metavar="N", help="How many.")
-@json_option
-def history(url: str, last: int, as_json: bool) -> None:
-    """List the measurements that are kept in the catalog, oldest first.
-
-    Old ones are thinned: all of the last 14 days are kept, one a day of the last 100, one a week of the last two years,
-    then one a month.
-    """
-    from schemaless.capacity import history as keeping
-
-    with open_store(url) as store:
-        numbers = [each.sample_id for each in keeping.kept(store)[-last:]]
-        found = dict(zip(numbers, keeping.read(store, numbers), strict=True))
-    if as_json:
-        print_json([{"sample_id": number, **measurement_json(each)} for number, each in found.items()])
-        return
-    if not found:
-        out().print("no measurement is kept; 'schemaless capacity measure' takes one")
-        return
-    print_table(
-        None,
-        ["no.", "taken (UTC)", "cells", "body bytes", "allocated", "files", "a day", "clusters"],
-        [_line(number, each) for number, each in found.items()],
-        text_columns=2,
-    )
-
-
-def measurement_json(found: Measurement) -> dict[str, Any]:
-    """Return a measurement for ``print_json``, as the catalog keeps it: in whole numbers."""
-    plain = found.to_json()
-    found = type(found).from_json(plain)
-    kinds: dict[str, Sequence[Group | DailyGrowth | ClusterSpace]] = {
-        "groups": found.groups,
-        "growth": found.growth,
-        "clusters": found.clusters,
-    }
-    for name, items in kinds.items():
-        for data, item in zip(plain[name], items, strict=True):
-            for part in fields(item):
-                value = getattr(item, part.name)
-                if hasattr(value, "exact"):
-                    data[part.name] = estimate_json(value)
-    return plain
-
-
-def disk_of(text: str) -> tuple[str, GivenDisk]:
-    """Return what ``--disk`` names."""
-    from schemaless.capacity.disks import GivenDisk
-
-    cluster, equals, sizes = text.partition("=")
-    if not equals:
-        raise click.BadParameter(f"{text!r} is not CLUSTER=SIZE or CLUSTER=SIZE:FREE, such as cluster-1=4TB:1.5TB")
-    total, colon, free = sizes.partition(":")
-    disk = GivenDisk(round(size_of(total)), round(size_of(free)) if colon else None)
-    if disk.free_bytes is not None and disk.free_bytes > disk.disk_bytes:
-        raise click.BadParameter(f"{text!r}: more is free than there is")
-    return cluster, disk
-
-
-def _line(number: int, found: Measurement) -> list[str]:
-    from schemaless.capacity.measurement import added
-
-    files = [space.file_bytes for space in found.clusters]
-    days = sorted({each.day for each in found.growth if each.complete})[-_LAST_DAYS:]
-    recent = added(each.body_bytes for each in found.growth if each.day in days)
-    return [
-        str(number),
-        f"{found.taken_at:%Y-%m-%d %H:%M}",
-        estimate_text(added(group.cells for group in found.groups)),
-        estimate_text(added(group.body_bytes for group in found.groups), bytes_text),
-        estimate_text(added(group.allocated_bytes for group in found.groups), bytes_text),
-        bytes_text(sum(each or 0 for each in files)),
-        estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
-        f"{len(found.clusters) - len(found.problems)} of {len(found.clusters)}",
-    ]
-
-
 def _show(found: Measurement) -> None:
     from schemaless.capacity.measurement import added
 
@@ -213,7 +128,7 @@ def _show(found: Measurement) -> None:
 def _show_growth(found: Measurement) -> None:
     from schemaless.capacity.measurement import added
 
-    days = sorted({each.day for each in found.growth if each.complete})[-_LAST_DAYS:]
+    days = sorted({each.day for each in found.growth if each.complete})[-LAST_DAYS:]
     if not days:
         return
     rows = []

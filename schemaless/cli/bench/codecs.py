@@ -1,4 +1,4 @@
-"""``schemaless bench``: which codec, on your own documents."""
+"""``schemaless bench codecs``: the article's experiment on documents of one's own."""
 
 from __future__ import annotations
 
@@ -36,18 +36,12 @@ from schemaless.terminal.output import (
 from schemaless.terminal.shown import CSVText
 
 _SETS = {"extremes": list(corpora.EXTREMES)}
+
+
 _SETS_ABREAST = 6
 
 
-@click.group()
-def bench() -> None:
-    """Which codec, on your own documents.
-
-    'codecs' repeats Uber's experiment on them, with everything that it compared and what has appeared since.
-    """
-
-
-@bench.command("codecs")
+@click.command("codecs")
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--corpus",

@@ -1,33 +1,22 @@
-"""``schemaless migrate``: the verbs that run a migration and steer it."""
+"""``schemaless migrate run``: the work itself."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from schemaless.cli.archive import finalise, verify
 from schemaless.cli.jobs import (
     JobProgress,
-    chosen_job,
     job_option,
-    show_status,
-    thresholds_text,
-    throttle_changes,
     throttle_options,
     workers_options,
 )
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
-from schemaless.cli.plan import plan
-from schemaless.cli.report import report as space_report
-from schemaless.cli.restore import restore
-from schemaless.errors import InvalidInput, JobConflict
-from schemaless.jobs.job import Job, check_goes_on, go_on_command
+from schemaless.errors import InvalidInput
+from schemaless.jobs.job import Job, check_goes_on
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.names import who
-from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_prediction
 from schemaless.migrate.run import run as run_migration
@@ -39,37 +28,12 @@ from schemaless.terminal.files import unwritable_folder
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 
 _ROWS_SHOWN = 40
+
+
 _FAILURES_SHOWN = 20
 
 
-@click.group()
-def migrate() -> None:
-    """Re-encode bodies in place.
-
-    Legacy bodies (bare JSON text), or bodies in any codec, become MessagePack + zlib, or another codec, while readers
-    and writers go on. Keys, added_id and created_at stay. Each new body is decoded again and compared before it
-    replaces the old one, and only where the stored bytes are still those that were read.
-
-    A migration is a job in the catalog. Any number of runs, on any machine, share its work; killed at any moment, the
-    same command goes on.
-
-    \b
-    The order of work:
-      schemaless migrate plan
-      schemaless migrate run --execute --archive DIR
-      schemaless migrate status               from any terminal; also pause, resume, abort, throttle
-      schemaless migrate verify
-      schemaless migrate finalise             what may be deleted, once all is proven
-      schemaless rebuild                      gives the space back to the disk
-      schemaless migrate report               what it did to space, also as a page with pictures
-    """
-
-
-for _verb in (plan, restore, verify, finalise, space_report):
-    migrate.add_command(_verb)
-
-
-@migrate.command()
+@click.command()
 @url_option
 @what_options
 @click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, nothing is changed.")
@@ -189,140 +153,6 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None)
     columns = ", ".join(spec.columns) or "all columns"
     out().print(f"would re-encode bodies in {sources} to {spec.target}: {count:,} shards of {store.name}, {columns}")
     note("nothing was changed; 'schemaless migrate plan' estimates what it would give, add --execute to do it")
-
-
-@migrate.command()
-@url_option
-@job_option("The job to show.  [default: the unfinished one, or the last that replaced a body]")
-@click.option("--all", "show_all", is_flag=True, help="List all jobs.")
-@click.option("--shards", "each_shard", is_flag=True, help="Show each shard.")
-@json_option
-def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
-    """Show how far a migration is.
-
-    And how fast, what it waits for, and when it may be through: with its spread, as far as shards differ in speed.
-
-    \b
-    Examples:
-      schemaless migrate status
-      schemaless migrate status --shards --json
-      watch schemaless migrate status
-    """
-    with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
-        if show_all:
-            _show_jobs(ledger.jobs(), as_json)
-            return
-        job = chosen_job(ledger, job_id)
-        show_status(status_of(ledger, job.job_id, counters=as_json), ledger.events(job.job_id), each_shard, as_json)
-
-
-@migrate.command()
-@url_option
-@job_option("The job.  [default: the unfinished one]")
-def pause(url: str, job_id: int | None) -> None:
-    """Have a job wait.
-
-    All its runners, wherever they are, stand still within a second or two, and keep their shards.
-
-    \b
-    Example:
-      schemaless migrate pause
-    """
-    _steer(url, job_id, ("running",), "paused")
-
-
-@migrate.command()
-@url_option
-@job_option("The job.  [default: the unfinished one]")
-def resume(url: str, job_id: int | None) -> None:
-    """Let a paused job go on.
-
-    Where its runners are gone, 'schemaless migrate run --execute --job N' works on it.
-
-    \b
-    Example:
-      schemaless migrate resume
-    """
-    _steer(url, job_id, ("paused",), "running")
-
-
-@migrate.command()
-@url_option
-@job_option("The job.  [default: the unfinished one]")
-def abort(url: str, job_id: int | None) -> None:
-    """End a job for good.
-
-    What it has re-encoded stays so, and is read as before; a new job does the rest, or the way back.
-
-    \b
-    Example:
-      schemaless migrate abort --job 3
-    """
-    _steer(url, job_id, ("running", "paused"), "aborted")
-
-
-@migrate.command()
-@url_option
-@job_option("The job.  [default: the unfinished one]")
-@throttle_changes
-def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Change when a running job waits.
-
-    The thresholds that are named are changed, the others stay as they are; without any, they are shown. Its runners,
-    wherever they are, take them within a second or two.
-
-    \b
-    Examples:
-      schemaless migrate throttle --max-lag 1 --max-mb-per-s 20
-      schemaless migrate throttle --max-mb-per-s off --job 3
-    """
-    Thresholds(**changes)  # refuses what is none
-    with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
-        job = chosen_job(ledger, job_id, unfinished=True)
-        if not job.unfinished:
-            raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
-        now = ledger.change_thresholds(job.job_id, changes) if changes else job.spec["thresholds"]
-    out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
-
-
-def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) -> None:
-    with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
-        job = chosen_job(ledger, job_id, unfinished=True)
-        if not ledger.change_state(job.job_id, before, after, f"by {who()}"):
-            now = ledger.job(job.job_id)
-            if now.state == after:
-                note(f"job {job.job_id} is {after} already")
-                return
-            raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
-        runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
-        out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
-        if after == "running" and not runners:
-            note(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
-
-
-def _show_jobs(jobs: list[Job], as_json: bool) -> None:
-    if as_json:
-        print_json({"jobs": [asdict(job) for job in jobs]})
-        return
-    print_table(
-        None,
-        ["job", "kind", "state", "begun", "ended", "by"],
-        [
-            [
-                str(job.job_id),
-                job.kind,
-                job.state,
-                f"{job.created_at:%Y-%m-%d %H:%M}",
-                "" if job.ended_at is None else f"{job.ended_at:%Y-%m-%d %H:%M}",
-                job.created_by,
-            ]
-            for job in jobs
-        ],
-        text_columns=6,
-    )
 
 
 def _show_report(report: MigrateReport, as_json: bool) -> None:

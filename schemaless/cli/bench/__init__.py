@@ -1,0 +1,1 @@
+"""``schemaless bench``: a file for each of its commands."""

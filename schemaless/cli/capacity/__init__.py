@@ -1,0 +1,1 @@
+"""``schemaless capacity``: a file for each of its commands."""

@@ -1,0 +1,68 @@
+"""``schemaless capacity history``: what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from schemaless.cli.options import open_store, url_option
+from schemaless.terminal.output import (
+    bytes_text,
+    estimate_text,
+    json_option,
+    out,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
+    from schemaless.capacity.measurement import Measurement
+from schemaless.cli.capacity.shown import LAST_DAYS, measurement_json
+
+
+@click.command()
+@url_option
+@click.option("--last", type=click.IntRange(min=1), default=30, show_default=True, metavar="N", help="How many.")
+@json_option
+def history(url: str, last: int, as_json: bool) -> None:
+    """List the measurements that are kept in the catalog, oldest first.
+
+    Old ones are thinned: all of the last 14 days are kept, one a day of the last 100, one a week of the last two years,
+    then one a month.
+    """
+    from schemaless.capacity import history as keeping
+
+    with open_store(url) as store:
+        numbers = [each.sample_id for each in keeping.kept(store)[-last:]]
+        found = dict(zip(numbers, keeping.read(store, numbers), strict=True))
+    if as_json:
+        print_json([{"sample_id": number, **measurement_json(each)} for number, each in found.items()])
+        return
+    if not found:
+        out().print("no measurement is kept; 'schemaless capacity measure' takes one")
+        return
+    print_table(
+        None,
+        ["no.", "taken (UTC)", "cells", "body bytes", "allocated", "files", "a day", "clusters"],
+        [_line(number, each) for number, each in found.items()],
+        text_columns=2,
+    )
+
+
+def _line(number: int, found: Measurement) -> list[str]:
+    from schemaless.capacity.measurement import added
+
+    files = [space.file_bytes for space in found.clusters]
+    days = sorted({each.day for each in found.growth if each.complete})[-LAST_DAYS:]
+    recent = added(each.body_bytes for each in found.growth if each.day in days)
+    return [
+        str(number),
+        f"{found.taken_at:%Y-%m-%d %H:%M}",
+        estimate_text(added(group.cells for group in found.groups)),
+        estimate_text(added(group.body_bytes for group in found.groups), bytes_text),
+        estimate_text(added(group.allocated_bytes for group in found.groups), bytes_text),
+        bytes_text(sum(each or 0 for each in files)),
+        estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
+        f"{len(found.clusters) - len(found.problems)} of {len(found.clusters)}",
+    ]

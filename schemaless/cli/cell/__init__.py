@@ -1,0 +1,1 @@
+"""``schemaless cell``: a file for each of its commands."""

@@ -1,0 +1,52 @@
+"""``schemaless cell get``: reads one cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from schemaless.cell import Cell
+from schemaless.cli.options import open_store, row_key_of, url_option
+from schemaless.terminal.output import EXIT_FAILED, error, json_option, print_json
+
+
+@click.command()
+@click.argument("row_key")
+@click.argument("column")
+@click.argument("ref_key", type=int, required=False)
+@url_option
+@json_option
+def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
+    """Print a cell's document: the version REF_KEY, or the latest.
+
+    --json prints the cell around it as well. Exit status: 1 when there is no such cell.
+
+    \b
+    Examples:
+      schemaless cell get 71f0c4d2-2918-44cc-a2df-000000000001 BASE
+      schemaless cell get uuid5:N14228 LOG 3 --json
+    """
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        found = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
+    if found is None:
+        version = "" if ref_key is None else f" {ref_key}"
+        error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
+        return EXIT_FAILED
+    if as_json:
+        print_json({**cell_facts(found), "body": found.body})
+    else:
+        print_json(found.body)
+    return 0
+
+
+def cell_facts(found: Cell | Any) -> dict[str, Any]:
+    """Return what identifies a cell, for ``--json``."""
+    return {
+        "row_key": str(found.row_key),
+        "column_name": found.column_name,
+        "ref_key": found.ref_key,
+        "added_id": found.added_id,
+        "created_at": found.created_at.isoformat(),
+    }

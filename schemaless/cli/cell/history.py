@@ -1,0 +1,67 @@
+"""``schemaless cell history``: a cell's versions."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.cli.cell.get import cell_facts
+from schemaless.cli.options import open_store, row_key_of, url_option
+from schemaless.codec.envelope import describe_body
+from schemaless.errors import CorruptBody
+from schemaless.terminal.output import EXIT_FAILED, error, json_option, out, print_json, print_table
+
+
+@click.command()
+@click.argument("row_key")
+@click.argument("column", required=False)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many a column.")
+@url_option
+@json_option
+def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:
+    """List the versions of a row, newest first: all of its columns, or one.
+
+    Exit status: 1 when there is no such row.
+
+    \b
+    Examples:
+      schemaless cell history uuid5:N14228
+      schemaless cell history uuid5:N14228 LOG --limit 3 --json
+    """
+    row = row_key_of(row_key)
+    with open_store(url) as store:
+        shard = store.shard_of(row)
+        columns = [column] if column is not None else list(store.column_names(row))
+        versions = [found for name in columns for found in store.get_stored_versions(row, name, limit=limit)]
+    if not versions:
+        error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
+        return EXIT_FAILED
+    if as_json:
+        print_json(
+            [{**cell_facts(found), "codec": _codec(found.body), "body_bytes": len(found.body)} for found in versions]
+        )
+        return 0
+    out().print(f"row {row} in shard {shard}")
+    print_table(
+        None,
+        ["column", "created_at (UTC)", "codec", "ref_key", "added_id", "body bytes"],
+        [
+            [
+                found.column_name,
+                f"{found.created_at:%Y-%m-%d %H:%M:%S.%f}",
+                _codec(found.body),
+                str(found.ref_key),
+                str(found.added_id),
+                f"{len(found.body):,}",
+            ]
+            for found in versions
+        ],
+        text_columns=3,
+    )
+    return 0
+
+
+def _codec(body: bytes) -> str:
+    try:
+        return describe_body(body).name
+    except CorruptBody as refusal:
+        return f"unreadable: {refusal.message}"

@@ -1,0 +1,1 @@
+"""``schemaless codec``: a file for each of its commands."""

@@ -1,0 +1,92 @@
+"""``schemaless codec export`` and ``import``: dictionaries as lines of NDJSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from schemaless.cli.codec.shown import entry_of
+from schemaless.cli.options import open_store, url_option
+from schemaless.codec.lines import open_lines
+from schemaless.errors import InvalidInput
+from schemaless.store import dictionaries as keeping
+from schemaless.terminal.files import OutputFile, whole_file
+from schemaless.terminal.output import (
+    data_sink,
+    json_option,
+    out,
+    print_json,
+)
+
+
+@click.command("export")
+@url_option
+@click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
+@click.option("--output", type=OutputFile(Path), help="Write there, not to standard output.")
+def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
+    """Write dictionaries to a file, all of them unless named: a backup.
+
+    One JSON object a line; 'schemaless codec import' reads it, and 'load --from-dump' reads it before cells.
+
+    \b
+    Example:
+      schemaless codec export --output dictionaries.ndjson
+    """
+    with open_store(url) as store, ExitStack() as stack:
+        found = [each for each in keeping.entries(store.catalog, store.name) if each.removed_at is None]
+        chosen = [entry_of(store, number) for number in dictionary_ids] or found
+        lines = [keeping.dictionary_line(store.dictionaries.get(each.id), each.source) for each in chosen]
+        sink = data_sink() if output is None else stack.enter_context(whole_file(output))
+        for line in lines:
+            sink.write(line + b"\n")
+        sink.flush()
+
+
+@click.command("import")
+@url_option
+@click.argument("file", metavar="FILE")
+@json_option
+def import_(url: str, file: str, as_json: bool) -> None:
+    """Bring dictionaries into the catalog, from an export, a dump or an archive.
+
+    One that is lost or damaged here is restored by this, and cells that need it are read again at once. Where another
+    dictionary has its number, it gets a new one; then only 'load --from-dump' can use it, which renumbers bodies too.
+    FILE may be gzipped, or - for standard input; lines of cells are passed over. The account has the role admin.
+
+    \b
+    Examples:
+      schemaless codec import dictionaries.ndjson
+      schemaless codec import /backup/originals/mezzanine/dictionary-32768-1f0c2a9d5b7e4c31.ndjson
+    """
+    taken: list[dict[str, Any]] = []
+    with open_store(url) as store, ExitStack() as stack:
+        raw = sys.stdin.buffer if file == "-" else stack.enter_context(_opened(file))
+        for number, line in enumerate(open_lines(raw, file), start=1):
+            if not line.startswith(b'{"dictionary"'):
+                continue
+            try:
+                dictionary, source = keeping.parse_dictionary_line(json.loads(line))
+            except (InvalidInput, ValueError) as error:
+                raise InvalidInput(f"{file}, line {number}: {error}") from None
+            kept = keeping.bring(store.catalog, store.name, dictionary, source)
+            taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
+    if not taken:
+        raise InvalidInput(f"{file}: no line of it is a dictionary's")
+    if as_json:
+        print_json(taken)
+        return
+    for each in taken:
+        renamed = "" if each["dictionary"] == each["kept_as"] else f" as {each['kept_as']}: its number is taken here"
+        out().print(f"dictionary {each['dictionary']} is there{renamed}")
+
+
+def _opened(file: str) -> Any:
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}") from None

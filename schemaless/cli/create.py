@@ -1,0 +1,46 @@
+"""``schemaless create``: a new datastore."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.admin.create import create as create_datastore
+from schemaless.terminal.output import (
+    json_option,
+    note,
+    out,
+    print_json,
+    progress,
+)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--shards", type=int, required=True, help="How many shards, 1 to 65,536. Fixed for ever: take many.")
+@click.option(
+    "--cluster",
+    "clusters",
+    multiple=True,
+    required=True,
+    metavar="URL",
+    help="The primary of a cluster, such as mysql://root@db-1:3306/. Give it once for each cluster.",
+)
+@json_option
+def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> None:
+    """Create a datastore.
+
+    Makes a catalog on the first cluster, spreads empty shards evenly over all of them, and prints the datastore's URL.
+    Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples:
+      schemaless create trips --shards 16 --cluster mysql://root@db-1/ --cluster mysql://root@db-2/
+      schemaless create trips --shards 4 --cluster 'mysql://root@/?unix_socket=/run/mysqld/mysqld.sock'
+    """
+    with progress("creating shards", shards, "shards") as advance:
+        url = create_datastore(name, shards, clusters, on_shard=lambda shard: advance(1))
+    if as_json:
+        print_json({"name": name, "shards": shards, "url": url})
+        return
+    out().print(url, markup=False)
+    note(f"created {name!r} with {shards} shards; to use it: export SCHEMALESS_URL='{url}'")

@@ -1,0 +1,99 @@
+"""``schemaless info``: a datastore's topology and cell counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from schemaless.cli.options import open_store, url_option
+from schemaless.errors import AccessDenied
+from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import (
+    bytes_text,
+    json_option,
+    out,
+    print_json,
+    print_table,
+    progress,
+)
+
+_BLOCK_ROWS = 10_000
+
+
+@click.command()
+@url_option
+@click.option("--count", is_flag=True, help="Count cells exactly; else InnoDB's estimate, which may be far off.")
+@json_option
+def info(url: str, count: bool, as_json: bool) -> None:
+    """Show a datastore's topology and cell counts.
+
+    \b
+    Examples:
+      schemaless info
+      schemaless info --count --json
+    """
+    with open_store(url) as store:
+        clusters = [_cluster_facts(store, cluster.name, count) for cluster in store.topology.clusters]
+        facts = {
+            "name": store.name,
+            "shards": store.shard_count,
+            "placement": store.topology.placement,
+            "clusters": clusters,
+        }
+    if as_json:
+        print_json(facts)
+        return
+    out().print(f"datastore {facts['name']}: {facts['shards']} shards, placed by {facts['placement']}")
+    print_table(
+        None,
+        ["cluster", "primary", "server", "shards", "cells" if count else "cells (estimate)", "table files"],
+        [
+            [
+                cluster["name"],
+                cluster["primary"],
+                cluster["version"],
+                str(cluster["shards"]),
+                f"{cluster['cells']:,}",
+                "needs PROCESS" if cluster["file_bytes"] is None else bytes_text(cluster["file_bytes"]),
+            ]
+            for cluster in clusters
+        ],
+        text_columns=3,
+    )
+
+
+def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
+    cluster = next(cluster for cluster in store.topology.clusters if cluster.name == name)
+    shards = store.topology.shards_of(name)
+    pool = store.shards.pool_for(cluster.primary)
+    databases = [store.shards.database(shard) for shard in shards]
+    if count:
+        with progress(f"counting {name}", len(shards), "shards") as advance:
+            cells = 0
+            for shard in shards:
+                cells += sum(rows for _, _, rows in store.id_blocks(shard, _BLOCK_ROWS))
+                advance(1)
+    else:
+        names = ",".join(f"'{database}'" for database in databases).encode()
+        sql = (
+            b"SELECT COALESCE(SUM(table_rows), 0) FROM information_schema.tables "
+            b"WHERE table_name = 'cell' AND table_schema IN (%b)" % names
+        )
+        cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])
+    try:
+        size = sum(cell_table_sizes(pool, databases).values(), TableSize(0, 0))
+    except AccessDenied:
+        size = None
+    return {
+        "name": name,
+        "primary": str(cluster.primary),
+        "replicas": [str(replica) for replica in cluster.replicas],
+        "version": pool.run(lambda connection: connection.version),
+        "shards": len(shards),
+        "cells": cells,
+        "cells_exact": count,
+        "file_bytes": None if size is None else size.file_bytes,
+        "allocated_bytes": None if size is None else size.allocated_bytes,
+    }

@@ -1,0 +1,1 @@
+"""``schemaless local``: a file for each of its commands."""

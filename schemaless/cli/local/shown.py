@@ -1,0 +1,56 @@
+"""What commands about private servers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from schemaless.local.description import LocalServer, ServerStatus
+
+DEFAULT_FOLDER: Final = ".schemaless/local"
+
+
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    envvar="SCHEMALESS_LOCAL",
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    show_envvar=True,
+    help="Where the servers and their data are.",
+)
+
+
+def server_data(server: LocalServer) -> dict[str, Any]:
+    """Return a private server, for ``--json``."""
+    return {
+        "number": server.number,
+        "role": server.role,
+        "flavour": server.flavour,
+        "version": server.version,
+        "url": server.url,
+        "socket": str(server.socket),
+        "pid": server.pid,
+        "folder": str(server.folder),
+        **({"replica": server.replica} if server.replica else {"replicas": [server_data(r) for r in server.replicas]}),
+    }
+
+
+def status_data(state: ServerStatus) -> dict[str, Any]:
+    """Return a private server and whether it runs, for ``--json``."""
+    return {
+        "number": state.number,
+        "role": state.role,
+        "replica": state.replica,
+        "state": state.state,
+        "flavour": state.flavour,
+        "version": state.version,
+        "url": state.url,
+        "socket": str(state.socket),
+        "pid": state.pid,
+        "folder": str(state.folder),
+        "data_bytes": state.data_bytes,
+        "fault": state.fault,
+    }

@@ -1,0 +1,54 @@
+"""``schemaless local status``: which private servers run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from schemaless.cli.local.shown import folder_option, status_data
+from schemaless.local import servers as local_servers
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, print_json, print_table
+
+
+@click.command()
+@folder_option
+@json_option
+def status(folder: Path, as_json: bool) -> int:
+    """Show the servers of the folder, and whether replicas replicate.
+
+    Exit status: 0 when there are servers, all of them run, and all replicas replicate, else 1.
+
+    \b
+    Examples:
+      schemaless local status
+      schemaless local status --json
+    """
+    states = local_servers.status(folder)
+    if as_json:
+        print_json({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
+    elif states:
+        rows = [
+            [
+                state.name,
+                f"{state.state}, not replicating" if state.fault else state.state,
+                f"{state.flavour} {state.version}",
+                state.url,
+                "-" if state.pid is None else str(state.pid),
+                bytes_text(state.data_bytes),
+            ]
+            for state in states
+        ]
+        print_table(None, ["server", "state", "version", "url", "process", "data"], rows, text_columns=4)
+    else:
+        note(f"no servers in {folder.resolve()}; 'schemaless local up' makes some")
+    stopped = [state for state in states if state.state != "running"]
+    broken = [state for state in states if state.fault]
+    if not as_json:
+        for state in broken:
+            note(f"{state.name} does not replicate: {state.fault}")
+        if stopped:
+            note(f"{len(stopped)} of {len(states)} do not run; 'schemaless local up' starts them on their own data")
+        elif broken:
+            note("'schemaless local up' points replicas at their primaries and starts them again")
+    return EXIT_FAILED if stopped or broken or not states else 0

@@ -1,0 +1,78 @@
+"""``schemaless local up``: starts private servers."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+import click
+
+from schemaless.cli.local.shown import folder_option, server_data
+from schemaless.local import servers as local_servers
+from schemaless.local.binaries import FLAVOURS
+from schemaless.terminal.output import json_option, note, print_json, progress
+from schemaless.terminal.shown import shown
+
+_NAME: Final = "demo"
+
+
+@click.command()
+@click.option(
+    "--servers",
+    type=click.IntRange(1, local_servers.MAX_SERVERS),
+    default=2,
+    show_default=True,
+    help="How many servers, at least.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(0, local_servers.MAX_REPLICAS),
+    default=0,
+    show_default=True,
+    help="How many replicas each server has, at least.",
+)
+@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", show_default=True, help="Whose server.")
+@click.option(
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be given often."
+)
+@folder_option
+@json_option
+def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], folder: Path, as_json: bool) -> None:
+    """Have servers running, and print their URLs.
+
+    Running servers are left alone, stopped and crashed ones are started on their own data, missing ones are made. The
+    server program is SCHEMALESS_MYSQLD, else the system's, else one that is unpacked (not installed) from the system's
+    package archive into SCHEMALESS_CACHE (~/.cache/schemaless): 60 MB once, for MySQL. Interrupted, the same command
+    goes on.
+
+    With --replicas, each server is the primary of that many more, which follow it by GTID; all of them replicate when
+    this ends. Such a primary listens on a port of 127.0.0.1 too, for an account of its replicas; root stays on the
+    socket.
+
+    \b
+    Examples:
+      schemaless local up --servers 3
+      schemaless local up --servers 2 --replicas 1
+      schemaless local up --option innodb-buffer-pool-size=1G
+    """
+    running = local_servers.up(
+        folder, servers, flavour, replicas=replicas, options=options, report=note, progress=progress
+    )
+    if as_json:
+        print_json({"folder": str(folder.resolve()), "servers": [server_data(server) for server in running]})
+        return
+    for server in running:
+        for each in (server, *server.replicas):
+            click.echo(shown(f"{each.name}  {each.flavour} {each.version}  {each.url}"))
+    clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
+    note("next, make a datastore on them:")
+    click.echo(shown(f"schemaless create {_NAME} --shards 16 {clusters}"))
+    if not any(server.replicas for server in running):
+        return
+    note("and write the replicas into its catalog:")
+    url = shlex.quote(running[0].url.replace("/?", f"/{_NAME}?", 1))
+    for server in running:
+        for replica in server.replicas:
+            add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
+            click.echo(shown(f"{add} {shlex.quote(replica.url)}"))

@@ -1,0 +1,1 @@
+"""``schemaless migrate``: a file for each of its commands."""

@@ -1,0 +1,145 @@
+"""``schemaless migrate finalise``: the end, and what may be deleted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from schemaless.cli.jobs import chosen_job, job_option, workers_options
+from schemaless.cli.migrate.archive import (
+    SHOWN,
+    ShownFaults,
+    archive_option,
+    lag_option,
+    note_torn,
+    proving_hands,
+    replicas_option,
+    show_left,
+    verify_json,
+)
+from schemaless.cli.options import open_store, url_option
+from schemaless.jobs.job import Job
+from schemaless.jobs.ledger import Ledger
+from schemaless.migrate.archive_files import ArchiveFile
+from schemaless.migrate.finalise import finalise as finalise_job
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    json_option,
+    note,
+    out,
+    print_json,
+    print_table,
+)
+
+
+@click.command()
+@url_option
+@job_option("The migration to end.  [default: the last that replaced a body]")
+@archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@click.option(
+    "--accept-left", is_flag=True, help="Accept cells that the job left and named, or that were erased since."
+)
+@replicas_option
+@lag_option
+@workers_options
+@json_option
+def finalise(
+    url: str,
+    job_id: int | None,
+    folders: tuple[Path, ...],
+    accept_left: bool,
+    replicas: bool,
+    lag_timeout_s: float,
+    workers: int,
+    dask: str | None,
+    as_json: bool,
+) -> int:
+    """Verify all of a migration, and say which originals may be deleted. Deletes nothing.
+
+    Runs the whole of 'migrate verify' and counts the originals. Refuses while the job is not done, while a fault is
+    found, and while one body is left that the job should have replaced, such as one that was written in the old form
+    since; run the migration again then. Afterwards the job is called finalised, and its files are listed: delete them
+    when no way back to the exact first bytes is wanted any more. 'migrate run --to legacy' still gives JSON text back.
+
+    \b
+    Examples:
+      schemaless migrate finalise
+      schemaless migrate finalise --job 3 --accept-left
+      schemaless migrate finalise --json | jq -r '.files[].path' | xargs rm
+
+    Exit status: 0 finalised, 1 refused.
+    """
+    faults = ShownFaults(as_json)
+    with open_store(url) as store:
+        ledger = Ledger(store.catalog, store.name)
+        job = chosen_job(ledger, job_id)
+        shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+        with proving_hands(store, shards, workers, dask) as (hands, advance):
+            result = finalise_job(
+                store,
+                job,
+                folders,
+                accept_left=accept_left,
+                replicas=replicas,
+                lag_timeout_s=lag_timeout_s,
+                hands=hands,
+                on_fault=faults.add,
+                on_step=advance,
+            )
+        _note_others(ledger, job)
+    if as_json:
+        print_json(
+            {
+                "job": job.job_id,
+                "state": result.job.state,
+                "refused": result.refused,
+                "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
+                "freed_bytes": result.freed_bytes,
+                **verify_json(result.verified),
+                "missing_originals": [asdict(each) for each in result.missing],
+                "faults": faults.found,
+            }
+        )
+        return EXIT_FAILED if result.refused else 0
+    show_left(result.verified.left)
+    note_torn(result.verified.torn)
+    if result.refused:
+        out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
+        for each in result.missing[:SHOWN]:
+            out().print(f"  {each}", markup=False)
+        return EXIT_FAILED
+    out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
+    _show_files(result.files, result.freed_bytes)
+    return 0
+
+
+def _note_others(ledger: Ledger, job: Job) -> None:
+    """Say which other migrations may have originals."""
+    replaced = ledger.that_replaced() - {job.job_id}
+    others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id in replaced]
+    if others:
+        note(f"done and not finalised yet, each by --job N: {', '.join(map(str, others))}")
+
+
+def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
+    if not files:
+        out().print("it kept no originals, so there is nothing to delete")
+        return
+    out().print(f"{len(files):,} files of originals may be deleted now, {bytes_text(freed_bytes)}; nothing was deleted")
+    if len(files) <= SHOWN:
+        print_table(None, ["file", "bytes"], [[str(file.path), f"{file.size_bytes:,}"] for file in files])
+        return
+    by_folder: Counter[Path] = Counter()
+    for file in files:
+        by_folder[file.path.parent] += file.size_bytes
+    counts = Counter(file.path.parent for file in files)
+    print_table(
+        None,
+        ["folder", "files", "bytes"],
+        [[str(folder), f"{counts[folder]:,}", f"{size:,}"] for folder, size in sorted(by_folder.items())],
+    )
+    note("--json lists each file")

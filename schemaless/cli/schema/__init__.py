@@ -1,0 +1,1 @@
+"""``schemaless schema``: a file for each of its commands."""

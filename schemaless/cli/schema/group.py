@@ -1,0 +1,20 @@
+"""``schemaless schema``: the versions of tables."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.cli.schema.status import status
+from schemaless.cli.schema.upgrade import upgrade
+
+
+@click.group()
+def schema() -> None:
+    """Upgrade tables, or show their versions."""
+
+
+for _verb in (
+    status,
+    upgrade,
+):
+    schema.add_command(_verb)

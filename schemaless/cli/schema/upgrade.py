@@ -1,0 +1,56 @@
+"""``schemaless schema upgrade``: brings every database to the newest revision."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.admin.upgrades import upgrade_schema
+from schemaless.cli.options import url_option
+from schemaless.cli.schema.shown import names_by_message
+from schemaless.mysql.parallel import AT_ONCE
+from schemaless.mysql.urls import datastore_url
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    json_option,
+    note,
+    out,
+    print_json,
+    progress,
+)
+
+
+@click.command()
+@url_option
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    default=AT_ONCE,
+    show_default=True,
+    help="How many databases of each server at a time.",
+)
+@json_option
+def upgrade(url: str, at_once: int, as_json: bool) -> int:
+    """Run the revisions that the catalog and the shards lack.
+
+    The catalog first, then the shards, several at a time on each server. One that fails leaves the others done and is
+    named; interrupted or run again, it goes on with what is left.
+
+    Exit status: 0 when all are at this version's revision, 1 when one failed.
+    """
+    outcome = upgrade_schema(
+        datastore_url(url)[0], at_once=at_once, progress=lambda total: progress("upgrading", total, "databases")
+    )
+    if as_json:
+        print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
+    else:
+        out().print(
+            f"upgraded {len(outcome.upgraded):,} databases; {outcome.current:,} were at this version's revision already"
+        )
+        for message, names in names_by_message(outcome.failed):
+            note(f"failed: {names}: {message}")
+    if outcome.failed:
+        note(
+            f"{len(outcome.failed):,} failed, all others are done; mend what is named and run the same command again: "
+            "it goes on with those"
+        )
+    return EXIT_FAILED if outcome.failed else 0

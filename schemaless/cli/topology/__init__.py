@@ -1,0 +1,1 @@
+"""``schemaless topology``: a file for each of its commands."""

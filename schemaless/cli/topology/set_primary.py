@@ -1,0 +1,58 @@
+"""``schemaless topology set-primary``: which server takes the writes of a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.admin import nodes
+from schemaless.cli.options import url_option
+from schemaless.cli.topology.shown import change_data, cluster_option, say_reconnect, timeout_option
+from schemaless.terminal.output import json_option, note, out, print_json
+
+
+@click.command("set-primary")
+@click.argument("primary", metavar="PRIMARY_URL")
+@cluster_option
+@click.option("--keep-old-as-replica", "keep_old", is_flag=True, help="Keep the old primary, as a replica of the new.")
+@click.option("--drop-replicas", is_flag=True, help="Take replicas that do not follow the new primary out.")
+@timeout_option
+@url_option
+@json_option
+def set_primary(
+    primary: str, cluster: str, keep_old: bool, drop_replicas: bool, timeout_s: float, url: str, as_json: bool
+) -> None:
+    """Name another server as a cluster's primary.
+
+    For after a failover or a switchover, which something else has made, and for a new address of the same server. The
+    servers themselves are not changed. Proven before anything is written: the new primary takes writes and has every
+    shard of the cluster; the old one, where it answers, is read-only and had nothing that the new one lacks; each
+    replica follows the new one.
+
+    The catalog is on the first cluster. When that one's primary changes, name the datastore by the new server (--url):
+    the catalog is there too, and every program's URL has to name that one from then on.
+
+    \b
+    Examples:
+      schemaless topology set-primary --cluster cluster-2 mysql://db-2b:3306/
+      schemaless topology set-primary --cluster cluster-1 --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
+    """
+    change = nodes.set_primary(
+        url, cluster, primary, keep_old=keep_old, drop_replicas=drop_replicas, timeout_s=timeout_s
+    )
+    if as_json:
+        print_json(change_data(change))
+        return
+    if not change.changed:
+        out().print(f"{change.cluster.primary} is the primary of {cluster} already", markup=False)
+        return
+    out().print(f"{change.cluster.primary} is the primary of {cluster}", markup=False)
+    for node in change.removed:
+        note(f"{node} removed from {cluster}")
+    if change.old_primary == "unreachable":
+        note(
+            "the old primary cannot be reached: what it committed and did not send is not on the new one, and if it "
+            "comes back, programs that know it must not reach it"
+        )
+    if change.url is not None:
+        note(f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}'")
+    say_reconnect()

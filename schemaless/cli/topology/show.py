@@ -1,0 +1,64 @@
+"""``schemaless topology show``: the servers, each looked at."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.admin import nodes
+from schemaless.cli.options import url_option
+from schemaless.cli.topology.shown import state_data
+from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json, print_table
+
+
+@click.command()
+@url_option
+@json_option
+def show(url: str, as_json: bool) -> int:
+    """Show every server of the datastore, and whether it answers.
+
+    Exit status: 0 when all answer, primaries take writes and replicas are read-only, else 1.
+
+    \b
+    Examples:
+      schemaless topology show
+      schemaless topology show --json
+    """
+    datastore, states = nodes.node_states(url)
+    faults = [state for state in states if state.fault]
+    if as_json:
+        clusters = [
+            {
+                "name": cluster.name,
+                "shards": len(datastore.shards_of(cluster.name)),
+                "nodes": [state_data(state) for state in states if state.cluster == cluster.name],
+            }
+            for cluster in datastore.clusters
+        ]
+        print_json({"name": datastore.name, "shards": datastore.shard_count, "clusters": clusters})
+    else:
+        rows = [
+            [
+                state.cluster,
+                state.node.role,
+                str(state.node),
+                state.version or "does not answer",
+                {None: "-", True: "read-only", False: "yes"}[state.read_only],
+                _spans(datastore.shards_of(state.cluster)),
+            ]
+            for state in states
+        ]
+        print_table(None, ["cluster", "role", "server", "version", "writes", "shards"], rows, text_columns=6)
+        for state in faults:
+            note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
+    return EXIT_FAILED if faults else 0
+
+
+def _spans(shards: list[int]) -> str:
+    """Return shard numbers for people: ``0-3, 8``."""
+    spans: list[list[int]] = []
+    for shard in shards:
+        if spans and spans[-1][1] == shard - 1:
+            spans[-1][1] = shard
+        else:
+            spans.append([shard, shard])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
