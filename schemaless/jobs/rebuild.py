@@ -358,7 +358,7 @@ class _ShardWork:
         """Rebuild it, unless that was done already, or is refused."""
         self._take_turn()
         # Its identity is proven before anything is changed.
-        self._store.shards.verify(self._state.shard, self._store.shards.pool_for(self._node))
+        self._store.shards.verify(self._state.shard, self._node)
         noted = self._state.counters
         if "made" in noted and noted["made"] != self._made():
             # The server went on with the ALTER of a runner that ended.

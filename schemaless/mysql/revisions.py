@@ -24,6 +24,7 @@ from alembic.script import Script, ScriptDirectory
 from sqlalchemy import MetaData
 
 from schemaless.errors import SchemaMismatch, ServerTimeout
+from schemaless.mysql.engine import inspection, session
 from schemaless.mysql.errors import error_code
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql.schema import CREATE_VERSION_TABLE, insert_first_version, select_version, update_version
@@ -91,7 +92,7 @@ def run(pool: NodePool, database: str, branch: Branch) -> bool:
             the tables are not this version's in the end.
         ServerError: the server refused an operation, or failed; the revisions before it are done.
     """
-    with pool.session(database) as connection, _turn(connection, pool, database):
+    with session(pool, database) as connection, _turn(connection, pool, database):
         version = version_of(connection, database)
         check_known(pool, database, branch, version)
         known = [script.revision for script in _chain(branch)]
@@ -172,7 +173,7 @@ def _compare(pool: NodePool, database: str, branch: Branch, found: list[str]) ->
         SchemaMismatch: they are not.
     """
     # A connection of its own: Alembic looks for tables in the database that its engine connects to.
-    with pool.sqlalchemy_connection(database) as connection:
+    with inspection(pool, database) as connection:
         differences = compare_metadata(MigrationContext.configure(connection), METADATA[branch])
     telling = [difference for difference in differences if difference[0] != "remove_table"]
     if telling:

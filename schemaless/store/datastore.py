@@ -25,12 +25,13 @@ from schemaless.cell import (
     row_key_bytes,
 )
 from schemaless.cluster.placement import shard_for
-from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
+from schemaless.cluster.topology import Topology, check_shard
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
 from schemaless.codec.registry import Codec, codec_named
-from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
+from schemaless.errors import InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.secret import Secret
 from schemaless.mysql.sql.cells import (
     select_block_end,
@@ -43,7 +44,7 @@ from schemaless.mysql.sql.cells import (
     select_versions,
 )
 from schemaless.mysql.urls import ServerURL, datastore_url
-from schemaless.store.catalog import read_catalog
+from schemaless.store.catalog import read_ready
 from schemaless.store.cells import ADDED_ID, PAIR, PLACE, ROW_KEY, Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings
@@ -101,6 +102,7 @@ class Opening:
     """All that it takes to open a datastore: what a job hands to its worker processes, the password sealed for them.
 
     Attributes:
+        url: the catalog's server and the datastore's name, as ``datastore_url`` returns them.
         topology: as the catalog has it; None reads it there.
     """
 
@@ -111,19 +113,21 @@ class Opening:
 
     def open(self) -> Datastore:
         """Open it; raises what ``connect`` raises."""
+        pools = Pools(self.url.credentials, self.options)
         if self.topology is not None:
-            return Datastore(Shards(self.topology, self.url.credentials, self.options), self, None)
-        name = check_datastore_name(self.url.database or "")
-        catalog = NodePool(self.url.node, self.url.credentials, self.options)
+            return Datastore(Shards(self.topology, pools), self, None)
+        name = self.url.database
+        assert name is not None
+        catalog = pools.pool_for(self.url.node)
         try:
-            entry = read_catalog(catalog, name)
-        finally:
+            entry = read_ready(catalog, name)
+        except BaseException:
+            pools.close()
+            raise
+        if all(node.having("primary") != catalog.node for cluster in entry.topology.clusters for node in cluster.nodes):
+            # No shard is there, or none by this address, so nothing more may be asked of it for long.
             catalog.close()
-        if not entry.ready:
-            raise DatastoreNotFound(
-                f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
-            )
-        return Datastore(Shards(entry.topology, self.url.credentials, self.options), self, entry.columns)
+        return Datastore(Shards(entry.topology, pools), self, entry.columns)
 
 
 class Datastore:
@@ -639,7 +643,7 @@ class Datastore:
         )
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
-        """Return a row of ``mysql.statements`` that is a whole cell as one."""
+        """Return a row of ``sql.cells`` that is a whole cell as one."""
         return self._cells.stored(row, shard)
 
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:

@@ -27,6 +27,7 @@ from schemaless.cluster.topology import Node
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.sql.cells import count_cells
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
@@ -188,7 +189,9 @@ def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_sto
     up, down = fresh_store.topology.clusters
     topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
     cells = [NewCell(new_row(), "BASE", 1, {}) for _ in range(40)]
-    half = Datastore(Shards(topology, parse_url(fresh_url).credentials, PoolOptions()), fresh_store.opening, None)
+    half = Datastore(
+        Shards(topology, Pools(parse_url(fresh_url).credentials, PoolOptions())), fresh_store.opening, None
+    )
     with half, pytest.raises(BatchError) as caught:
         half.put_cells(cells)
 
