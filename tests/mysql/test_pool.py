@@ -149,16 +149,14 @@ def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
         pool.run(lose)
 
 
-def cut(connection) -> None:
-    """Have the server close a connection."""
-    with contextlib.suppress(ServerTimeout):
-        connection.execute(b"KILL %d" % connection_id(connection))
-
-
 @pytest.mark.mysql
 def test_run_once_is_repeated_until_commit_is_sent_and_never_after(pool):
     """Nothing of a transaction that was not committed is left; where that is not known, it is said and not tried."""
     tries: list[int] = []
+
+    def cut(connection) -> None:
+        with pool.connection() as other:
+            other.execute(b"KILL %d" % connection_id(connection))
 
     def lose_early(connection) -> int:
         tries.append(connection_id(connection))
