@@ -68,8 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WholeRun())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what foreign servers are not fit for."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what foreign servers are not fit for; leave out what the process beside this one runs."""
+    if os.environ.get("SCHEMALESS_ONCE") == "elsewhere":
+        beside = [item for item in items if item.get_closest_marker("once")]
+        config.hook.pytest_deselected(items=beside)
+        items[:] = [item for item in items if not item.get_closest_marker("once")]
     socket = pytest.mark.skip(reason="comes in through the socket of a private server; there are none with this SERVER")
     second = pytest.mark.skip(reason="needs two servers, SERVER names one")
     for item in items if _ON_FOREIGN else ():

@@ -208,6 +208,7 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
         return update_bodies(database, changes)
 
     monkeypatch.setattr(reencode, "update_bodies", update)
+    monkeypatch.setattr(reencode, "_NEXT_PASS_S", 0.01)
     ran = invoke("migrate", "run", "--execute", "--follow", url=migrate_url)
     data = invoke("migrate", "report", "--json", url=migrate_url).json
 

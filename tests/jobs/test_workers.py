@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -65,11 +67,15 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
-    """On a local cluster of two workers; a check by such workers finds the same cells."""
+    """On a local cluster of two workers, beside another; a check by such workers finds the same cells."""
     pytest.importorskip("distributed")
-    report = migrate.run(migrate_store, count=2, dask="local")
-    with workers(2, "local") as hands:
-        checked = check_with_workers(fresh_store, hands)
+    with socket.socket() as others:
+        with contextlib.suppress(OSError):  # there is another
+            others.bind(("127.0.0.1", 8787))
+            others.listen()
+        report = migrate.run(migrate_store, count=2, dask="local")
+        with workers(2, "local") as hands:
+            checked = check_with_workers(fresh_store, hands)
 
     assert bodies(fresh_store) == legacy
     assert (report.total().cells, report.interruptions) == (CELLS, 0)
