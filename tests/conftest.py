@@ -30,6 +30,7 @@ import schemaless
 from schemaless.cluster.topology import Topology
 from schemaless.local.description import LocalServer
 from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from schemaless.testing.datastores import Datastores
@@ -241,7 +242,7 @@ def by_hand(server_urls: list[str]) -> Iterator[Callable[[schemaless.Datastore],
 
     def shards_of(store: schemaless.Datastore) -> Shards:
         if store.topology not in opened:
-            opened[store.topology] = Shards(store.topology, parse_url(server_urls[0]).credentials, PoolOptions())
+            opened[store.topology] = Shards(store.topology, Pools(parse_url(server_urls[0]).credentials, PoolOptions()))
         return opened[store.topology]
 
     yield shards_of

@@ -17,6 +17,7 @@ from alembic.util import CommandError
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect, create
 from schemaless.admin.upgrades import schema_status, upgrade_schema
 from schemaless.mysql import revisions, schema
+from schemaless.mysql.engine import inspection
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 from schemaless.mysql.urls import parse_url
 
@@ -41,7 +42,7 @@ def test_metadata_has_nothing_that_revisions_lack(pool, empty_database, branch):
     database = empty_database()
     schema.upgrade(pool, database, branch)
     metadata = {"catalog": catalog_metadata, "shard": shard_metadata}[branch]
-    with pool.sqlalchemy_connection(database) as connection:
+    with inspection(pool, database) as connection:
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
 
     assert differences == []
