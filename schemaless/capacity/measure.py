@@ -21,9 +21,10 @@ from schemaless.errors import InvalidInput, ServerError
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sampling import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,7 @@ class _Work:
             file_allocated_bytes=files.allocated_bytes,
             file_bytes_measured=files.measured,
             rebuilt_bytes=rebuilt,
-            overhead_bytes=Estimate(*between),
+            overhead_bytes=Interval(*between),
         )
         shown = disk_space_of(pool, databases[0])
         if shown is not None:

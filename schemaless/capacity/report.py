@@ -34,9 +34,10 @@ from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named,
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.mysql.page_model import MYSQL, Layout
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sampling import Bounds
 from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_codec
 
 __all__ = [
@@ -75,7 +76,7 @@ class Tried:
     units: Mapping[str, Mapping[str, Unit]]
     disk_per_body: Mapping[str, float]
     layout: Layout = MYSQL
-    files: Mapping[tuple[str, str], Estimate] = field(default_factory=dict)
+    files: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
 
 
 NOTHING_TRIED: Final = Tried((), {}, {})
@@ -341,7 +342,7 @@ def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: Non
     return Tried(tuple(columns), units, {column: size for column, size in disk.items() if size is not None}, layout)
 
 
-def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Estimate]:
+def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Interval]:
     """Return how long files are after a migration and a rebuild, by cluster and codec."""
     found = {}
     for space in measurement.clusters:
@@ -422,10 +423,10 @@ class Stored(NamedTuple):
 
     column_name: str
     codec: str
-    cells: Estimate
-    body_bytes: Estimate
-    allocated_bytes: Estimate
-    json_bytes: Estimate
+    cells: Interval
+    body_bytes: Interval
+    allocated_bytes: Interval
+    json_bytes: Interval
 
 
 def stored(measurement: Measurement) -> list[Stored]:

@@ -27,11 +27,11 @@ from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
 from schemaless.mysql.sql.parts import text
 from schemaless.mysql.sql.schema import rebuild_table, select_table_made
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.survey.sampling import Estimate
 from schemaless.survey.sizing import Prediction, predict
 
-ASSUMED_BYTES_PER_S: Final = Estimate(20e6, 60e6, 400e6)
+ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
 """Of the larger of the files before and after, where no rebuild on that cluster has been measured yet."""
 
 _SPREAD: Final = 1.5
@@ -104,7 +104,7 @@ class ShardPlan:
     replicas: int
     size: TableSize
     prediction: Prediction
-    seconds: Estimate
+    seconds: Interval
     needed_bytes: float
     free_bytes: int | None
     refusal: str | None
@@ -146,7 +146,7 @@ def plan(
 
 
 def _shard_plan(
-    store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Estimate], seed: int
+    store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Interval], seed: int
 ) -> ShardPlan:
     cluster = store.topology.cluster_of(shard)
     pool = store.shards.pool_for(cluster.primary)
@@ -155,7 +155,7 @@ def _shard_plan(
     prediction = predict(store, shard, layout_of(pool), seed)
     speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
     work = max(size.file_bytes, prediction.file_bytes.high)
-    seconds = Estimate(work / speed.high, work / speed.mid, work / speed.low)
+    seconds = Interval(work / speed.high, work / speed.mid, work / speed.low)
     # Beside the new file: what is written meanwhile, and the sort of the second index.
     needed = prediction.file_bytes.high + rebuild_log_bytes(pool) + 64 * prediction.cells.high
     disk = disk_space_of(pool, database)
@@ -174,7 +174,7 @@ def _shard_plan(
     return ShardPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
 
 
-def _speeds(ledger: Ledger) -> dict[str, Estimate]:
+def _speeds(ledger: Ledger) -> dict[str, Interval]:
     """Return the bytes a second of each cluster whose last rebuilds were measured."""
     bytes_done: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
@@ -183,7 +183,7 @@ def _speeds(ledger: Ledger) -> dict[str, Estimate]:
             bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
             seconds[state.cluster] += state.measures.get(_SECONDS, 0)
     means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
-    return {cluster: Estimate(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
+    return {cluster: Interval(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class ShardRebuilt:
     state: str
     before_bytes: int
     after_bytes: int | None
-    predicted: Estimate | None
+    predicted: Interval | None
     seconds: float | None
     attempts: int
     message: str | None
@@ -322,7 +322,7 @@ def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
         state.state,
         state.bytes_before,
         state.bytes_after if state.state == "done" else None,
-        None if predicted is None else Estimate(*predicted),
+        None if predicted is None else Interval(*predicted),
         noted.get("seconds"),
         noted.get("attempts", 0),
         state.message or noted.get("note"),
