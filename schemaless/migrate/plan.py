@@ -45,7 +45,7 @@ _WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBefore:
     """What is stored of a column in a codec."""
 
     column_name: str
@@ -164,7 +164,7 @@ class Plan:
     codec: str
     shards: int
     sample: Sample
-    stored: list[Stored]
+    stored: list[StoredBefore]
     columns: dict[str, Change]
     total: Change
     kept_as_text: dict[str, Interval]
@@ -320,7 +320,9 @@ def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
         shards=len(numbers),
         sample=taken,
         stored=[
-            Stored(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
+            StoredBefore(
+                column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name))
+            )
             for _, column, name in taken.found("stored")
         ],
         columns={name: _change(taken, [name]) for name in names},

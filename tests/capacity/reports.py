@@ -12,7 +12,8 @@ from datetime import UTC
 
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
 from schemaless.capacity.rebuilt import Unit
-from schemaless.capacity.report import NOTHING_TRIED, Report, Tried, put_together
+from schemaless.capacity.report import NOTHING_TRIED, Report, Tried
+from schemaless.capacity.reporting import put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.mysql.page_model import Content
 from schemaless.numbers import Interval

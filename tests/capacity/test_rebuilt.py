@@ -11,7 +11,7 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
-from schemaless.capacity.report import make
+from schemaless.capacity.reporting import make
 from schemaless.jobs import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
