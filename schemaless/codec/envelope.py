@@ -258,7 +258,7 @@ def payload_of(
         BodyTooLarge: the document has more values than readers accept.
     """
     serializer = engine.serializers[codec.serializer.id]
-    payload = serializer.dumps_model(document) if checked else serializer.dumps(document)
+    payload = serializer.dumps(document, checked=checked)
     if serializer.is_preferred(payload, document, text, codec.compress_min_bytes):
         return payload
     raise NotHeld(SHORT_AS_TEXT)
@@ -302,7 +302,7 @@ def same_put(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE
 
 def _same_bytes(left: JSONDocument, right: JSONDocument, engine: Engine) -> bool:
     try:
-        return engine.msgpack.dumps_model(left) == engine.msgpack.dumps_model(right)
+        return engine.msgpack.dumps(left, checked=True) == engine.msgpack.dumps(right, checked=True)
     except NotHeld:
         return False
 

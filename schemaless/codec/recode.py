@@ -157,7 +157,7 @@ def _from_document(
             return Recoded(_written(document, None, codec, engine), None, False)
         except NotHeld as refusal:
             reason = str(refusal)
-    text = engine.json.dumps_model(document)
+    text = engine.json.dumps(document, checked=True)
     if not same_document(engine.json.parse(text), document, engine=engine):
         raise VerificationFailed(f"{len(text)} bytes of JSON text do not read back as the document that went in")
     return _as_text(text, reason, codec, engine)
