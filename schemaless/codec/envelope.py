@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import MAX_BODY_BYTES, JSONDocument
-from schemaless.codec.compressors import check_decoded_bytes
+from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
@@ -138,7 +138,8 @@ def decode_body(
         RecursionError: the caller's own stack is too deep; the body may be sound.
     """
     if body[:1] != b"\xc1":
-        check_decoded_bytes(body, limits.decoded_bytes)
+        if len(body) > limits.decoded_bytes:
+            raise too_large(limits.decoded_bytes)
         return parse_legacy(body, limits.depth, limits.values, engine=engine)
     serializer, payload = unseal(body, limits, engine, dictionaries)
     return serializer.loads(payload, limits.depth, limits.values)
