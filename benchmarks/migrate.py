@@ -50,7 +50,7 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import DEFAULT, MSGPACK
+from schemaless.codec.registry import DEFAULT
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
@@ -352,7 +352,7 @@ class Share:
             for cell in store.scan_shard(shard, legacy_only=True):
                 quick = read_quickly(cell.body, 512, ENGINE)
                 assert quick is not None
-                sealed = seal(MSGPACK.id, ENGINE.msgpack.dumps_model(quick[0]), DEFAULT, ENGINE)
+                sealed = seal(ENGINE.msgpack, ENGINE.msgpack.dumps_model(quick[0]), DEFAULT, ENGINE)
                 self._parsed.append(quick[0])
                 self._changes[shard].append((cell.added_id, cell.body, sealed))
 
@@ -377,7 +377,7 @@ class Share:
     def encode(self) -> None:
         """Encode and compress what was parsed."""
         for document in self._parsed:
-            seal(MSGPACK.id, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
+            seal(ENGINE.msgpack, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
 
     def verify(self) -> None:
         """Decode new bodies, and write them as text to compare."""

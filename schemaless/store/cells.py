@@ -16,7 +16,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import JSON, LEGACY
+from schemaless.codec.registry import LEGACY
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
@@ -343,7 +343,7 @@ def _added_id(connection: Connection, database: str, place: Place) -> int | None
 
 def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
     """Return a body's JSON text if parsing it loses something, such as a key that stands there twice; else None."""
-    if not describe_body(body).name.startswith((JSON.name, LEGACY.name)):
+    if not describe_body(body).is_text:
         return None
     text = recode(body, LEGACY, dictionaries=dictionaries).body
     return text if read_legacy(text).keep_reason in LOSSES else None

@@ -19,7 +19,7 @@ from schemaless.codec.recode import recode
 from schemaless.jobs import workers as workers_module
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
-from schemaless.jobs.throttle import Look
+from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.jobs.workers import Driver, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
@@ -189,7 +189,7 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
 def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_store):
     """The slower of two runs is the one with a ceiling, as slow as that says."""
     size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))
-    thresholds = migrate.Thresholds(max_mb_per_s=size / 1e6)
+    thresholds = Thresholds(max_mb_per_s=size / 1e6)
     began = time.monotonic()
     migrate.run(migrate_store, MigrateSpec(thresholds=thresholds), count=2)
     taken = time.monotonic() - began
@@ -225,13 +225,13 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
     flag = tmp_path / "wait"
     flag.touch()
     ledger = Ledger(migrate_store.catalog, migrate_store.name)
-    job, _ = migrate.start(migrate_store, MigrateSpec(thresholds=migrate.Thresholds(flag_file=str(flag))))
+    job, _ = migrate.start(migrate_store, MigrateSpec(thresholds=Thresholds(flag_file=str(flag))))
     reports = []
     run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store)))
     run.start()
     eventually(lambda: any(state.reason for state in ledger.clusters(job.job_id)), "it waits for the file to go")
     before = bodies(fresh_store)
-    ledger.change_thresholds(job.job_id, migrate.Thresholds().asdict())
+    ledger.change_thresholds(job.job_id, Thresholds().asdict())
     run.join(60)
 
     assert not any(body in legacy.values() for body in before.values())
@@ -344,10 +344,10 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
     """A worker keeps its watch from shard to shard, but not one with other thresholds."""
     ledger = Ledger(migrate_store.catalog, migrate_store.name)
     job, _ = migrate.start(migrate_store, MigrateSpec())
-    other = migrate.Thresholds(max_threads_running=77)
+    other = Thresholds(max_threads_running=77)
     made = []
 
-    def make_watch(store, job, cluster, runner, thresholds):
+    def watch(store, job, cluster, runner, thresholds):
         made.append(thresholds)
         return make_watch(store, job, cluster, runner, thresholds)
 
@@ -357,9 +357,9 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
         shard_run.finish()
 
     with workers(1) as hands:
-        Driver(migrate_store, job, work, make_watch).run(hands)
+        Driver(migrate_store, job, work, watch).run(hands)
 
-    assert made[0] == migrate.Thresholds()
+    assert made[0] == Thresholds()
     assert made[-1] == other
 
 
