@@ -163,6 +163,7 @@ SQL = re.compile(
       | \bSELECT\s.*\sFROM\s | \bINSERT\s+(IGNORE\s+)?INTO\s | \bDELETE\s+FROM\s | \bUPDATE\s+\S+\s+SET\s
       | \bWHERE\s+\S+\s*(=|<|>|\bIN\b|\bIS\b|\bLIKE\b|\bBETWEEN\b) | \b(ORDER|GROUP)\s+BY\s | \bLIMIT\s+[%{\d]
       | \bFOR\s+UPDATE\b | \bFORCE\s+INDEX\b | \bON\s+DUPLICATE\s+KEY\b | \bUNION\s+ALL\b | \bINTERVAL\s+[%{\d]
+      | \bAND\s+\S+\s*(=|<|>|\bIN\b|\bIS\b|\bLIKE\b) | \w=%[bd]
       | (?i:\bdelete\s+from\s | \binsert\s+into\s | \bcreate\s+(database|table)\s+if\s)
     """,
     re.VERBOSE | re.DOTALL,
