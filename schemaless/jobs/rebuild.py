@@ -25,8 +25,8 @@ from schemaless.mysql.errors import ConnectionLost, DuplicateKey
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
-from schemaless.mysql.sql.parts import text
 from schemaless.mysql.sql.schema import rebuild_table, select_table_made
+from schemaless.mysql.sql.servers import set_session, take_lock
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.sizing import Prediction, predict
@@ -383,7 +383,7 @@ class _ShardWork:
             "measured": found.size.measured,
         }
         self._state.bytes_before = found.size.file_bytes
-        self._connection.execute(b"SET SESSION lock_wait_timeout=%d" % self._spec.lock_wait_s)
+        self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
         began_s = self._alter()
         if began_s is not None:
             noted["seconds"] = round(time.monotonic() - began_s, 3)
@@ -399,9 +399,9 @@ class _ShardWork:
 
         The lock is this session's, and the server keeps a session whose client is gone for as long as its ALTER runs.
         """
-        lock = text(f"schemaless-rebuild-{self._store.name}"[:64])
+        lock = f"schemaless-rebuild-{self._store.name}"[:64]
         self._run.gate()
-        while self._connection.rows(b"SELECT GET_LOCK(%b, 0)" % lock)[0][0] != 1:
+        while self._connection.rows(take_lock(lock, 0))[0][0] != 1:
             self._run.pause(_TURN_S)
 
     def _made(self) -> str:
