@@ -68,12 +68,12 @@ def main() -> None:
                 archive = None if name == "without" else folder
                 report = said(f"migrate, {name}", size, lambda: migrate.run(store, MigrateSpec(archive=archive)))  # noqa: B023
         with schemaless.connect(url) as store:
-            job = Ledger(store.catalog, store.name).job(report.job_id)
+            job = Ledger(store).job(report.job_id)
             files = archive_files(Path(folder))
             kept = sum(file.size_bytes for file in files)
             print(f"archive: {len(files)} files, {kept / 1e6:.2f} MB, {kept / size:.3f} of the originals")
             print(f"new bodies: {report.total().bytes_after / 1e6:.2f} MB")
-            spec = MigrateSpec.from_json(job.spec)
+            spec = MigrateSpec.of(job)
             verified = said("verify", size, lambda: verify(store, wanted=spec, archive=archive_of(store, job)))
             assert not verified.faults
             restored = said("restore", size, lambda: restore(store, [Path(folder)]))

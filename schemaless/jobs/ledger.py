@@ -17,8 +17,8 @@ from schemaless.errors import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, ShardState, Signal, go_on_command
 from schemaless.jobs.names import who
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.pool import NodePool
 from schemaless.mysql.statements import text
+from schemaless.store.datastore import Datastore
 
 T = TypeVar("T")
 
@@ -47,19 +47,15 @@ _UNFINISHED: Final = b"('running','paused')"
 class Ledger:
     """A datastore's jobs.
 
-    Args:
-        pool: the catalog's server.
-        name: the datastore's.
-
     Attributes:
         reads: how many SELECTs it has sent, about.
     """
 
-    def __init__(self, pool: NodePool, name: str) -> None:
+    def __init__(self, store: Datastore) -> None:
         self.reads = 0
-        self._pool = pool
-        self._db = b"`%b`" % name.encode()
-        self._name = name
+        self._pool = store.catalog
+        self._db = b"`%b`" % store.name.encode()
+        self._name = store.name
 
     # Jobs
 
@@ -246,6 +242,10 @@ class Ledger:
             _shard(row)
             for row in self._rows(self._select_shard(counters) + b" WHERE job_id=%d ORDER BY shard" % job_id)
         ]
+
+    def numbers(self, job_id: int) -> list[int]:
+        """Return the numbers of the shards that a job is about, in their order."""
+        return [state.shard for state in self.shards(job_id, counters=False)]
 
     def claim(self, job_id: int, shard: int, runner: str) -> ShardState | None:
         """Take a shard for a runner.

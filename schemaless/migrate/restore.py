@@ -31,6 +31,7 @@ from schemaless.migrate.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
@@ -159,14 +160,14 @@ def restore(
 
 def _check_kind(store: Datastore, job_id: int) -> None:
     """Refuse a job that is no migration. One that the catalog does not know may have an archive all the same."""
-    for job in Ledger(store.catalog, store.name).jobs():
+    for job in Ledger(store).jobs():
         if job.job_id == job_id:
             job.check_kind("migrate")
 
 
 def _through_of_unfinished(store: Datastore) -> dict[int, set[int]]:
     """Return the migrations that are not finished, each with the shards that it is through with."""
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     return {
         job.job_id: {state.shard for state in ledger.shards(job.job_id, counters=False) if state.state != "waiting"}
         for job in ledger.jobs("migrate")
@@ -178,8 +179,8 @@ def _noted(
     store: Datastore, report: RestoreReport, shards: Collection[int] | None, at_work: Mapping[int, Collection[int]]
 ) -> dict[int, list[ShardState]]:
     """Return what jobs have noted about the shards that are asked for, but for those that they are not through with."""
-    ledger = Ledger(store.catalog, store.name)
-    kept = {job.job_id for job in ledger.jobs("migrate") if job.spec.get("archive") is not None}
+    ledger = Ledger(store)
+    kept = {job.job_id for job in ledger.jobs("migrate") if MigrateSpec.of(job).archive is not None}
     report.unknown_jobs = report.jobs - kept
     return {
         job_id: [
@@ -192,7 +193,7 @@ def _noted(
 
 
 def _refuse_beside_a_job(store: Datastore, shards: Sequence[int]) -> None:
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     wanted = set(shards)
     for job in ledger.jobs("migrate"):
         if not job.unfinished:

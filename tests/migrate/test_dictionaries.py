@@ -102,7 +102,7 @@ def test_migration_with_a_dictionary_that_cannot_be_had_changes_nothing(
     assert bodies(migrate_store) == before
     set_to(admin, dictionary.id)
     set_to(admin, None)
-    job, _ = migrate.start(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     with pytest.raises(DictionaryInUse, match=f"job {job.job_id}"):
         remove(admin, dictionary.id, grace_s=0)
 

@@ -254,7 +254,7 @@ def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
         assert all(kept[place].body == before[place][1] for place in kept)
         replaced = more
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
 
     assert {place: recode(body).body for place, (_, body, _) in before.items()} == {
         place: body for place, (_, body, _) in everything(fresh_store).items()

@@ -72,7 +72,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
     load(fresh_store, new_row, TEXTS[:8])
     shard = next(shard for shard in range(fresh_store.shard_count) if fresh_store.id_span(shard))
     first = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), shards=[shard])
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     (state,) = ledger.shards(first.job_id)
     (file,) = archive_files(tmp_path)
     tally = ShardTally.of(state)
@@ -87,7 +87,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
 
 def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
     """Of a version that noted none."""
-    state = Ledger(migrate_store.catalog, migrate_store.name).shards(job.job_id)[2]
+    state = Ledger(migrate_store).shards(job.job_id)[2]
     del state.counters["archived"]
     missing = missing_of(job.job_id, [state], {})
 

@@ -244,7 +244,7 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
     """The job would replace again what is put back; once it has ended, or for other shards, it runs."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     clusters = {migrate_store.topology.cluster_of(shard).name for shard in (0, 1)}
     job = ledger.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
 

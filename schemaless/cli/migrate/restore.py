@@ -83,7 +83,7 @@ def restore(
 
 
 def _note_restore(store: Datastore, report: RestoreReport) -> None:
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     known = {job.job_id for job in ledger.jobs("migrate")}
     for job_id in report.jobs & known:
         ledger.note_event(job_id, f"restored {report.restored:,} cells in {report.shards:,} shards")
