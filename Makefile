@@ -30,7 +30,8 @@ demo: install
 	@$(PY) -m schemaless.cli.entry demo $(if $(DATA),--data "$$DATA") $(if $(ROW_KEY),--row-key "$$ROW_KEY") $(ARGS)
 
 # Every test runs twice, side by side: in one process with the [fast] extra on MySQL, in the other without it on MariaDB.
-# CROSS=1 runs each on both, which takes twice as long. Servers that the suite did not start are shared, and some tests
+# What is marked "once", since neither changes it, runs in the first alone. CROSS=1 runs each on both, which takes twice as
+# long. Servers that the suite did not start are shared, and some tests
 # use fixed names there: one after the other.
 FAST_PROCESS = --tx id=fast//popen//env:SCHEMALESS_FAST=1
 PLAIN_PROCESS = --tx id=plain//popen//env:SCHEMALESS_FAST=0
@@ -43,7 +44,8 @@ else ifneq ($(filter docker,$(SERVER))$(findstring ://,$(SERVER)),)
 else ifneq ($(SERVER)$(CROSS),)
 	$(PY) -m pytest --dist each $(FAST_PROCESS) $(PLAIN_PROCESS) $(ARGS)
 else
-	$(PY) -m pytest --dist each $(FAST_PROCESS)//env:SERVER=mysql $(PLAIN_PROCESS)//env:SERVER=mariadb $(ARGS)
+	$(PY) -m pytest --dist each $(FAST_PROCESS)//env:SERVER=mysql \
+	    $(PLAIN_PROCESS)//env:SERVER=mariadb//env:SCHEMALESS_ONCE=elsewhere $(ARGS)
 endif
 
 lint: install

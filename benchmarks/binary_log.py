@@ -22,9 +22,9 @@ from schemaless import NewStoredCell
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.cell import row_key_for
 from schemaless.codec.recode import recode
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point, bytes_between, predicted_bytes
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.testing.servers import private_servers
 
 WAYS = {
@@ -108,7 +108,7 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
 def replace(connection: Connection, database: str, changes: Sequence[tuple[int, bytes, bytes]], rows: int) -> None:
     """Replace bodies: rows of added_id, the body that is there, and the new one."""
     for chunk in chunks(changes, rows):
-        done = connection.execute(statements.update_bodies(database, chunk))
+        done = connection.execute(update_bodies(database, chunk))
         assert done.affected == len(chunk), done
 
 

@@ -31,8 +31,8 @@ from schemaless.bench.history import Column, History, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cell import NewStoredCell
-from schemaless.mysql import statements
 from schemaless.mysql.sizes import cell_table_sizes
+from schemaless.mysql.sql.schema import rebuild_table
 from schemaless.store.datastore import Datastore, connect
 from schemaless.survey.sampling import Estimate
 from schemaless.testing.servers import private_servers
@@ -145,7 +145,7 @@ def rebuilt(store: Datastore) -> int:
     """Rebuild every shard's table; return what their files take then."""
     names = [store.shards.database(shard) for shard in range(store.shard_count)]
     for shard, name in enumerate(names):
-        store.shards.execute(shard, statements.rebuild_table(name))
+        store.shards.execute(shard, rebuild_table(name))
     pool = store.shards.pool_for(store.shards.node_of(0))
     return sum(size.file_bytes for size in cell_table_sizes(pool, names).values())
 

@@ -50,15 +50,15 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import DEFAULT, MSGPACK
+from schemaless.codec.registry import DEFAULT
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.bodies import select_block, update_bodies, wanted_bodies
 
 COLUMN = "BASE"
 SIDES = ("plain", "bare", "ours")
@@ -260,15 +260,13 @@ def bare_loop(store: schemaless.Datastore, count: int) -> None:
 
 def reencode_share(url: str, shards: range) -> None:
     """Re-encode these shards, a block after the other."""
-    wanted = statements.wanted_bodies(DEFAULT.format_byte, (), ())
+    wanted = wanted_bodies(DEFAULT.format_byte, (), ())
     with schemaless.connect(url) as store:
         for shard in shards:
             database, after = store.shards.database(shard), 0
-            while rows := store.shards.rows(shard, statements.select_block(database, after, 128, 1 << 20, wanted)):
+            while rows := store.shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
                 cells = [store.stored_cell(row[:6], shard) for row in rows]
-                sql = statements.update_bodies(
-                    database, [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells]
-                )
+                sql = update_bodies(database, [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells])
                 store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
                 after = int(rows[-1][0])
 
@@ -354,17 +352,17 @@ class Share:
             for cell in store.scan_shard(shard, legacy_only=True):
                 quick = read_quickly(cell.body, 512, ENGINE)
                 assert quick is not None
-                sealed = seal(MSGPACK.id, ENGINE.msgpack.dumps_model(quick[0]), DEFAULT, ENGINE)
+                sealed = seal(ENGINE.msgpack, ENGINE.msgpack.dumps_model(quick[0]), DEFAULT, ENGINE)
                 self._parsed.append(quick[0])
                 self._changes[shard].append((cell.added_id, cell.body, sealed))
 
     def read(self) -> None:
         """Read blocks as a migration does."""
-        wanted = statements.wanted_bodies(DEFAULT.format_byte, (), ())
+        wanted = wanted_bodies(DEFAULT.format_byte, (), ())
         for shard in self._shards:
             after = 0
             while rows := self._store.shards.rows(
-                shard, statements.select_block(self._store.shards.database(shard), after, 128, 1 << 20, wanted)
+                shard, select_block(self._store.shards.database(shard), after, 128, 1 << 20, wanted)
             ):
                 for row in rows:
                     self._store.stored_cell(row[:6], shard)
@@ -379,7 +377,7 @@ class Share:
     def encode(self) -> None:
         """Encode and compress what was parsed."""
         for document in self._parsed:
-            seal(MSGPACK.id, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
+            seal(ENGINE.msgpack, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
 
     def verify(self) -> None:
         """Decode new bodies, and write them as text to compare."""
@@ -393,7 +391,7 @@ class Share:
         """Replace bodies by the statements that a migration sends."""
         for shard, changes in self._changes.items():
             for start in range(0, len(changes), 100):
-                sql = statements.update_bodies(self._store.shards.database(shard), changes[start : start + 100])
+                sql = update_bodies(self._store.shards.database(shard), changes[start : start + 100])
                 self._store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
 
 

@@ -36,7 +36,7 @@ import zstandard
 
 from schemaless.bench.logbooks import documents
 from schemaless.codec.documents import MAX_DEPTH, identical
-from schemaless.codec.serializers import optional
+from schemaless.codec.fast import optional
 
 DICTIONARY_BYTES = 110 << 10
 TRAIN_BYTES = 8 << 20

@@ -28,7 +28,8 @@ from schemaless.cell import JSONDocument
 from schemaless.codec.dictionaries import FIRST_ID, Dictionary
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import decode_body, encode_body, same_document
-from schemaless.codec.registry import JSON, MSGPACK, NONE, PACKED, ZLIB, ZSTD, Codec, Serializer
+from schemaless.codec.registry import JSON, MSGPACK, NONE, PACKED, ZLIB, ZSTD, Codec
+from schemaless.codec.serializers import Serializer
 
 SIZES = (110 << 10, 32 << 10, 8 << 10)
 Halves = tuple[list[JSONDocument], list[JSONDocument]]
@@ -89,7 +90,7 @@ def total(halves: Halves, codec: Codec) -> int:
     return sum(size for half in halves for size in sizes(half, codec))
 
 
-def with_dictionaries(halves: Halves, serializer: Serializer, level: int) -> int:
+def with_dictionaries(halves: Halves, serializer: type[Serializer], level: int) -> int:
     """Return what all documents take, each half with a dictionary that was trained on the other one."""
     return sum(
         size
@@ -98,7 +99,7 @@ def with_dictionaries(halves: Halves, serializer: Serializer, level: int) -> int
     )
 
 
-def trained(documents: Sequence[JSONDocument], serializer: Serializer, level: int) -> Dictionary | None:
+def trained(documents: Sequence[JSONDocument], serializer: type[Serializer], level: int) -> Dictionary | None:
     """Return a dictionary for documents like these, or None where zstd finds too little that repeats."""
     plain = Codec(serializer, NONE)
     bodies = [encode_body(document, plain) for document in documents]

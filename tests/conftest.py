@@ -30,6 +30,7 @@ import schemaless
 from schemaless.cluster.topology import Topology
 from schemaless.local.description import LocalServer
 from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from schemaless.testing.datastores import Datastores
@@ -67,8 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WholeRun())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what foreign servers are not fit for."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what foreign servers are not fit for; leave out what the process beside this one runs."""
+    if os.environ.get("SCHEMALESS_ONCE") == "elsewhere":
+        beside = [item for item in items if item.get_closest_marker("once")]
+        config.hook.pytest_deselected(items=beside)
+        items[:] = [item for item in items if not item.get_closest_marker("once")]
     socket = pytest.mark.skip(reason="comes in through the socket of a private server; there are none with this SERVER")
     second = pytest.mark.skip(reason="needs two servers, SERVER names one")
     for item in items if _ON_FOREIGN else ():
@@ -237,7 +242,7 @@ def by_hand(server_urls: list[str]) -> Iterator[Callable[[schemaless.Datastore],
 
     def shards_of(store: schemaless.Datastore) -> Shards:
         if store.topology not in opened:
-            opened[store.topology] = Shards(store.topology, parse_url(server_urls[0]).credentials, PoolOptions())
+            opened[store.topology] = Shards(store.topology, Pools(parse_url(server_urls[0]).credentials, PoolOptions()))
         return opened[store.topology]
 
     yield shards_of

@@ -28,6 +28,9 @@ CHOSEN = os.environ.get("SERVER", "")
 
 DOCKER = CHOSEN == "docker"
 GIVEN = [url for url in CHOSEN.split(",") if url] if "://" in CHOSEN else []
+FLAVOURS = [CHOSEN] if CHOSEN in ("mysql", "mariadb") else ["mysql", "mariadb"]
+"""The kinds of private servers that tests start."""
+
 _CREATE = re.compile(rb"\s*CREATE DATABASE (?:IF NOT EXISTS )?`?(\w+)", re.IGNORECASE)
 
 

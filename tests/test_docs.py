@@ -13,6 +13,8 @@ import pytest
 
 from schemaless import errors
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "schemaless/**/*.md", "migrations/*.md") for path in ROOT.glob(pattern)

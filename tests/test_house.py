@@ -27,6 +27,8 @@ from schemaless import errors
 from schemaless.cli.main import _NOUNS, cli
 from schemaless.local.description import LocalServer
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("schemaless/**/*.py"), *ROOT.glob("migrations/**/*.py")])
 OUTSIDE = {

@@ -18,9 +18,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOOLS = ("sh", "make", "cat", "cksum", "sed", "grep", "tail", "dirname", "rm", "echo", "printf")
 
-pytestmark = pytest.mark.skipif(
-    any(shutil.which(tool) is None for tool in TOOLS), reason="make, or a standard tool that it needs, is not installed"
-)
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        any(shutil.which(tool) is None for tool in TOOLS),
+        reason="make, or a standard tool that it needs, is not installed",
+    ),
+]
 
 STUB = """#!/bin/sh
 # Stands for Python {version}; says "no" to what the test takes away.
@@ -300,11 +304,12 @@ def test_test_runs_everything_with_and_without_the_fast_extra(make, project):
     assert both.startswith("<-m pytest --dist each ")
     assert both.endswith(" tests/codec -x>")
     assert "env:SCHEMALESS_FAST=1//env:SERVER=mysql " in both
-    assert "env:SCHEMALESS_FAST=0//env:SERVER=mariadb " in both
+    assert "env:SCHEMALESS_FAST=0//env:SERVER=mariadb//env:SCHEMALESS_ONCE=elsewhere " in both
     for variable in ("CROSS=1", "SERVER=mariadb"):
         (cross,) = runs(variable)
         assert [f"env:SCHEMALESS_FAST={value}" in cross for value in "01"] == [True, True]
         assert "env:SERVER" not in cross
+        assert "env:SCHEMALESS_ONCE" not in cross
     assert runs("FAST=0", "ARGS=-x") == ["0<-m pytest -x>"]
     assert runs("FAST=1", "SERVER=docker") == ["1<-m pytest>"]
     assert runs("SERVER=docker") == runs("SERVER=mysql://root@db") == ["1<-m pytest>", "0<-m pytest>"]

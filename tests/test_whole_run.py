@@ -6,6 +6,10 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.once
+
 pytest_plugins = ["pytester"]
 
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:docker", "-p", "no:schemaless")

@@ -13,7 +13,6 @@ from typing import Final
 
 from schemaless.cluster.topology import Cluster, Node, Topology, check_datastore_name, shard_database
 from schemaless.errors import (
-    DatastoreNotFound,
     InvalidInput,
     SchemalessError,
     ServerTimeout,
@@ -22,11 +21,12 @@ from schemaless.errors import (
 )
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.replication import follows, has_everything_of, is_read_only, is_same_server
 from schemaless.mysql.schema import Identity, verify_identity
 from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import Credentials, ServerURL, parse_url
-from schemaless.store.catalog import read_catalog, write_nodes
+from schemaless.store.catalog import read_catalog, read_ready, write_nodes
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
 """How long a transaction may take from a primary to its replica."""
@@ -231,25 +231,16 @@ class _Change:
 
     def __init__(self, url: ServerURL, name: str) -> None:
         self.url = url
-        self._pools: dict[Node, NodePool] = {}
+        self._pools = Pools(url.credentials, _OPTIONS)
         self._verified: set[tuple[str, Node]] = set()
-        entry = read_catalog(self.pool(url.node), name)
-        if not entry.ready:
-            raise DatastoreNotFound(
-                f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
-            )
-        self.topology = entry.topology
+        self.topology = read_ready(self.pool(url.node), name).topology
 
     def pool(self, node: Node) -> NodePool:
         """Return the one pool for a server, whatever its role."""
-        address = node.having("primary")
-        if address not in self._pools:
-            self._pools[address] = NodePool(address, self.url.credentials, _OPTIONS)
-        return self._pools[address]
+        return self._pools.pool_for(node)
 
     def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
+        self._pools.close()
 
     def node_of(self, text: str) -> Node:
         """Return the server that an argument names; the account, if it names one, has to be the datastore's."""

@@ -10,20 +10,21 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
-
-from sqlalchemy import Connection, func, select, text, update
+from datetime import datetime
+from typing import Final
 
 from schemaless.cell import CellKey
 from schemaless.errors import DictionaryInUse, InvalidInput
-from schemaless.mysql import statements, tables
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql import catalog as sql
+from schemaless.mysql.sql.bodies import select_named
+from schemaless.mysql.sql.jobs import select_unfinished_specs
 from schemaless.store.datastore import Datastore
 
 GRACE_S: Final = 3600
 """Between the steps; ``columns.REFRESH_S`` and the longest write are far below."""
 
 _BLOCK_ROWS: Final = 20_000
-_OWN: Final = tables.dictionary.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +62,22 @@ def remove(
         DictionaryInUse: a column is set to it, an unfinished job writes with it, or a cell names it.
         ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed.
     """
-    with store.catalog.sqlalchemy_connection(store.name, writes=True) as connection:
-        row = _locked(connection, dictionary_id)
-        _refuse_if_used(connection, dictionary_id)
-        if row.retired_at is None:
-            connection.execute(
-                update(tables.dictionary)
-                .where(_OWN.dictionary_id == dictionary_id)
-                .values(retired_at=func.utc_timestamp(6))
-            )
-            return Retired(removed=False, wait_s=grace_s)
-        if row.age_s < grace_s:
-            return Retired(removed=False, wait_s=grace_s - float(row.age_s))
+
+    def first_step(connection: Connection) -> tuple[datetime, float] | None:
+        retired_at, age_s = _locked(connection, store.name, dictionary_id)
+        if retired_at is not None:
+            return retired_at, age_s
+        connection.execute(sql.retire_dictionary(store.name, dictionary_id))
+        return None
+
+    retired = store.catalog.run_once(first_step)
+    if retired is None or retired[1] < grace_s:
+        return Retired(removed=False, wait_s=grace_s - (0.0 if retired is None else retired[1]))
     cells = 0
     for shard in range(store.shard_count):
         database = store.shards.database(shard)
         for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
-            found = store.shards.rows(shard, statements.select_named(database, dictionary_id, after, up_to))
+            found = store.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
             if found:
                 row_key, column_name, ref_key, _ = found[0]
                 key = CellKey(uuid.UUID(bytes=bytes(row_key)), column_name, int(ref_key))
@@ -87,44 +87,37 @@ def remove(
                 )
             cells += rows
             on_rows(rows)
-    with store.catalog.sqlalchemy_connection(store.name, writes=True) as connection:
-        again = _locked(connection, dictionary_id)
-        _refuse_if_used(connection, dictionary_id)
-        if again.retired_at != row.retired_at:
+
+    def second_step(connection: Connection) -> None:
+        again, _ = _locked(connection, store.name, dictionary_id)
+        if again != retired[0]:
             raise DictionaryInUse(f"dictionary {dictionary_id} was taken back meanwhile; nothing was removed")
-        connection.execute(
-            update(tables.dictionary)
-            .where(_OWN.dictionary_id == dictionary_id)
-            .values(content=None, removed_at=func.utc_timestamp(6))
-        )
+        connection.execute(sql.remove_dictionary(store.name, dictionary_id))
+
+    store.catalog.run_once(second_step)
     return Retired(removed=True, cells=cells)
 
 
-def _locked(connection: Connection, dictionary_id: int) -> Any:
-    age_s = text("TIMESTAMPDIFF(MICROSECOND, retired_at, UTC_TIMESTAMP(6)) / 1000000 AS age_s")
-    row = connection.execute(
-        select(_OWN.retired_at, _OWN.removed_at, age_s).where(_OWN.dictionary_id == dictionary_id).with_for_update()
-    ).first()
-    if row is None or row.removed_at is not None:
+def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[datetime | None, float]:
+    """Return since when a dictionary is retired, and how long that is, in seconds; nobody else changes it meanwhile.
+
+    Raises:
+        InvalidInput: the catalog does not have it.
+        DictionaryInUse: a column is set to it, or an unfinished job writes with it.
+    """
+    rows = connection.rows(sql.lock_dictionary_times(name, dictionary_id))
+    if not rows or rows[0][1] is not None:
         raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
-    return row
-
-
-def _refuse_if_used(connection: Connection, dictionary_id: int) -> None:
-    columns = connection.execute(
-        select(tables.column_codec.c.column_name).where(tables.column_codec.c.dictionary_id == dictionary_id)
-    ).scalars()
-    names = sorted(columns)
-    if names:
+    columns = [str(column) for (column,) in connection.rows(sql.select_columns_with(name, dictionary_id))]
+    if columns:
         raise DictionaryInUse(
-            f"dictionary {dictionary_id}: new cells of column {', '.join(names)} are written with it; "
-            f"'schemaless codec set --column {names[0]}' another codec first"
+            f"dictionary {dictionary_id}: new cells of column {', '.join(columns)} are written with it; "
+            f"'schemaless codec set --column {columns[0]}' another codec first"
         )
-    jobs = connection.execute(
-        select(tables.job.c.job_id, tables.job.c.spec).where(tables.job.c.state.in_(("running", "paused")))
-    ).all()
-    for job in jobs:
-        if json.loads(job.spec).get("dictionary") == dictionary_id:
+    for job_id, spec in connection.rows(select_unfinished_specs(name)):
+        if json.loads(spec).get("dictionary") == dictionary_id:
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: migrate job {job.job_id} writes with it; let it end, or abort it"
+                f"dictionary {dictionary_id}: migrate job {job_id} writes with it; let it end, or abort it"
             )
+    retired_at, _, age_s = rows[0]
+    return retired_at, float(age_s or 0)

@@ -12,6 +12,7 @@ from schemaless.errors import InvalidInput, SchemalessError, ServerError, Server
 from schemaless.mysql.errors import ConnectionLost, DatabaseMissing
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.revisions import Branch, head
 from schemaless.mysql.schema import Identity, upgrade, version_of
 from schemaless.mysql.urls import ServerURL
@@ -184,8 +185,8 @@ def _databases(
 ) -> Iterator[list[_Database]]:
     """Give the catalog and every shard; the catalog is upgraded before it is read where that is asked for."""
     name = check_datastore_name(url.database or "")
-    pools = {url.node: NodePool(url.node, url.credentials, options)}
-    catalog = pools[url.node]
+    pools = Pools(url.credentials, options)
+    catalog = pools.pool_for(url.node)
     try:
         if upgrade_catalog is not None:
             if upgrade(catalog, name, "catalog"):
@@ -195,14 +196,13 @@ def _databases(
         topology = read_catalog(catalog, name).topology
         shards: dict[int, _Database] = {}
         for cluster in topology.clusters:
-            pool = pools.setdefault(cluster.primary, NodePool(cluster.primary, url.credentials, options))
+            pool = pools.pool_for(cluster.primary)
             for shard in topology.shards_of(cluster.name):
                 identity = Identity(name, shard, topology.shard_count, topology.placement)
                 shards[shard] = _Database(pool, shard_database(name, shard), "shard", identity)
         yield [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))]
     finally:
-        for pool in pools.values():
-            pool.close()
+        pools.close()
 
 
 def _shown(progress: Progress | None, total: int) -> AbstractContextManager[Callable[[int], None]]:

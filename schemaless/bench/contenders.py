@@ -21,11 +21,11 @@ from schemaless.bench.needs import Missing, needed
 from schemaless.bench.schema import Record
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
+from schemaless.codec.compressors import Compressor as StoreCompressor
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.registry import COMPRESSORS, JSON, MSGPACK, NONE, PACKED, SERIALIZERS, Codec
-from schemaless.codec.registry import Compressor as StoreCompressor
-from schemaless.codec.registry import Serializer as StoreSerializer
+from schemaless.codec.registry import COMPRESSORS, MSGPACK, NONE, SERIALIZERS, Codec
 from schemaless.codec.serializers import NotHeld
+from schemaless.codec.serializers import Serializer as StoreSerializer
 
 MAX_INFLATED_BYTES: Final = 1 << 30
 
@@ -143,7 +143,7 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
     for name in SERIALIZER_NAMES:
         yield _made(name, makers[name]) if name in makers else Unfit(name, "documents are nested too deep for a schema")
     for serializer in SERIALIZERS:
-        if serializer == PACKED and not ENGINE.packed.native:
+        if not ENGINE.serializers[serializer.id].native:
             yield Absentee(f"store {serializer.name}", "./rust", "its native part is not installed")
         else:
             yield _store_serializer(serializer)
@@ -270,38 +270,38 @@ def _same(payload: bytes) -> bytes:
     return payload
 
 
-def _store_serializer(serializer: StoreSerializer) -> Serializer:
-    """Return the first half of the store's ``encode_body``: a payload with the id of what it is written in."""
-    plain, json_text = Codec(serializer, NONE), ENGINE.json.dumps
+def _store_serializer(kind: type[StoreSerializer]) -> Serializer:
+    """Return the first half of the store's ``encode_body``: a payload with the serializer that it is written by."""
+    plain, serializer, json_text = Codec(kind, NONE), ENGINE.serializers[kind.id], ENGINE.json
 
-    def encode_json(document: JSONDocument) -> tuple[int, bytes]:
-        return JSON.id, json_text(document)
+    def encode_json(document: JSONDocument) -> tuple[StoreSerializer, bytes]:
+        return json_text, json_text.dumps(document)
 
-    def encode_binary(document: JSONDocument) -> tuple[int, bytes]:
+    def encode_binary(document: JSONDocument) -> tuple[StoreSerializer, bytes]:
         try:
-            return serializer.id, envelope.payload_of(document, plain, ENGINE, checked=False)
+            return serializer, envelope.payload_of(document, plain, ENGINE, checked=False)
         except NotHeld:
-            return JSON.id, json_text(document)
+            return json_text, json_text.dumps(document)
 
-    engines, depth = ENGINE.serializers, envelope.DEFAULT_LIMITS.depth
+    depth = envelope.DEFAULT_LIMITS.depth
 
-    def decode(payload: tuple[int, bytes]) -> JSONDocument:
-        serializer_id, encoded = payload
-        return engines[serializer_id].loads(encoded, depth)
+    def decode(payload: tuple[StoreSerializer, bytes]) -> JSONDocument:
+        written_by, encoded = payload
+        return written_by.loads(encoded, depth)
 
     encode = encode_binary if plain.is_binary else encode_json
-    return Serializer(f"store {serializer.name}", None, encode, decode, store=True)
+    return Serializer(f"store {kind.name}", None, encode, decode, store=True)
 
 
-def _store_compressor(compressor: StoreCompressor) -> Compressor:
+def _store_compressor(compressor: type[StoreCompressor]) -> Compressor:
     """Return the second half: the payload in its envelope, checksum included, and out of it."""
     codec = Codec(MSGPACK, compressor, compressor.level)  # seal() takes the serializer from the payload
     seal, unseal, limits = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS
 
-    def compress(payload: tuple[int, bytes]) -> bytes:
+    def compress(payload: tuple[StoreSerializer, bytes]) -> bytes:
         return seal(payload[0], payload[1], codec, ENGINE)
 
-    def inflate(body: bytes) -> tuple[int, Any]:
+    def inflate(body: bytes) -> tuple[StoreSerializer, Any]:
         return unseal(body, limits, ENGINE)
 
     level = None if compressor.level is None else f"level {compressor.level}"

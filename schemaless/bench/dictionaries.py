@@ -14,7 +14,8 @@ from schemaless.bench.contenders import Compressor
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
 from schemaless.codec.engine import ENGINE
-from schemaless.codec.registry import NONE, ZSTD, Codec, Serializer
+from schemaless.codec.registry import NONE, ZSTD, Codec
+from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import train
 
 NAME: Final = "zstd+dict"
@@ -22,7 +23,7 @@ _TRAINING_BYTES: Final = 16 << 20
 
 
 def compressors(
-    serializer: Serializer, documents: Sequence[JSONDocument], rows: Sequence[str], halves: Sequence[int]
+    serializer: type[Serializer], documents: Sequence[JSONDocument], rows: Sequence[str], halves: Sequence[int]
 ) -> tuple[Compressor, Compressor]:
     """Return the compressors for both halves, each with a dictionary trained on the other one.
 
@@ -45,7 +46,7 @@ def compressors(
 
 
 def _trained(
-    serializer: Serializer, places: Sequence[int], documents: Sequence[JSONDocument], rows: Sequence[str]
+    serializer: type[Serializer], places: Sequence[int], documents: Sequence[JSONDocument], rows: Sequence[str]
 ) -> Codec:
     plain = Codec(serializer, NONE)
     cells: list[tuple[bytes, bytes]] = []
@@ -64,10 +65,10 @@ def _compressor(codec: Codec) -> Compressor:
     seal, unseal, limits, dictionary = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS, codec.dictionary
     assert dictionary is not None
 
-    def compress(payload: tuple[int, bytes]) -> bytes:
+    def compress(payload: tuple[Serializer, bytes]) -> bytes:
         return seal(payload[0], payload[1], codec, ENGINE)
 
-    def inflate(body: bytes) -> tuple[int, Any]:
+    def inflate(body: bytes) -> tuple[Serializer, Any]:
         return unseal(body, limits, ENGINE, dictionary)
 
     level = f"level {codec.level} with {len(dictionary.content):,} bytes"

@@ -19,7 +19,7 @@ from schemaless.cell import row_key_for
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
-from schemaless.mysql.statements import blob
+from schemaless.mysql.sql.parts import blob
 from schemaless.store.datastore import Datastore
 
 _WORDS: Final = (

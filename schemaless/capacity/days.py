@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from schemaless.capacity.groups import Taken
 from schemaless.capacity.measurement import DailyGrowth, Method, added
-from schemaless.mysql import statements
+from schemaless.mysql.sql.figures import count_columns, select_moments
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.survey.sampling import LEVEL, Estimate, Span, draw, poisson_bounds, student_t, tile_count
@@ -326,7 +326,7 @@ class _Search:
         ids = sorted(by_id)
         probes = []
         for start in range(0, len(ids), _PLACES):
-            sql = statements.select_moments(database, ids[start : start + _PLACES])
+            sql = select_moments(database, ids[start : start + _PLACES])
             for asked, added_id, created_at in self._store.shards.rows(of.shard, sql, read_from=self._read_from):
                 at = datetime.fromisoformat(created_at).timestamp()
                 probes.append(Probe(by_id[int(asked)], of.place_of(int(added_id)), at))
@@ -375,7 +375,7 @@ class _Search:
             return counted
         parts = [(self._store.shards.database(each.shard), each.after, each.up_to) for each in windows]
         counts: list[dict[str, int]] = [{} for _ in windows]
-        sql = statements.count_columns(parts)
+        sql = count_columns(parts)
         for part, column, count in self._store.shards.rows(windows[0].shard, sql, read_from=self._read_from):
             counts[int(part)][str(column)] = int(count)
             self.rows_read += int(count)

@@ -20,8 +20,8 @@ from schemaless.codec.envelope import HEADER_BYTES, describe_body
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
-from schemaless.mysql import statements
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
+from schemaless.mysql.sql.figures import select_bodies, select_figures
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.survey.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, student_t
@@ -152,7 +152,7 @@ class _Reader:
 
     def measure(self, window: Window) -> Measured:
         shards, layout = self.store.shards, self.part.layout
-        sql = statements.select_figures(shards.database(window.shard), window.after, window.up_to)
+        sql = select_figures(shards.database(window.shard), window.after, window.up_to)
         values: defaultdict[Key, float] = defaultdict(float)
         packer = Packer(layout)
         records: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -204,7 +204,7 @@ class _Reader:
             chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED, len(short))), name)
         if not chosen:
             return
-        sql = statements.select_bodies(self.store.shards.database(shard), chosen)
+        sql = select_bodies(self.store.shards.database(shard), chosen)
         for added_id, body in self.store.shards.rows(shard, sql, read_from=self.part.read_from):
             self.rows_read += 1
             name = chosen[added_id]

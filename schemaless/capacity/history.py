@@ -10,12 +10,12 @@ import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.statements import text
+from schemaless.mysql.sql import catalog as sql
 from schemaless.store.datastore import Datastore
 
 _ALL_DAYS: Final = 14
@@ -44,27 +44,18 @@ def keep(store: Datastore, measurement: Measurement) -> int:
         OutcomeUnknown: the reply was lost; it may be there.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    table = _table(store)
     figures = json.dumps(measurement.to_json(), separators=(",", ":"))
-    at = text(measurement.taken_at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" "))
+    at = measurement.taken_at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
     def insert(connection: Connection) -> int:
         # Again after a lost reply: the same one is not written twice.
-        there = connection.rows(
-            b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % (table, at, len(figures))
-        )
-        if there:
-            return int(there[0][0])
-        sql = b"INSERT INTO %b (taken_at, figures) VALUES (%b, %b)" % (table, at, text(figures))
-        return connection.execute(sql).last_id
+        there = connection.rows(sql.select_same_sample(store.name, at, figures))
+        return int(there[0][0]) if there else connection.execute(sql.insert_sample(store.name, at, figures)).last_id
 
     sample_id = store.catalog.run(insert, writes=True)
     old = [each.sample_id for each in thinned(kept(store), measurement.taken_at)]
     if old:
-        numbers = b",".join(b"%d" % each for each in old)
-        store.catalog.run(
-            lambda connection: connection.execute(b"DELETE FROM %b WHERE sample_id IN (%b)" % (table, numbers))
-        )
+        store.catalog.run(lambda connection: connection.execute(sql.delete_samples(store.name, old)))
     return sample_id
 
 
@@ -74,8 +65,7 @@ def kept(store: Datastore) -> list[Kept]:
     Raises:
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    sql = b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % _table(store)
-    rows: Sequence[Sequence[Any]] = store.catalog.run(lambda connection: connection.rows(sql))
+    rows = store.catalog.run(lambda connection: connection.rows(sql.select_sample_times(store.name)))
     return [Kept(int(sample_id), datetime.fromisoformat(taken_at)) for sample_id, taken_at in rows]
 
 
@@ -89,12 +79,7 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     wanted = list(dict.fromkeys(sample_ids))
     if not wanted:
         return []
-    numbers = b",".join(b"%d" % each for each in wanted)
-    sql = b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % (
-        _table(store),
-        numbers,
-    )
-    rows: Sequence[Sequence[Any]] = store.catalog.run(lambda connection: connection.rows(sql))
+    rows = store.catalog.run(lambda connection: connection.rows(sql.select_samples(store.name, wanted)))
     missing = set(wanted) - {int(row[0]) for row in rows}
     if missing:
         raise InvalidInput(
@@ -133,7 +118,3 @@ def _slot(each: Kept, now: datetime) -> Hashable:
     if age_days < _WEEKLY_DAYS:
         return day.isocalendar()[:2]
     return day.year, "month", day.month
-
-
-def _table(store: Datastore) -> bytes:
-    return b"`%b`.capacity_sample" % store.name.encode()

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import threading
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 import zstandard
 
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
-from schemaless.codec.serializers import Payload, optional
+from schemaless.codec.fast import optional
+from schemaless.codec.serializers import Payload
 from schemaless.errors import (
     DecodedSizeExceeded,
     DictionaryDamaged,
     MalformedPayload,
+    NotCanonical,
     TrailingBytes,
     TruncatedBody,
 )
 
 _GUESSED_RATIO: Final = 16
-_DEFLATE_MIN_BYTES: Final = 512
-"""Shorter streams are left to ``zlib``, which begins sooner: 1.1 us for 140 bytes, against 2.3."""
-
 _DEFLATE_MAX_BYTES: Final = 1 << 22
 """Larger guesses are left to ``zlib``, which takes memory only as the stream fills it."""
 
@@ -34,31 +34,113 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_SIZE_UNKNOWN: Final = (1 << 64) - 1
 _ZSTD_PLAUSIBLE_RATIO: Final = 64
 _ZSTD_STEP_BYTES: Final = 256
-"""What one step feeds to a frame that is not believed: 4 bytes can become 128 KiB, so a step is at most 8 MiB."""
+"""One step feeds so much to a frame that is not believed: 4 bytes can become 128 KiB, so a step is at most 8 MiB."""
 
 
-class Stored:
-    """No compression."""
+class Compressor(ABC):
+    """One way to make payloads shorter. A subclass is a compressor; its instances differ in speed alone.
+
+    Attributes:
+        id: the low four bits of the format byte, 0 to 14; it is stored, so it never changes.
+        name: the second half of a codec's name.
+        level: its level where a codec does not say, or None where it has none.
+        levels: those that it has.
+        counts_as: the ids that a body may have which was asked for in this compressor: its own, and that of payloads
+            that it does not shorten.
+        takes_dictionary: whether it takes a ``Dictionary``, and its output names it.
+    """
+
+    id: ClassVar[int]
+    name: ClassVar[str]
+    level: ClassVar[int | None] = None
+    levels: ClassVar[range] = range(0)
+    counts_as: ClassVar[tuple[int, ...]]
+    takes_dictionary: ClassVar[bool] = False
+
+    @abstractmethod
+    def __init__(self, *, fast: bool) -> None:
+        """Take the packages of the ``[fast]`` extra that are there if ``fast``, and none otherwise."""
+
+    @abstractmethod
+    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
+        """Return a payload compressed at a level, or at the compressor's own."""
+
+    @abstractmethod
+    def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
+        """Return what was compressed.
+
+        Raises:
+            DecodedSizeExceeded: it is longer than ``max_bytes``.
+            CorruptBody: another of its family, which says what is wrong.
+        """
+
+    @classmethod
+    def dictionary_id(cls, compressed: Payload | memoryview) -> int | None:
+        """Return the id of the dictionary that compressed bytes name, or None.
+
+        Raises:
+            CorruptBody: one of its family: they do not begin as this compressor's do.
+        """
+        return None
+
+    @classmethod
+    def renumbered(cls, compressed: bytes, dictionary_id: int) -> bytes:
+        """Return compressed bytes that name a dictionary with another id for it; those that name none as they are."""
+        return compressed
+
+    def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
+        """Raise unless compressed bytes that decode to ``payload_bytes`` are as a writer stores them.
+
+        Raises:
+            NotCanonical: they are not.
+        """
+        if len(compressed) >= payload_bytes:
+            raise NotCanonical(
+                f"compressed to {len(compressed)} bytes from {payload_bytes}; it would be stored uncompressed"
+            )
+
+
+class Stored(Compressor):
+    """None: payloads stay as they are."""
+
+    id = 0  # stored; never renumber
+    name = "none"
+    counts_as = (0,)
+
+    def __init__(self, *, fast: bool) -> None:
+        """Take nothing: nothing is to be done faster."""
 
     def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
         """Return ``payload`` itself."""
         return payload
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
-        """Return ``compressed`` itself.
-
-        Raises:
-            DecodedSizeExceeded: it is longer than ``max_bytes``.
-        """
-        if len(compressed) > max_bytes:
-            raise _too_large(max_bytes)
+        """Return ``compressed`` itself."""
+        check_decoded_bytes(compressed, max_bytes)
         return compressed
 
+    def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
+        """Do nothing: what is stored is the payload."""
 
-class Zlib:
+
+class Zlib(Compressor):
     """zlib (RFC 1950): one stream, its Adler-32 at the very end."""
 
-    def __init__(self, *, fast: bool) -> None:
+    id = 1  # stored; never renumber
+    name = "zlib"
+    level = 6
+    levels = range(1, 10)
+    counts_as = (1, 0)
+
+    def __init__(self, *, fast: bool, deflate_min_bytes: int = 512) -> None:
+        """Take a compressor.
+
+        Args:
+            fast: whether ``deflate`` is used where it is present.
+            deflate_min_bytes: streams that are shorter are left to ``zlib``, which begins sooner: 1.1 us for 140 bytes,
+                against 2.3.
+        """
+        self._deflate_min_bytes = deflate_min_bytes
         deflate = optional("deflate") if fast else None
         self._inflate: Callable[[Payload, int], bytearray] | None = None
         self._compress: Callable[[Payload, int], Payload] = zlib.compress
@@ -70,7 +152,7 @@ class Zlib:
 
     def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
         """Return a zlib stream; ``level`` is 1 to 9, 6 unless told."""
-        return self._compress(payload, 6 if level is None else level)
+        return self._compress(payload, self.level if level is None else level)
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
         """Return what a stream inflates to.
@@ -81,7 +163,7 @@ class Zlib:
             DecodedSizeExceeded: it inflates to more than ``max_bytes``.
             MalformedPayload: zlib refuses it.
         """
-        if self._inflate is not None and len(compressed) >= _DEFLATE_MIN_BYTES:
+        if self._inflate is not None and len(compressed) >= self._deflate_min_bytes:
             room = min(len(compressed) * _GUESSED_RATIO + 1024, max_bytes)
             while room <= _DEFLATE_MAX_BYTES:
                 try:
@@ -99,19 +181,32 @@ class Zlib:
                 break
         return _inflate(compressed, max_bytes)
 
+    def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
+        """Raise unless a stream is shorter than its payload, and has a window of 32 KiB."""
+        super().check_canonical(compressed, payload_bytes)
+        if compressed[0] != 0x78:
+            raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
 
-class Zstd:
+
+class Zstd(Compressor):
     """zstd (RFC 8878): one frame that says its content's size, and which dictionary it needs.
 
     Only with a dictionary it has a checksum of its own: the envelope's covers no dictionary.
     """
 
-    def __init__(self) -> None:
+    id = 2  # stored; never renumber
+    name = "zstd"
+    level = 3
+    levels = range(1, 23)
+    counts_as = (2, 0)
+    takes_dictionary = True
+
+    def __init__(self, *, fast: bool) -> None:
         self._local = threading.local()  # zstandard's objects may not be shared between threads
 
     def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> bytes:
         """Return a zstd frame; ``level`` is 1 to 22, 3 unless told."""
-        level = 3 if level is None else level
+        level = self.level if level is None else level
         if dictionary is not None:
             return dictionary.compressor(level).compress(payload)
         compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
@@ -145,6 +240,29 @@ class Zstd:
                 pass  # the slow way words the error
         return _decompress_in_steps(compressed, max_bytes, dictionary)
 
+    @classmethod
+    def dictionary_id(cls, compressed: Payload | memoryview) -> int | None:
+        """Return the id of the dictionary that a frame names, or None."""
+        return frame_header(compressed)[1] or None
+
+    @classmethod
+    def renumbered(cls, compressed: bytes, dictionary_id: int) -> bytes:
+        """Return a frame that names a dictionary with another id for it, in two bytes."""
+        descriptor = compressed[4]
+        start = 5 if descriptor & 0x20 else 6
+        end = start + (0, 1, 2, 4)[descriptor & 3]
+        head = bytes((descriptor & ~3 | 2,)) + compressed[5:start]
+        return b"".join((compressed[:4], head, dictionary_id.to_bytes(2, "little"), compressed[end:]))
+
+    def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
+        """Raise unless a frame is shorter than its payload, and states its size and, if it has one, its dictionary."""
+        super().check_canonical(compressed, payload_bytes)
+        size, dictionary_id = frame_header(compressed)
+        # In the descriptor: how long the dictionary's id is, and whether there is a checksum.
+        flags = 6 if dictionary_id else 0
+        if size is None or compressed[4] & 0x0F != flags:
+            raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
+
     def _decompressor(self) -> zstandard.ZstdDecompressor:
         decompressor: zstandard.ZstdDecompressor | None = self._local.__dict__.get("decompressor")
         if decompressor is None:
@@ -152,7 +270,7 @@ class Zstd:
         return decompressor
 
 
-def frame_header(compressed: Payload) -> tuple[int | None, int]:
+def frame_header(compressed: Payload | memoryview) -> tuple[int | None, int]:
     """Return what a zstd frame's header states: the content's size or None, and the dictionary's id or 0.
 
     Raises:
@@ -172,23 +290,13 @@ def frame_header(compressed: Payload) -> tuple[int | None, int]:
     return None if header.content_size == _ZSTD_SIZE_UNKNOWN else header.content_size, header.dict_id
 
 
-def with_dictionary_id(compressed: bytes, dictionary_id: int) -> bytes:
-    """Return a zstd frame that names a dictionary with another id for it, in two bytes."""
-    descriptor = compressed[4]
-    start = 5 if descriptor & 0x20 else 6
-    end = start + (0, 1, 2, 4)[descriptor & 3]
-    head = bytes((descriptor & ~3 | 2,)) + compressed[5:start]
-    return b"".join((compressed[:4], head, dictionary_id.to_bytes(2, "little"), compressed[end:]))
-
-
 def _inflate(compressed: Payload, max_bytes: int) -> bytes:
     stream = zlib.decompressobj()
     try:
         inflated = stream.decompress(compressed, max_bytes + 1)
     except zlib.error as refusal:
         raise MalformedPayload(f"zlib refuses the payload: {refusal}") from None
-    if len(inflated) > max_bytes:
-        raise _too_large(max_bytes)
+    check_decoded_bytes(inflated, max_bytes)
     if not stream.eof:
         raise TruncatedBody("the zlib stream does not end")
     if stream.unused_data:
@@ -225,6 +333,16 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
     if stream.unused_data:
         raise TrailingBytes("bytes follow the zstd frame")
     return b"".join(pieces)
+
+
+def check_decoded_bytes(payload: Payload, max_bytes: int) -> None:
+    """Raise where a payload is longer than it may be.
+
+    Raises:
+        DecodedSizeExceeded: it is longer than ``max_bytes``.
+    """
+    if len(payload) > max_bytes:
+        raise _too_large(max_bytes)
 
 
 def _too_large(max_bytes: int) -> DecodedSizeExceeded:

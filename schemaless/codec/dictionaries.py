@@ -28,7 +28,7 @@ _HEAD_BYTES: Final = 8
 
 
 class Dictionary:
-    """A dictionary of zstd, with its id in its bytes. Safe to share between threads, and across ``fork``.
+    """A dictionary of zstd, with its id in its bytes. Threads may share it, and so may processes across ``fork``.
 
     Attributes:
         id: ``FIRST_ID`` to ``LAST_ID``.
@@ -59,7 +59,7 @@ class Dictionary:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of its bytes."""
+        """The SHA-256 of its bytes."""
         return hashlib.sha256(self.content).digest()
 
     def get(self, dictionary_id: int) -> Dictionary:
@@ -111,7 +111,7 @@ class Dictionary:
 
 
 class Dictionaries(Protocol):
-    """Who has dictionaries at hand."""
+    """Whoever has dictionaries at hand."""
 
     def get(self, dictionary_id: int) -> Dictionary:
         """Return a dictionary.
@@ -150,5 +150,5 @@ NO_DICTIONARIES: Final = DictionarySet()
 
 
 def not_at_hand(dictionary_id: int) -> UnknownDictionary:
-    """Return the error that says so."""
+    """Return the error that says that a dictionary is not at hand."""
     return UnknownDictionary(f"compressed with zstd dictionary {dictionary_id}, which is not at hand")

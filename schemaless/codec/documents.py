@@ -1,6 +1,6 @@
 """The JSON data model: what a document may hold, how deep it goes, and when two are identical.
 
-Pure Python, and the law: the fast packers are used only where they agree with what stands here.
+Pure Python, and the law: the fast path is taken only where they agree with what stands here.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def depth_of(document: JSONDocument) -> int:
 
 
 def identical(left: JSONDocument, right: JSONDocument, *, key_order: bool = True) -> bool:
-    """Whether two documents are the same, value by value.
+    """Return whether two documents are the same, value by value.
 
     1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN.
 

@@ -1,4 +1,8 @@
-"""Bodies: a document in its envelope, as it stands in the table. ``FORMAT.md`` describes the bytes."""
+"""Bodies: a document in its envelope, as it stands in the table. ``FORMAT.md`` describes the bytes.
+
+Writing makes three things, each once: the payload, the compressed payload, and the body, which alone is a copy. Reading
+makes as many: the compressed payload, which alone is a copy, the payload, and the document.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +11,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import MAX_BODY_BYTES, JSONDocument
-from schemaless.codec.compressors import frame_header, with_dictionary_id
+from schemaless.codec.compressors import check_decoded_bytes
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
 from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
-from schemaless.codec.packed_reader import VALUES_PER_BYTE
-from schemaless.codec.registry import COMPRESSORS, DEFAULT, JSON, MSGPACK, NONE, PACKED, SERIALIZERS, ZLIB, ZSTD, Codec
-from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload
-from schemaless.codec.values import MAX_VALUES, packed_exceeds, text_exceeds
+from schemaless.codec.registry import COMPRESSORS, DEFAULT, NONE, SERIALIZERS, Codec
+from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload, Serializer, unreadable_values
+from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import (
     BodyTooLarge,
     ChecksumMismatch,
-    DecodedSizeExceeded,
     InvalidInput,
-    NotCanonical,
     TruncatedBody,
     UnknownFormat,
 )
@@ -34,6 +35,7 @@ HEADER_BYTES: Final = 2
 CHECKSUM_BYTES: Final = 4
 _SHORTEST: Final = HEADER_BYTES + 1 + CHECKSUM_BYTES
 _HEADERS: Final = tuple(bytes((MARK, format_byte)) for format_byte in range(256))
+_HEADER_CHECKSUMS: Final = tuple(map(zlib.crc32, _HEADERS))
 _KNOWN_FORMATS: Final = frozenset(
     serializer.id << 4 | compressor.id for serializer in SERIALIZERS for compressor in COMPRESSORS
 )
@@ -80,6 +82,12 @@ class BodyFormat:
     name: str
     format_byte: int | None
 
+    @property
+    def is_text(self) -> bool:
+        """Whether what it holds is JSON text."""
+        serializer = None if self.format_byte is None else SERIALIZERS.get(self.format_byte >> 4)
+        return serializer is None or serializer.is_text
+
 
 def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engine = ENGINE) -> bytes:
     """Return a document's stored bytes.
@@ -98,14 +106,16 @@ def encode_body(document: JSONDocument, codec: Codec = DEFAULT, *, engine: Engin
         BodyTooLarge: the body would be longer than 16 MiB - 1, or its payload than readers accept, or have more values.
     """
     if codec.is_binary:
+        serializer = engine.serializers[codec.serializer.id]
         try:
-            return seal(codec.serializer_id, payload_of(document, codec, engine, checked=False), codec, engine)
+            return seal(serializer, payload_of(document, codec, engine, checked=False), codec, engine)
         except NotHeld:
             pass
     text = engine.json.dumps(document)
-    if codec.serializer is None:
-        return check_length(_check_values(JSON.id, text))
-    return seal(JSON.id, text, codec, engine)
+    if codec.enveloped:
+        return seal(engine.json, text, codec, engine)
+    _check_values(engine.json, text)
+    return check_length(text)
 
 
 def decode_body(
@@ -128,15 +138,14 @@ def decode_body(
         RecursionError: the caller's own stack is too deep; the body may be sound.
     """
     if body[:1] != b"\xc1":
-        if len(body) > limits.decoded_bytes:
-            raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
+        check_decoded_bytes(body, limits.decoded_bytes)
         return parse_legacy(body, limits.depth, limits.values, engine=engine)
-    serializer_id, payload = unseal(body, limits, engine, dictionaries)
-    return engine.serializers[serializer_id].loads(payload, limits.depth, limits.values)
+    serializer, payload = unseal(body, limits, engine, dictionaries)
+    return serializer.loads(payload, limits.depth, limits.values)
 
 
 def is_enveloped(body: bytes) -> bool:
-    """Whether a body has an envelope; one that has none is legacy."""
+    """Return whether a body has an envelope; one that has none is legacy."""
     return body[:1] == b"\xc1"
 
 
@@ -151,7 +160,7 @@ def describe_body(body: bytes) -> BodyFormat:
         return BodyFormat("legacy", None)
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
-    return BodyFormat(_format_name(body[1]), body[1])
+    return _format(body[1])
 
 
 def dictionary_of(body: bytes) -> int | None:
@@ -160,9 +169,10 @@ def dictionary_of(body: bytes) -> int | None:
     Raises:
         CorruptBody: one of its family: it is compressed by zstd, and has no frame.
     """
-    if not is_enveloped(body) or body[1:2] == b"" or body[1] & 15 != ZSTD.id:
+    compressor = COMPRESSORS.get(body[1] & 15) if is_enveloped(body) and len(body) > 1 else None
+    if compressor is None or not compressor.takes_dictionary:
         return None
-    return frame_header(body[HEADER_BYTES:-CHECKSUM_BYTES])[1] or None
+    return compressor.dictionary_id(memoryview(body)[HEADER_BYTES:-CHECKSUM_BYTES])
 
 
 def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
@@ -170,14 +180,14 @@ def renumbered_body(body: bytes, dictionary_id: int) -> bytes:
 
     For a dictionary that has another number here than where the body comes from.
     """
-    head = body[:HEADER_BYTES] + with_dictionary_id(body[HEADER_BYTES:-CHECKSUM_BYTES], dictionary_id)
-    return check_length(head + zlib.crc32(head).to_bytes(CHECKSUM_BYTES, "big"))
+    compressor = ENGINE.compressors[body[1] & 15]
+    return _enveloped(body[1], compressor.renumbered(body[HEADER_BYTES:-CHECKSUM_BYTES], dictionary_id))
 
 
 def counts_as(
     body: bytes, codec: Codec, dictionaries: Dictionaries = NO_DICTIONARIES, *, engine: Engine = ENGINE
 ) -> bool:
-    """Whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
+    """Return whether a body is what asking for ``codec`` gives, so that re-encoding it would change nothing.
 
     Its own format does, and so do the fallbacks: a payload stored uncompressed that is below ``compress_min_bytes`` or
     that compression does not shorten, and JSON text under a codec that has a reason to keep it as text.
@@ -187,33 +197,33 @@ def counts_as(
     Raises:
         CorruptBody: one of its family, where the body has to be looked into.
     """
-    if codec.serializer is None or not is_enveloped(body):
-        return codec.serializer is None and not is_enveloped(body)
-    own = body[1:2] == bytes((codec.format_byte or 0,))
-    if own and codec.compressor != ZSTD:
+    if not codec.enveloped or not is_enveloped(body):
+        return not codec.enveloped and not is_enveloped(body)
+    own = len(body) > 1 and body[1] == codec.format_byte
+    if own and not codec.compressor.takes_dictionary:
         return True
-    _format_name(describe_body(body).format_byte or 0)
+    describe_body(body)
     serializer_id, compressor_id = body[1] >> 4, body[1] & 15
-    if compressor_id not in (codec.compressor.id, NONE.id):
+    if compressor_id not in codec.compressor.counts_as:
         return False
-    if compressor_id == ZSTD.id:
+    if compressor_id == codec.compressor.id:
         if dictionary_of(body) != (None if codec.dictionary is None else codec.dictionary.id):
             return False
         if own:
             return True
-    if serializer_id not in (codec.serializer.id, JSON.id):
+    if serializer_id not in codec.serializer.counts_as:
         return False
-    _, payload = unseal(body, DEFAULT_LIMITS, engine, dictionaries)
+    serializer, payload = unseal(body, DEFAULT_LIMITS, engine, dictionaries)
     if compressor_id != codec.compressor.id and _shortened(payload, codec, engine) is not None:
         return False
     if serializer_id == codec.serializer.id:
         return True
-    engine.json.loads(payload, DEFAULT_LIMITS.depth)  # so that bad text is a bad payload, not a bad legacy body
-    return keep_reason(bytes(payload), codec, DEFAULT_LIMITS.depth, engine=engine) is not None
+    serializer.loads(payload, DEFAULT_LIMITS.depth)  # so that bad text is a bad payload, not a bad legacy body
+    return keep_reason(payload, codec, DEFAULT_LIMITS.depth, engine=engine) is not None
 
 
 def keep_reason(
-    text: bytes, codec: Codec, depth: int, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+    text: Payload, codec: Codec, depth: int, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> str | None:
     """Return why JSON text stays text under a codec (one of ``legacy.KEEP_REASONS``), or None where it does not.
 
@@ -231,7 +241,7 @@ def keep_reason(
 
 
 def payload_of(
-    document: JSONDocument, codec: Codec, engine: Engine, text: bytes | None = None, *, checked: bool = True
+    document: JSONDocument, codec: Codec, engine: Engine, text: Payload | None = None, *, checked: bool = True
 ) -> bytes:
     """Return a document's payload in a codec's serializer.
 
@@ -244,27 +254,23 @@ def payload_of(
 
     Raises:
         InvalidBody: it is not.
-        NotHeld: JSON text is to be stored: the serializer cannot hold the document, or its payload is packed, too short
-            to be compressed, and no shorter than the text.
+        NotHeld: JSON text is to be stored: the serializer cannot hold the document, or not in fewer bytes.
+        BodyTooLarge: the document has more values than readers accept.
     """
-    serializer = engine.serializers[codec.serializer_id]
+    serializer = engine.serializers[codec.serializer.id]
     payload = serializer.dumps_model(document) if checked else serializer.dumps(document)
-    if codec.serializer_id == PACKED.id and len(payload) > MAX_VALUES // (2 * VALUES_PER_BYTE):
-        # Its bytes do not tell how many values there are; those of the text do.
-        _check_values(JSON.id, engine.json.dumps_model(document))
-    short = codec.serializer_id == PACKED.id and len(payload) < codec.compress_min_bytes
-    if short and len(engine.json.dumps_model(document) if text is None else text) <= len(payload):
-        raise NotHeld(SHORT_AS_TEXT)
-    return payload
+    if serializer.is_preferred(payload, document, text, codec.compress_min_bytes):
+        return payload
+    raise NotHeld(SHORT_AS_TEXT)
 
 
 def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -> None:
     """Raise unless a body is one that this store writes: stricter than reading, and zlib streams always by ``zlib``.
 
-    Legacy: JSON text. Enveloped: as ``decode_body`` reads it, and MessagePack in its one spelling (no ext, no bin, no
-    key twice in an object, the shortest form of everything), and packed in its; a compressed payload that is
-    shorter than the plain one, a zlib stream with a 32 KiB window, a zstd frame that states its size and nothing else
-    or, with a dictionary, its id in two bytes and a checksum besides.
+    A legacy body is JSON text. An enveloped one is as ``decode_body`` reads it; besides, its MessagePack is in its one
+    spelling (no ext, no bin, no key twice in an object, the shortest form of everything), and so is packed; a
+    compressed payload is shorter than the plain one, a zlib stream has a window of 32 KiB, and a zstd frame states its
+    size and nothing else or, with a dictionary, its id in two bytes and a checksum besides.
 
     Raises:
         NotCanonical: it decodes, but no writer of this store would have written it.
@@ -273,39 +279,15 @@ def check_canonical(body: bytes, dictionaries: Dictionaries = NO_DICTIONARIES) -
     if not is_enveloped(body):
         decode_body(body)
         return
-    serializer_id, payload = unseal(body, DEFAULT_LIMITS, REFERENCE, dictionaries)
-    document = ENGINE.serializers[serializer_id].loads(payload, DEFAULT_LIMITS.depth)
-    compressor_id = body[1] & 15
-    compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
-    if compressor_id != NONE.id and len(compressed) >= len(payload):
-        raise NotCanonical(
-            f"compressed to {len(compressed)} bytes from {len(payload)}; it would be stored uncompressed"
-        )
-    if compressor_id == ZLIB.id and compressed[0] != 0x78:
-        raise NotCanonical(f"the zlib stream begins with 0x{compressed[0]:02X}, not with 0x78")
-    if compressor_id == ZSTD.id:
-        size, dictionary_id = frame_header(compressed)
-        # In the descriptor: how long the dictionary's id is, and whether there is a checksum.
-        flags = 6 if dictionary_id else 0
-        if size is None or compressed[4] & 0x0F != flags:
-            raise NotCanonical("the zstd frame does not state its size alone, or its size and dictionary")
-    if serializer_id != JSON.id and _spelling(document, serializer_id) != payload:
-        raise NotCanonical(
-            "MessagePack in another spelling: a key twice, or a form that is not the shortest"
-            if serializer_id == MSGPACK.id
-            else "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
-        )
-
-
-def _spelling(document: JSONDocument, serializer_id: int) -> bytes | None:
-    try:
-        return ENGINE.serializers[serializer_id].dumps_model(document)
-    except NotHeld:  # its own longer payload paid for more values than the right one does
-        return None
+    strict, payload = unseal(body, DEFAULT_LIMITS, REFERENCE, dictionaries)
+    serializer, compressor = ENGINE.serializers[strict.id], ENGINE.compressors[body[1] & 15]
+    document = serializer.loads(payload, DEFAULT_LIMITS.depth)
+    compressor.check_canonical(body[HEADER_BYTES:-CHECKSUM_BYTES], len(payload))
+    serializer.check_canonical(payload, document)
 
 
 def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
-    """Whether two documents are the same: the same MessagePack bytes, where it can hold them.
+    """Return whether two documents are the same: the same MessagePack bytes, where it can hold them.
 
     1 is not 1.0, True is not 1, 0.0 is not -0.0, NaN is NaN, key order counts. Both are documents already: what a
     decoder returned, or ``encode_body`` took.
@@ -314,7 +296,7 @@ def same_document(left: JSONDocument, right: JSONDocument, *, engine: Engine = E
 
 
 def same_put(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE) -> bool:
-    """Whether putting ``left`` where ``right`` is stored is the same put: as strict, but key order does not count."""
+    """Return whether putting ``left`` where ``right`` is stored is the same put: as strict, but in any key order."""
     return _same_bytes(left, right, engine) or identical(left, right, key_order=False)
 
 
@@ -325,27 +307,30 @@ def _same_bytes(left: JSONDocument, right: JSONDocument, engine: Engine) -> bool
         return False
 
 
-def seal(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> bytes:
-    """Return a payload in an envelope, compressed as ``codec`` has it where that makes it shorter.
+def seal(serializer: Serializer, payload: Payload, codec: Codec, engine: Engine) -> bytes:
+    """Return a serializer's payload in an envelope, compressed as ``codec`` has it where that makes it shorter.
 
     Raises:
         BodyTooLarge: longer than 16 MiB - 1, or a payload that readers would refuse, for its length or its values.
     """
     if len(payload) > DEFAULT_LIMITS.decoded_bytes:
         raise BodyTooLarge(f"body has {len(payload)} bytes before compression, at most {DEFAULT_LIMITS.decoded_bytes}")
-    _check_values(serializer_id, payload)
+    _check_values(serializer, payload)
     compressed = _shortened(payload, codec, engine)
     if compressed is None:
-        head = b"".join((_HEADERS[serializer_id << 4 | NONE.id], payload))
-    else:
-        head = b"".join((_HEADERS[serializer_id << 4 | codec.compressor.id], compressed))
-    return check_length(head + zlib.crc32(head).to_bytes(CHECKSUM_BYTES, "big"))
+        return _enveloped(serializer.id << 4 | NONE.id, payload)
+    return _enveloped(serializer.id << 4 | codec.compressor.id, compressed)
+
+
+def _enveloped(format_byte: int, content: Payload) -> bytes:
+    checksum = zlib.crc32(content, _HEADER_CHECKSUMS[format_byte])
+    return check_length(b"".join((_HEADERS[format_byte], content, checksum.to_bytes(CHECKSUM_BYTES, "big"))))
 
 
 def unseal(
     body: bytes, limits: Limits, engine: Engine, dictionaries: Dictionaries = NO_DICTIONARIES
-) -> tuple[int, Payload]:
-    """Return an enveloped body's serializer id and payload.
+) -> tuple[Serializer, Payload]:
+    """Return what serializer an enveloped body's payload is in, and the payload.
 
     Raises:
         CorruptBody: one of its family.
@@ -358,11 +343,10 @@ def unseal(
         raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, the body says {stored:08x}")
     format_byte = body[1]
     if format_byte not in _KNOWN_FORMATS:
-        _format_name(format_byte)
-    compressor = engine.compressors[format_byte & 15]
-    return format_byte >> 4, compressor.decompress(
-        body[HEADER_BYTES:-CHECKSUM_BYTES], limits.decoded_bytes, dictionaries
-    )
+        _format(format_byte)
+    compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
+    payload = engine.compressors[format_byte & 15].decompress(compressed, limits.decoded_bytes, dictionaries)
+    return engine.serializers[format_byte >> 4], payload
 
 
 def check_length(body: bytes) -> bytes:
@@ -376,30 +360,23 @@ def check_length(body: bytes) -> bytes:
     return body
 
 
-_EXCEEDS: Final = {JSON.id: text_exceeds, MSGPACK.id: packed_exceeds}
-
-
-def _check_values(serializer_id: int, payload: bytes) -> bytes:
-    if len(payload) > MAX_VALUES and serializer_id != PACKED.id and _EXCEEDS[serializer_id](payload, MAX_VALUES):
-        raise BodyTooLarge(
-            f"body has more than {MAX_VALUES:,} lists, objects, keys and scalars, which readers refuse; split the "
-            "document"
-        )
-    return payload
+def _check_values(serializer: Serializer, payload: Payload) -> None:
+    if len(payload) > MAX_VALUES and serializer.exceeds(payload, MAX_VALUES):
+        raise unreadable_values()
 
 
 def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None:
     """Return the compressed payload, or None where it is to be stored uncompressed."""
-    if codec.compressor == NONE or len(payload) < codec.compress_min_bytes:
+    if len(payload) < codec.compress_min_bytes:
         return None
     compressed = engine.compressors[codec.compressor.id].compress(payload, codec.level, codec.dictionary)
     return compressed if len(compressed) < len(payload) else None
 
 
-def _format_name(format_byte: int) -> str:
+def _format(format_byte: int) -> BodyFormat:
     serializer, compressor = SERIALIZERS.get(format_byte >> 4), COMPRESSORS.get(format_byte & 15)
     if serializer is None or compressor is None:
         noun = "compressor" if serializer else "serializer"
         number = format_byte & 15 if serializer else format_byte >> 4
         raise UnknownFormat(f"format byte 0x{format_byte:02X}: {noun} {number} is not one that this version knows")
-    return f"{serializer.name}+{compressor.name}"
+    return BodyFormat(f"{serializer.name}+{compressor.name}", format_byte)

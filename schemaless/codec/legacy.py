@@ -1,7 +1,7 @@
 """Legacy bodies: bare JSON text, read exactly as ``json.loads(body.decode("utf-8"))`` reads it.
 
-Also knows what is lost when such text becomes a document, so that it is kept as text instead; and what bytes that are
-no JSON text look like.
+What is lost when such text becomes a document, so that it is kept as text instead, stands here too, and what bytes that
+are no JSON text look like.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from typing import Final, NamedTuple
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.engine import ENGINE, Engine
+from schemaless.codec.fast import MISSED
+from schemaless.codec.json_text import NotJSONText, text_of
+from schemaless.codec.messagepack import pack_reference, unpack_reference
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
-    MISSED,
     NUL_IN_TEXT,
     SHORT_AS_TEXT,
     TOO_MANY_VALUES,
     NotHeld,
-    NotJSONText,
     Payload,
     one_line,
-    pack_reference,
-    text_of,
-    unpack_reference,
 )
 from schemaless.codec.values import MAX_VALUES
 from schemaless.errors import CorruptBody, UnreadableLegacy
@@ -36,10 +34,10 @@ DUPLICATE_KEYS: Final = "duplicate keys"
 OVERFLOW: Final = "number beyond a double"
 
 LOSSES: Final = (DUPLICATE_KEYS, OVERFLOW)
-"""What parsing JSON text loses, so that it is kept as text under every codec."""
+"""Parsing JSON text loses these, so that it is kept as text under every codec."""
 
 KEEP_REASONS: Final = (*LOSSES, BIG_INTEGER, LONE_SURROGATE, NUL_IN_TEXT, TOO_MANY_VALUES, SHORT_AS_TEXT)
-"""Why JSON text is kept as text, the first that applies; the first two of all, then what MessagePack or packed has."""
+"""JSON text is kept as text for the first of these that applies: the first two anywhere, the others by serializer."""
 
 
 class LegacyDocument(NamedTuple):
@@ -47,7 +45,7 @@ class LegacyDocument(NamedTuple):
 
     Attributes:
         value: the document, as ``json.loads`` gives it.
-        keep_reason: why MessagePack keeps the text (one of ``KEEP_REASONS``), or None where ``value`` is all of it.
+        keep_reason: why text stays where MessagePack is asked for (one of ``KEEP_REASONS``), or None.
     """
 
     value: JSONDocument
@@ -55,7 +53,7 @@ class LegacyDocument(NamedTuple):
 
 
 def read_legacy(
-    text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+    text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> LegacyDocument:
     """Read a legacy body, and tell whether its document is all that it says.
 
@@ -77,7 +75,7 @@ def read_legacy(
 
 
 def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> LegacyDocument:
-    """``read_legacy`` for text that is no body yet, such as a line of a file: what it raises speaks of JSON alone."""
+    """Read as ``read_legacy`` does text that is no body yet, such as a line of a file: errors speak of JSON alone."""
     try:
         return read_legacy(text, depth, values)
     except UnreadableLegacy as refusal:
@@ -85,7 +83,7 @@ def read_json(text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> 
 
 
 def parse_legacy(
-    text: bytes, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
+    text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES, *, engine: Engine = ENGINE
 ) -> JSONDocument:
     """Return a legacy body's document: ``read_legacy`` without the question what it loses.
 
@@ -125,7 +123,7 @@ def read_quickly(
 
 
 def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> LegacyDocument:
-    """``read_legacy`` with the stock parser: the reference.
+    """Read as ``read_legacy`` does, with the stock parser: this is the reference.
 
     Raises:
         UnreadableLegacy: it is not JSON text.

@@ -16,6 +16,8 @@ from typing import Any, Final
 from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH, MAX_INTEGER_DIGITS
+from schemaless.codec.fast import optional
+from schemaless.codec.json_text import write_text
 from schemaless.codec.packed_reader import (
     ARRAY,
     BARE,
@@ -60,13 +62,14 @@ from schemaless.codec.serializers import (
     TOO_MANY_VALUES,
     NotHeld,
     Payload,
-    optional,
+    Serializer,
+    too_many_values,
+    unreadable_values,
 )
-from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import TooManyValues
+from schemaless.codec.values import MAX_VALUES, text_exceeds
 
 _DOUBLE_COST: Final = 32
-"""What a double costs where a decimal costs its scale: digits that one float alone has would burden all the others."""
+"""A double costs so much where a decimal costs its scale: digits that one float alone has would burden all others."""
 
 _KINDS: Final = {bool: FALSE, int: INT, float: DOUBLE, str: TEXT, list: ARRAY, dict: OBJECT, type(None): NULL}
 _TIME_OF_DAY: Final = re.compile(r"([0-9]{2}):([0-5][0-9]):([0-5][0-9])", re.ASCII)
@@ -79,17 +82,19 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASC
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2}){1,127}", re.ASCII)
 
 _Spelled = tuple[bytes, int]
-"""What stands in schema for a node of such strings, and the number of this one."""
+"""The bytes that stand in schema for a node of such strings, and the number of this one."""
 
 
-class Packed:
+class Packed(Serializer):
     """Columns of one document: ``schemaless_packed`` where it is present and has an answer, else the reference.
 
     Both write the same bytes, and refuse the same ones; the reference words why.
-
-    Attributes:
-        native: whether the native part is there.
     """
+
+    id = 2  # stored; never renumber
+    name = "packed"
+    counts_as = (2, 0)
+    other_spelling = "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
 
     def __init__(self, *, fast: bool) -> None:
         native = optional("schemaless_packed") if fast else None
@@ -98,12 +103,7 @@ class Packed:
         self._unpack: Callable[[Payload, int, int], JSONDocument] | None = native.unpack if native else None
 
     def dumps(self, document: JSONDocument) -> bytes:
-        """Return a document's payload.
-
-        Raises:
-            InvalidBody: it is outside the JSON data model.
-            NotHeld: it is inside, but there is no payload for it.
-        """
+        """Return a document's columns."""
         payload = None if self._pack is None else self._pack(document)
         if payload is None:
             documents.check_document(document)
@@ -111,30 +111,34 @@ class Packed:
         return payload
 
     def dumps_model(self, document: JSONDocument) -> bytes:
-        """Return the payload of what a parser returned: known to be in the data model.
-
-        Raises:
-            NotHeld: there is no payload for it.
-        """
+        """Return the columns of what a parser returned."""
         payload = None if self._pack is None else self._pack(document)
         return pack_reference(document) if payload is None else payload
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
-        """Return a payload's document.
-
-        Raises:
-            NestingTooDeep: more levels than ``depth``.
-            TooManyValues: more lists, objects, keys and scalars than ``values``.
-            MalformedPayload: anything else that the grammar does not have.
-        """
+        """Return a payload's document, as ``unpack_reference`` does."""
         if self._unpack is not None:
             try:
                 return self._unpack(payload, depth, values)
             except OverflowError:
-                raise TooManyValues(f"more than {values:,} lists, objects, keys and scalars") from None
+                raise too_many_values(values) from None
             except ValueError:
                 pass  # the reference words the refusal
         return unpack_reference(payload, depth, values)
+
+    def exceeds(self, payload: Payload, values: int) -> bool:
+        """Return False: bytes of columns do not tell how many values there are."""
+        return False
+
+    def is_preferred(
+        self, payload: bytes, document: JSONDocument, text: Payload | None, compress_min_bytes: int
+    ) -> bool:
+        """Return whether a payload is long enough to be compressed, or shorter than the JSON text."""
+        if len(payload) > MAX_VALUES // (2 * VALUES_PER_BYTE) and text_exceeds(write_text(document), MAX_VALUES):
+            raise unreadable_values()
+        if len(payload) >= compress_min_bytes:
+            return True
+        return len(payload) < len(write_text(document) if text is None else text)
 
 
 def pack_reference(document: JSONDocument) -> bytes:
@@ -243,9 +247,9 @@ class _Writer:
         columns: dict[str, list[Any]] = {}
         shapes: dict[tuple[str, ...], int] = {}
         rows = []
-        for each in objects:
-            rows.append(shapes.setdefault(tuple(each), len(shapes)))
-            for key, value in each.items():
+        for members in objects:
+            rows.append(shapes.setdefault(tuple(members), len(shapes)))
+            for key, value in members.items():
                 columns.setdefault(key, []).append(value)
         _varints(self._schema, (len(shapes), len(columns)))
         for key in columns:
@@ -332,9 +336,9 @@ def _fitted(value: float, power: float) -> int | None:
 def _typed(strings: list[str]) -> tuple[bytes, list[int] | bytes] | None:
     """Return the format that all strings fit, and their content, or None where there is none."""
     for spelled in (_time_of_day, _timestamp, _date, _decimal_text):
-        found = _alike(strings, spelled)
-        if found is not None:
-            return found
+        typed = _alike(strings, spelled)
+        if typed is not None:
+            return typed
     first = strings[0]
     if all(map(_UUID.fullmatch, strings)):
         return bytes((UUID,)), bytes.fromhex("".join(strings).replace("-", ""))
@@ -347,11 +351,11 @@ def _alike(strings: list[str], spelled: Callable[[str], _Spelled | None]) -> tup
     forms = set()
     numbers = []
     for string in strings:
-        found = spelled(string)
-        if found is None or not INT_MIN <= found[1] <= INT_MAX:
+        form_and_number = spelled(string)
+        if form_and_number is None or not INT_MIN <= form_and_number[1] <= INT_MAX:
             return None
-        forms.add(found[0])
-        numbers.append(found[1])
+        forms.add(form_and_number[0])
+        numbers.append(form_and_number[1])
     return (forms.pop(), numbers) if len(forms) == 1 else None
 
 

@@ -209,14 +209,14 @@ class _Reader:
             if not here:
                 continue
             if kind == ARRAY:
-                found = yield from self._arrays(here, self._below(level))
+                column = yield from self._arrays(here, self._below(level))
             elif kind == OBJECT:
-                found = yield from self._objects(here, self._below(level))
+                column = yield from self._objects(here, self._below(level))
             else:
-                found = self._scalars(kind, here, count)
+                column = self._scalars(kind, here, count)
             if here == count:
-                return found
-            values[kind] = found
+                return column
+            values[kind] = column
         sources = {kind: iter(values[kind]) for kind in present}
         return [next(sources[kind]) for kind in kinds]
 
@@ -238,8 +238,8 @@ class _Reader:
         if not 0 < mask < 2 * BITS[BIGINT] or (mask & BITS[TEXT] and mask & BITS[TYPED]):
             raise MalformedPayload(f"{count} packed values have mask {mask}")
         kinds = self._tokens.take(count)
-        found = set(kinds)
-        if max(found) > BIGINT or mask != sum({BITS[kind] for kind in found}):
+        present = set(kinds)
+        if max(present) > BIGINT or mask != sum({BITS[kind] for kind in present}):
             raise MalformedPayload(f"{count} packed values have mask {mask} and other kinds")
         return kinds
 

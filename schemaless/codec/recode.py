@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
+from schemaless.codec.compressors import check_decoded_bytes
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE, Engine
@@ -21,9 +22,9 @@ from schemaless.codec.envelope import (
     unseal,
 )
 from schemaless.codec.legacy import LOSSES, parse_legacy, read_exactly, read_quickly
-from schemaless.codec.registry import DEFAULT, JSON, MSGPACK, Codec
-from schemaless.codec.serializers import NotHeld, Payload
-from schemaless.errors import DecodedSizeExceeded, UnreadableLegacy, VerificationFailed
+from schemaless.codec.registry import DEFAULT, Codec
+from schemaless.codec.serializers import NotHeld, Payload, Serializer
+from schemaless.errors import UnreadableLegacy, VerificationFailed
 
 
 class Recoded(NamedTuple):
@@ -67,40 +68,43 @@ def recode(
         VerificationFailed: the new bytes do not decode to the same document; nothing may be written.
     """
     if not is_enveloped(body):
-        if len(body) > limits.decoded_bytes:
-            raise DecodedSizeExceeded(f"decodes to more than {limits.decoded_bytes} bytes")
-        if codec.serializer is None:
+        check_decoded_bytes(body, limits.decoded_bytes)
+        if not codec.enveloped:
             parse_legacy(body, limits.depth, limits.values, engine=engine)
             return Recoded(body, None, True)
         return _from_text(body, codec, limits, engine)
-    serializer_id, payload = unseal(body, limits, engine, dictionaries)
+    serializer, payload = unseal(body, limits, engine, dictionaries)
     unchanged = counts_as(body, codec, dictionaries, engine=engine)
-    if serializer_id != JSON.id:
-        document = engine.serializers[serializer_id].loads(payload, limits.depth, limits.values)
+    if not serializer.is_text:
+        document = serializer.loads(payload, limits.depth, limits.values)
         if unchanged:
             return Recoded(body, None, True)
-        return _from_document(serializer_id, payload, document, codec, engine)
-    text = bytes(payload)
+        return _from_document(serializer, payload, document, codec, engine)
     try:
         if not unchanged:
-            return _from_text(text, codec, limits, engine)
-        reason = keep_reason(text, codec, limits.depth, limits.values, engine=engine)
+            return _from_text(payload, codec, limits, engine)
+        reason = keep_reason(payload, codec, limits.depth, limits.values, engine=engine)
     except UnreadableLegacy:
-        engine.json.loads(payload, limits.depth, limits.values)  # raises, and says it of a payload
+        serializer.loads(payload, limits.depth, limits.values)  # raises, and says it of a payload
         raise
     return Recoded(body, reason, True)
 
 
-def _from_text(text: bytes, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
+def _from_text(text: Payload, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
     if codec.is_binary:
         return _to_binary(text, codec, limits, engine)
     parse_legacy(text, limits.depth, limits.values, engine=engine)
-    if codec.serializer is None:
-        return Recoded(check_length(text), None, False)
-    return Recoded(_carried(JSON.id, text, codec, engine), None, False)
+    return _as_text(text, None, codec, engine)
 
 
-def _to_binary(text: bytes, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
+def _as_text(text: Payload, reason: str | None, codec: Codec, engine: Engine) -> Recoded:
+    """Return text that is known to read, in its envelope or in none."""
+    if codec.enveloped:
+        return Recoded(_carried(engine.json, text, codec, engine), reason, False)
+    return Recoded(check_length(bytes(text)), None, False)
+
+
+def _to_binary(text: Payload, codec: Codec, limits: Limits, engine: Engine) -> Recoded:
     """Return JSON text as MessagePack or packed, or kept as text: the hot path of a migration."""
     quick = read_quickly(text, limits.depth, engine, limits.values)
     if quick is not None:
@@ -112,11 +116,11 @@ def _to_binary(text: bytes, codec: Codec, limits: Limits, engine: Engine) -> Rec
             return Recoded(_written(document, shown, codec, engine, text), None, False)
         except NotHeld as refusal:
             reason = str(refusal)
-    return Recoded(_carried(JSON.id, text, codec, engine), reason, False)
+    return _as_text(text, reason, codec, engine)
 
 
 def _written(
-    document: JSONDocument, shown: bytes | None, codec: Codec, engine: Engine, text: bytes | None = None
+    document: JSONDocument, shown: bytes | None, codec: Codec, engine: Engine, text: Payload | None = None
 ) -> bytes:
     """Return a document's body.
 
@@ -124,28 +128,29 @@ def _written(
         NotHeld: JSON text is to be stored.
         VerificationFailed: the new bytes do not decode to the document.
     """
-    packed = payload_of(document, codec, engine, text)
-    body = seal(codec.serializer_id, packed, codec, engine)
-    _, payload = unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries)
-    again = engine.serializers[codec.serializer_id].loads(payload, DEFAULT_LIMITS.depth)
-    # Compared by other means than the packer's: compact JSON text tells 1 from 1.0 and 0.0 from -0.0, keeps the order,
-    # and no NaN comes this way.
+    serializer = engine.serializers[codec.serializer.id]
+    payload = payload_of(document, codec, engine, text)
+    body = seal(serializer, payload, codec, engine)
+    _, stored = unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries)
+    again = serializer.loads(stored, DEFAULT_LIMITS.depth)
+    # Compared by other means than the serializer's: compact JSON text tells 1 from 1.0 and 0.0 from -0.0, keeps the
+    # order, and no NaN comes this way.
     if shown is not None:
         same = _shown(again, engine) == shown
-    elif codec.serializer == MSGPACK:
+    elif serializer.compares:
         same = identical(again, document)
     else:
         same = same_document(again, document, engine=engine)
-    if not same or payload != packed:
+    if not same or stored != payload:
         raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the document that went in")
     return body
 
 
 def _from_document(
-    serializer_id: int, payload: Payload, document: JSONDocument, codec: Codec, engine: Engine
+    serializer: Serializer, payload: Payload, document: JSONDocument, codec: Codec, engine: Engine
 ) -> Recoded:
-    if codec.serializer is not None and codec.serializer_id == serializer_id:
-        return Recoded(_carried(serializer_id, bytes(payload), codec, engine), None, False)
+    if codec.serializer.id == serializer.id:
+        return Recoded(_carried(serializer, payload, codec, engine), None, False)
     reason = None
     if codec.is_binary:
         try:
@@ -155,15 +160,13 @@ def _from_document(
     text = engine.json.dumps_model(document)
     if not same_document(engine.json.parse(text), document, engine=engine):
         raise VerificationFailed(f"{len(text)} bytes of JSON text do not read back as the document that went in")
-    if codec.serializer is None:
-        return Recoded(check_length(text), None, False)
-    return Recoded(_carried(JSON.id, text, codec, engine), reason, False)
+    return _as_text(text, reason, codec, engine)
 
 
-def _carried(serializer_id: int, payload: bytes, codec: Codec, engine: Engine) -> bytes:
+def _carried(serializer: Serializer, payload: Payload, codec: Codec, engine: Engine) -> bytes:
     """Return a payload that is known to decode in another envelope."""
-    body = seal(serializer_id, payload, codec, engine)
-    if unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries) != (serializer_id, payload):
+    body = seal(serializer, payload, codec, engine)
+    if unseal(body, DEFAULT_LIMITS, engine, codec.own_dictionaries) != (serializer, payload):
         raise VerificationFailed(f"{len(body)} new bytes in {codec.name} do not decode to the payload that went in")
     return body
 

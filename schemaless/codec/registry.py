@@ -1,6 +1,6 @@
-"""Which serializers and compressors exist, under which stored ids, and the codecs that they make.
+"""Which serializers and compressors exist, by stored id and by name, and the codecs that they make.
 
-Names and numbers only: ``serializers`` and ``compressors`` hold the work, ``envelope`` the bytes around it.
+To add one is to write its class and to enter it here: ``engine`` makes it, ``envelope`` and ``recode`` ask it.
 """
 
 from __future__ import annotations
@@ -9,51 +9,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from schemaless.codec.compressors import Compressor, Stored, Zlib, Zstd
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
+from schemaless.codec.json_text import JSONText
+from schemaless.codec.messagepack import MessagePack
+from schemaless.codec.packed import Packed
+from schemaless.codec.serializers import Serializer
 from schemaless.errors import InvalidInput, UnknownCodec
 
 RESERVED_ID: Final = 15
-"""Marks an extended header, which no version writes yet."""
+"""This id marks an extended header, which no version writes yet."""
 
 COMPRESS_MIN_BYTES: Final = 64
 """Shorter payloads are stored uncompressed: zlib alone adds 6 bytes, and there is nothing yet to refer back to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Serializer:
-    """How a document becomes a payload.
-
-    Attributes:
-        id: the high four bits of the format byte, 0 to 14.
-        name: the first half of a codec's name.
-    """
-
-    id: int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compressor:
-    """How a payload becomes shorter.
-
-    Attributes:
-        id: the low four bits of the format byte, 0 to 14.
-        name: the second half of a codec's name.
-        level: its level where a codec does not say, or None where it has none.
-        levels: those that it has.
-    """
-
-    id: int
-    name: str
-    level: int | None = None
-    levels: range = range(0)
-
-
-_Kind = TypeVar("_Kind", Serializer, Compressor)
+_Kind = TypeVar("_Kind", type[Serializer], type[Compressor])
 
 
 class Registry(Generic[_Kind]):
-    """The serializers, or the compressors, by id and by name."""
+    """The classes of the serializers, or of the compressors, by id and by name."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
@@ -86,16 +61,15 @@ class Registry(Generic[_Kind]):
         return iter(self._by_id.values())
 
 
-SERIALIZERS: Final = Registry[Serializer]("serializer")
-COMPRESSORS: Final = Registry[Compressor]("compressor")
+SERIALIZERS: Final = Registry[type[Serializer]]("serializer")
+COMPRESSORS: Final = Registry[type[Compressor]]("compressor")
 
-# stored; never renumber
-JSON: Final = SERIALIZERS.add(Serializer(0, "json"))
-MSGPACK: Final = SERIALIZERS.add(Serializer(1, "msgpack"))
-PACKED: Final = SERIALIZERS.add(Serializer(2, "packed"))
-NONE: Final = COMPRESSORS.add(Compressor(0, "none"))
-ZLIB: Final = COMPRESSORS.add(Compressor(1, "zlib", level=6, levels=range(1, 10)))
-ZSTD: Final = COMPRESSORS.add(Compressor(2, "zstd", level=3, levels=range(1, 23)))
+JSON: Final = SERIALIZERS.add(JSONText)
+MSGPACK: Final = SERIALIZERS.add(MessagePack)
+PACKED: Final = SERIALIZERS.add(Packed)
+NONE: Final = COMPRESSORS.add(Stored)
+ZLIB: Final = COMPRESSORS.add(Zlib)
+ZSTD: Final = COMPRESSORS.add(Zstd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +77,30 @@ class Codec:
     """A serializer and a compressor: what a body is asked to be written in.
 
     Attributes:
-        serializer: None for ``LEGACY``.
-        compressor: ``NONE`` for ``LEGACY``.
+        serializer: what a document becomes a payload by.
+        compressor: what a payload becomes shorter by.
         level: the compressor's level, or None for its own.
         compress_min_bytes: payloads shorter than this are stored uncompressed.
         dictionary: what zstd compresses with; None for nothing, and for other compressors.
+        enveloped: whether the payload stands in an envelope; False for ``LEGACY`` alone.
 
     Raises:
         InvalidInput: the compressor has no such level, or takes no dictionary.
     """
 
-    serializer: Serializer | None
-    compressor: Compressor
+    serializer: type[Serializer]
+    compressor: type[Compressor]
     level: int | None = None
     compress_min_bytes: int = COMPRESS_MIN_BYTES
     dictionary: Dictionary | None = None
+    enveloped: bool = True
 
     def __post_init__(self) -> None:
         levels = self.compressor.levels
         if self.level is not None and self.level not in levels:
             among = f"levels {levels[0]} to {levels[-1]}" if levels else "no levels"
             raise InvalidInput(f"{self.name} has {among}, got {self.level}")
-        if self.dictionary is not None and self.compressor != ZSTD:
+        if self.dictionary is not None and not self.compressor.takes_dictionary:
             raise InvalidInput(f"{self.name} takes no dictionary; zstd does")
 
     @property
@@ -134,31 +110,26 @@ class Codec:
 
     @property
     def name(self) -> str:
-        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. No level, no dictionary."""
-        return "legacy" if self.serializer is None else f"{self.serializer.name}+{self.compressor.name}"
+        """``msgpack+zlib``, ``json+none``, ...; ``legacy`` for bare JSON text. It has no level and no dictionary."""
+        return f"{self.serializer.name}+{self.compressor.name}" if self.enveloped else "legacy"
 
     @property
     def is_binary(self) -> bool:
         """Whether it has a serializer other than JSON text, which stands in where that one cannot hold a document."""
-        return self.serializer is not None and self.serializer.id != JSON.id
-
-    @property
-    def serializer_id(self) -> int:
-        """The id of its serializer; that of JSON for ``LEGACY``."""
-        return JSON.id if self.serializer is None else self.serializer.id
+        return not self.serializer.is_text
 
     @property
     def format_byte(self) -> int | None:
         """The serializer in the high four bits, the compressor in the low four; None for ``LEGACY``."""
-        return None if self.serializer is None else self.serializer.id << 4 | self.compressor.id
+        return self.serializer.id << 4 | self.compressor.id if self.enveloped else None
 
     def __str__(self) -> str:
         return self.name if self.dictionary is None else f"{self.name} with dictionary {self.dictionary.id}"
 
 
 DEFAULT: Final = Codec(MSGPACK, ZLIB, 6)
-LEGACY: Final = Codec(None, NONE)
-"""Bare JSON text without an envelope: no checksum, and all that readers older than the envelope understand."""
+LEGACY: Final = Codec(JSON, NONE, enveloped=False)
+"""Bare JSON text has no envelope and no checksum, and is all that readers older than the envelope understand."""
 
 _CODECS: Final = {
     codec.name: codec
@@ -166,7 +137,7 @@ _CODECS: Final = {
         DEFAULT,
         *(
             Codec(serializer, compressor, compressor.level)
-            for serializer in (MSGPACK, JSON, PACKED)
+            for serializer in sorted(SERIALIZERS, key=lambda kind: kind is not DEFAULT.serializer)
             for compressor in COMPRESSORS
         ),
         LEGACY,

@@ -1,4 +1,4 @@
-"""Dictionaries trained on sampled bodies, at several sizes, judged on rows that training has not seen. Pure.
+"""Dictionaries trained on sampled bodies, at several sizes, judged on rows that training has not seen.
 
 Cells of one row are alike, so rows are split and never cells: most for training, some to choose the size by, and others
 to say what the chosen one gives. A row's part is its hash, so it has the same one in every sample.
@@ -17,18 +17,18 @@ from schemaless.codec.dictionaries import FIRST_ID, NO_DICTIONARIES, Dictionarie
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import DEFAULT_LIMITS, unseal
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import NONE, ZSTD, Codec
+from schemaless.codec.registry import NONE, Codec
 from schemaless.codec.trial import Trial, try_codec
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 
 SIZES: Final = (4 << 10, 16 << 10, 64 << 10, 110 << 10, 256 << 10)
-"""What is tried, in bytes. Every process that reads has the chosen one in memory, and in its processor's caches."""
+"""These sizes are tried, in bytes. All processes that read have the chosen one in memory, and in processor caches."""
 
 CLOSE: Final = 0.03
 """The smallest size that gives at most so much more bytes than the best one is taken."""
 
 LEAST_GAIN: Final = 0.02
-"""What a dictionary has to save to be kept: of the bytes that the same codec gives without it."""
+"""A dictionary has to save this share, to be kept, of the bytes that the same codec gives without it."""
 
 _MOST_PAYLOAD_BYTES: Final = 64 << 20
 _FEWEST_CELLS: Final = 8
@@ -84,7 +84,7 @@ class Training:
 
     @property
     def share(self) -> float:
-        """Bytes of the judged cells with the dictionary, over those without."""
+        """The bytes of the judged cells with the dictionary, over those without."""
         return _bytes_of(self.judged) / max(1, _bytes_of(self.judged_without))
 
     @property
@@ -117,7 +117,7 @@ def train(
     Raises:
         InvalidInput: the codec is not one of zstd, there are too few cells or rows, or zstd finds nothing that repeats.
     """
-    if codec.compressor != ZSTD or codec.serializer is None:
+    if not codec.compressor.takes_dictionary:
         raise InvalidInput(f"{codec.name} takes no dictionary; zstd does")
     codec = replace(codec, dictionary=None)
     parts: dict[Part, list[bytes]] = {"train": [], "choose": [], "judge": []}
@@ -163,10 +163,10 @@ def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries)
     for body in bodies:
         try:
             new = recode(body, plain, dictionaries=dictionaries).body
-            serializer_id, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
+            serializer, payload = unseal(new, DEFAULT_LIMITS, ENGINE)
         except (CorruptBody, BodyTooLarge, VerificationFailed):
             continue
-        if serializer_id == codec.serializer_id and len(payload) >= codec.compress_min_bytes:
+        if serializer.id == codec.serializer.id and len(payload) >= codec.compress_min_bytes:
             yield bytes(payload)
             size += len(payload)
             if size >= _MOST_PAYLOAD_BYTES:
@@ -175,7 +175,9 @@ def _payloads(bodies: Iterable[bytes], codec: Codec, dictionaries: Dictionaries)
 
 def _trained(payloads: list[bytes], size: int, codec: Codec) -> Dictionary | None:
     try:
-        made = zstandard.train_dictionary(size, [*payloads], dict_id=FIRST_ID, level=codec.level or ZSTD.level or 0)
+        made = zstandard.train_dictionary(
+            size, [*payloads], dict_id=FIRST_ID, level=codec.level or codec.compressor.level or 0
+        )
     except (zstandard.ZstdError, ValueError):
         return None  # too little that repeats for this size
     return Dictionary(made.as_bytes())

@@ -1,4 +1,4 @@
-"""A codec tried on stored bodies: what they would take in it, and what writing and reading them costs. Pure."""
+"""A codec tried on stored bodies: what they would take in it, and what writing and reading them costs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from schemaless.codec.envelope import (
 )
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import JSON, PACKED, Codec
+from schemaless.codec.registry import Codec
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 
 NOT_TRIED: Final = (
@@ -33,8 +33,8 @@ NOT_TRIED: Final = (
 
 
 def worth_trying(codec: Codec, engine: Engine = ENGINE) -> bool:
-    """Whether what a codec takes here is what it would take where it is used: packed has to have its native part."""
-    return codec.serializer_id != PACKED.id or engine.packed.native
+    """Return whether a codec takes here what it would take where it is used: packed has to have its native part."""
+    return engine.serializers[codec.serializer.id].native
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ def _encoded(
     decoded = time.thread_time()
     if not same_document(again, document, engine=engine):
         raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
-    if not exact or (codec.is_binary and new[1] >> 4 != codec.serializer_id):
+    if not exact or (codec.is_binary and new[1] >> 4 != codec.serializer.id):
         # Its text says more than the document does; a migration keeps it.
         new = recode(body, codec, dictionaries=dictionaries, limits=limits, engine=engine).body
     trial.encode_s += encoded - started
@@ -126,5 +126,5 @@ def _document(
     if not is_enveloped(body):
         document, keep_reason = read_legacy(body, limits.depth, engine=engine)
         return document, codec.is_binary and keep_reason not in LOSSES
-    kept = describe_body(body).name.startswith(f"{JSON.name}+")
+    kept = describe_body(body).is_text
     return decode_body(body, limits, dictionaries, engine=engine), not kept

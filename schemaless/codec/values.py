@@ -1,4 +1,4 @@
-"""How many values a payload would become: found out before any is made, at a cost that the limit bounds.
+"""How many values a payload would become, which is told before any is made, at a cost that the limit bounds.
 
 Bytes do not tell what a document takes: 4 MB of empty lists become 310 MB of Python objects. Counted are lists,
 objects, scalars, and the keys of objects, each as often as it stands there.
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 MAX_VALUES: Final = 4 << 20
-"""Lists, objects, keys and scalars of one document; they take about 500 MB at most, long texts aside."""
+"""One document has at most so many lists, objects, keys and scalars; they take about 500 MB, long texts aside."""
 
 STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """The strings of JSON text, keys included."""
@@ -35,8 +35,8 @@ _MEASURED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 
 """Bin, ext and str: the width of their length in bytes."""
 
 
-def packed_exceeds(payload: bytes | bytearray, limit: int) -> bool:
-    """Whether MessagePack announces more than ``limit`` values. What is malformed is left to its decoder to say."""
+def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:
+    """Return whether MessagePack announces more than ``limit`` values; what is malformed is left to its decoder."""
     end = len(payload)
     if end <= limit:  # a value takes at least a byte
         return False
@@ -65,7 +65,7 @@ def packed_exceeds(payload: bytes | bytearray, limit: int) -> bool:
 
 
 def text_exceeds(text: bytes | bytearray, limit: int) -> bool:
-    """Whether JSON text has more than ``limit`` values. What is malformed is left to its parser to say."""
+    """Return whether JSON text has more than ``limit`` values. What is malformed is left to its parser to say."""
     if len(text) < 2 * limit:  # a value takes a byte, and a comma, a colon or a bracket
         return False
     if _marks(text) <= limit:

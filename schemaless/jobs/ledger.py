@@ -17,7 +17,9 @@ from schemaless.errors import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, ShardState, Signal, go_on_command
 from schemaless.jobs.names import who
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.statements import text
+from schemaless.mysql.sql import jobs as sql
+from schemaless.mysql.sql.parts import Value
+from schemaless.mysql.sql.servers import release_lock, take_lock
 from schemaless.store.datastore import Datastore
 
 T = TypeVar("T")
@@ -36,12 +38,8 @@ INTERRUPTED: Final = "interrupted"
 
 _TURN_WAIT_S: Final = 10
 _MEASURED_AT_ONCE: Final = 500
-_NOW: Final = b"UTC_TIMESTAMP(6)"
-_LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL %d SECOND" % LEASE_S
-_WATCH_LEASE: Final = b"UTC_TIMESTAMP(6) + INTERVAL 5 SECOND"
+_WATCH_LEASE_S: Final = 5
 """A watch is kept by looking: where its runner is through, another has it soon."""
-
-_UNFINISHED: Final = b"('running','paused')"
 
 
 class Ledger:
@@ -54,7 +52,6 @@ class Ledger:
     def __init__(self, store: Datastore) -> None:
         self.reads = 0
         self._pool = store.catalog
-        self._db = b"`%b`" % store.name.encode()
         self._name = store.name
 
     # Jobs
@@ -82,12 +79,12 @@ class Ledger:
         """
         if not shards:
             raise InvalidInput("a job needs at least one shard")
-        lock = text(f"schemaless-jobs-{self._name}"[:64])
+        lock = f"schemaless-jobs-{self._name}"[:64]
         token = secrets.token_hex(8)
 
         def operation(connection: Connection) -> int:
             with connection.whole():
-                if connection.rows(b"SELECT GET_LOCK(%b, %d)" % (lock, _TURN_WAIT_S))[0][0] != 1:
+                if connection.rows(take_lock(lock, _TURN_WAIT_S))[0][0] != 1:
                     raise JobConflict(f"somebody else is creating a job of {self._name!r} at this moment; try again")
                 # Where anything here raises, the lock goes with the connection.
                 job_id = self._made_with(connection, token)
@@ -95,25 +92,18 @@ class Ledger:
                     self._refuse_conflict(connection, shards)
                     with connection.transaction():
                         job_id = self._insert(connection, kind, spec, shards, clusters, {**versions, "token": token})
-                connection.rows(b"SELECT RELEASE_LOCK(%b)" % lock)
+                connection.rows(release_lock(lock))
             return job_id
 
         return self.job(self._run(operation))
 
     def _made_with(self, connection: Connection, token: str) -> int | None:
         """Return the job that an earlier attempt made, whose reply was lost."""
-        rows = connection.rows(
-            b"SELECT job_id FROM %b.job WHERE versions LIKE '%%\"%b\"%%' ORDER BY job_id DESC LIMIT 1"
-            % (self._db, token.encode())
-        )
+        rows = connection.rows(sql.select_made_with(self._name, token))
         return int(rows[0][0]) if rows else None
 
     def _refuse_conflict(self, connection: Connection, shards: Mapping[int, int]) -> None:
-        rows = connection.rows(
-            b"SELECT j.job_id, j.kind, j.state, s.shard FROM %b.job AS j JOIN %b.job_shard AS s ON s.job_id=j.job_id "
-            b"WHERE j.state IN %b AND s.state='waiting'" % (self._db, self._db, _UNFINISHED)
-        )
-        for job_id, kind, state, shard in rows:
+        for job_id, kind, state, shard in connection.rows(sql.select_waiting(self._name)):
             if shard in shards:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and not through with shard {shard}; join it with "
@@ -131,26 +121,19 @@ class Ledger:
         versions: Mapping[str, Any],
     ) -> int:
         job_id = connection.execute(
-            b"INSERT INTO %b.job (kind, state, spec, versions, created_by) VALUES (%b, 'running', %b, %b, %b)"
-            % (self._db, text(kind), _json(spec), _json(versions), text(who()))
+            sql.insert_job(self._name, kind, json.dumps(spec), json.dumps(versions), who())
         ).last_id
         numbers = sorted(shards)
         for start in range(0, len(numbers), 1_000):
-            values = [b"(%d,%d,'waiting',%d)" % (job_id, shard, shards[shard]) for shard in numbers[start:][:1_000]]
-            connection.execute(
-                b"INSERT INTO %b.job_shard (job_id, shard, state, data_bytes) VALUES %b" % (self._db, b",".join(values))
-            )
-        connection.execute(
-            b"INSERT INTO %b.job_cluster (job_id, cluster) VALUES %b"
-            % (self._db, b",".join(b"(%d,%b)" % (job_id, text(cluster)) for cluster in sorted(set(clusters))))
-        )
-        connection.execute(self._event(job_id, f"created, {len(numbers)} shards"))
+            part = [(shard, shards[shard]) for shard in numbers[start:][:1_000]]
+            connection.execute(sql.insert_shards(self._name, job_id, part))
+        connection.execute(sql.insert_clusters(self._name, job_id, sorted(set(clusters))))
+        connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {len(numbers)} shards"))
         return job_id
 
     def jobs(self, kind: Kind | None = None) -> list[Job]:
         """Return all jobs, the newest last."""
-        where = b"" if kind is None else b" WHERE kind=%b" % text(kind)
-        return [_job(row) for row in self._rows(self._select_job() + where + b" ORDER BY job_id")]
+        return [_job(row) for row in self._rows(sql.select_jobs(self._name, kind=kind))]
 
     def job(self, job_id: int) -> Job:
         """Return one job.
@@ -158,7 +141,7 @@ class Ledger:
         Raises:
             InvalidInput: there is none of that number.
         """
-        rows = self._rows(self._select_job() + b" WHERE job_id=%d" % job_id)
+        rows = self._rows(sql.select_jobs(self._name, job_id=job_id))
         if not rows:
             raise InvalidInput(f"{self._name!r} has no job {job_id}; 'schemaless migrate status --all' lists them")
         return _job(rows[0])
@@ -178,17 +161,13 @@ class Ledger:
 
     def that_replaced(self) -> set[int]:
         """Return the numbers of the jobs that replaced a body."""
-        rows = self._rows(b"SELECT DISTINCT job_id FROM %b.job_shard WHERE cells>0" % self._db)
+        rows = self._rows(sql.select_that_replaced(self._name))
         return {int(job_id) for (job_id,) in rows}
 
     def change_state(self, job_id: int, before: Sequence[JobState], after: JobState, why: str | None = None) -> bool:
         """Take a job from one of some states to another; False where it is in none of them."""
-        ended = b", ended_at=%b" % _NOW if after in ("done", "aborted", "finalised") else b""
-        states = b",".join(text(state) for state in before)
-        changed = self._execute(
-            b"UPDATE %b.job SET state=%b, message=%b%b WHERE job_id=%d AND state IN (%b)"
-            % (self._db, text(after), _null(why), ended, job_id, states)
-        )
+        ended = after in ("done", "aborted", "finalised")
+        changed = self._execute(sql.update_state(self._name, job_id, before, after, why, ended=ended))
         if changed:
             self.note_event(job_id, after if why is None else f"{after}: {why}")
         return bool(changed)
@@ -202,10 +181,10 @@ class Ledger:
 
         def operation(connection: Connection) -> dict[str, Any]:
             with connection.transaction():
-                row = connection.rows(b"SELECT spec FROM %b.job WHERE job_id=%d FOR UPDATE" % (self._db, job_id))[0]
+                row = connection.rows(sql.lock_spec(self._name, job_id))[0]
                 before = json.loads(row[0])
                 spec = {**before, "thresholds": {**before.get("thresholds", {}), **changes}}
-                connection.execute(b"UPDATE %b.job SET spec=%b WHERE job_id=%d" % (self._db, _json(spec), job_id))
+                connection.execute(sql.update_spec(self._name, job_id, json.dumps(spec)))
             return dict(spec["thresholds"])
 
         thresholds = self._run(operation)
@@ -214,34 +193,25 @@ class Ledger:
 
     def complete(self, job_id: int) -> bool:
         """Call a job done where none of its shards waits any more; False where one does, or it has ended otherwise."""
-        changed = self._execute(
-            b"UPDATE %b.job SET state='done', ended_at=%b, message=NULL WHERE job_id=%d AND state IN %b "
-            b"AND NOT EXISTS (SELECT * FROM %b.job_shard WHERE job_id=%d AND state='waiting')"
-            % (self._db, _NOW, job_id, _UNFINISHED, self._db, job_id)
-        )
+        changed = self._execute(sql.complete(self._name, job_id))
         if changed:
             self.note_event(job_id, "done")
         return bool(changed)
 
     def note_event(self, job_id: int, what: str) -> None:
         """Write down that something happened, and by whom."""
-        self._execute(self._event(job_id, what))
+        self._execute(sql.insert_event(self._name, job_id, who(), what))
 
     def events(self, job_id: int) -> list[tuple[datetime, str, str]]:
         """Return what happened to a job: when, by whom, what."""
-        rows = self._rows(
-            b"SELECT CONCAT(at,''), who, what FROM %b.job_event WHERE job_id=%d ORDER BY event_id" % (self._db, job_id)
-        )
+        rows = self._rows(sql.select_events(self._name, job_id))
         return [(_time(at), str(name), str(what)) for at, name, what in rows]
 
     # Shards
 
     def shards(self, job_id: int, *, counters: bool = True) -> list[ShardState]:
         """Return where a job is on each of its shards, in their order."""
-        return [
-            _shard(row)
-            for row in self._rows(self._select_shard(counters) + b" WHERE job_id=%d ORDER BY shard" % job_id)
-        ]
+        return [_shard(row) for row in self._rows(sql.select_shards(self._name, job_id, counters=counters))]
 
     def numbers(self, job_id: int) -> list[int]:
         """Return the numbers of the shards that a job is about, in their order."""
@@ -254,22 +224,10 @@ class Ledger:
             Where the job is on it, with ``INTERRUPTED`` as its message where the runner before ended without a word;
             None where somebody else has it, or it is through, or the job has ended.
         """
-        before = self._rows(
-            b"SELECT lease_until IS NOT NULL AND runner<>%b OR message='%b' FROM %b.job_shard "
-            b"WHERE job_id=%d AND shard=%d" % (text(runner), INTERRUPTED.encode(), self._db, job_id, shard)
-        )
-        taken = self._execute(
-            b"UPDATE %b.job_shard AS s JOIN %b.job AS j ON j.job_id=s.job_id SET s.runner=%b, s.epoch=s.epoch+1, "
-            b"s.lease_until=%b, s.stop=0, s.message=NULL, s.started_at=COALESCE(s.started_at, %b) "
-            b"WHERE s.job_id=%d AND s.shard=%d AND s.state='waiting' AND j.state IN %b "
-            b"AND (s.lease_until IS NULL OR s.lease_until<%b OR s.runner=%b)"
-            % (self._db, self._db, text(runner), _LEASE, _NOW, job_id, shard, _UNFINISHED, _NOW, text(runner))
-        )
-        if not taken:
+        before = self._rows(sql.select_broken_off(self._name, job_id, shard, runner, INTERRUPTED))
+        if not self._execute(sql.claim_shard(self._name, job_id, shard, runner, LEASE_S)):
             return None
-        rows = self._rows(
-            self._select_shard(True) + b" WHERE job_id=%d AND shard=%d AND runner=%b" % (job_id, shard, text(runner))
-        )
+        rows = self._rows(sql.select_shards(self._name, job_id, shard=shard, runner=runner))
         if not rows:
             return None
         state = _shard(rows[0])
@@ -282,52 +240,23 @@ class Ledger:
         Raises:
             LeaseLost: it belongs to somebody else by now.
         """
-        runner = text(state.runner or "")
-        rows = self._rows(
-            b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
-            b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec, "
-            b"JSON_EXTRACT(c.figures, '$.yields') "
-            b"FROM %b.job AS j JOIN %b.job_shard AS s ON s.job_id=j.job_id AND s.shard=%d "
-            b"JOIN %b.job_cluster AS c ON c.job_id=j.job_id AND c.cluster=%b "
-            b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
-            % (
-                _NOW,
-                runner,
-                _NOW,
-                _NOW,
-                self._db,
-                self._db,
-                state.shard,
-                self._db,
-                text(cluster),
-                job_id,
-                runner,
-                state.epoch,
-            )
-        )
+        runner = state.runner or ""
+        rows = self._rows(sql.select_signal(self._name, job_id, state.shard, runner, state.epoch, cluster))
         if not rows:
             raise self._lost(job_id, state)
         job_state, stop, reason, ago, watches, unwatched, left, spec, yields = rows[0]
         # Every commit may wait for the catalog's disk, so leases are renewed when it is time, not each time.
         if left is None or int(left) < LEASE_S - RENEWED_WITHIN_S:
-            self._guarded(job_id, state, b"lease_until=%b" % _LEASE)
+            self._guarded(job_id, state, {}, LEASE_S)
         if unwatched:
             # Whoever finds the watch free takes it.
-            watches = self._execute(
-                b"UPDATE %b.job_cluster SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
-                b"AND (lease_until IS NULL OR lease_until<%b)"
-                % (self._db, runner, _WATCH_LEASE, job_id, text(cluster), _NOW)
-            )
+            watches = self._execute(sql.claim_watch(self._name, job_id, cluster, runner, _WATCH_LEASE_S))
         ago_s = None if ago is None else float(ago)
         return Signal(job_state, bool(stop), reason, ago_s, bool(watches), str(yields) == "true", str(spec))
 
     def runners(self, job_id: int) -> int:
         """Return how many runners have a shard of a job in their hands."""
-        rows = self._rows(
-            b"SELECT COUNT(DISTINCT runner) FROM %b.job_shard WHERE job_id=%d AND lease_until>%b"
-            % (self._db, job_id, _NOW)
-        )
-        return int(rows[0][0])
+        return int(self._rows(sql.count_runners(self._name, job_id))[0][0])
 
     def checkpoint(self, job_id: int, state: ShardState) -> None:
         """Write down how far a shard is.
@@ -335,7 +264,7 @@ class Ledger:
         Raises:
             LeaseLost: it belongs to somebody else by now.
         """
-        self._guarded(job_id, state, self._progress(state) + b", lease_until=%b" % _LEASE)
+        self._guarded(job_id, state, self._progress(state), LEASE_S)
 
     def release(self, job_id: int, state: ShardState, *, after: str = "waiting", message: str | None = None) -> None:
         """Give a shard back, with how far it is; ``after`` is "waiting" or "done".
@@ -343,60 +272,42 @@ class Ledger:
         Raises:
             LeaseLost: it belongs to somebody else by now.
         """
-        ended = b", ended_at=%b" % _NOW if after != "waiting" else b""
-        self._guarded(
-            job_id,
-            state,
-            self._progress(state)
-            + b", state=%b, message=%b, lease_until=NULL, stop=0%b" % (text(after), _null(message), ended),
-        )
+        changes = {**self._progress(state), "state": after, "message": message, "stop": 0}
+        self._guarded(job_id, state, changes, None, ended=after != "waiting")
         state.state = after
 
     def release_dead(self, job_id: int, runner_prefix: str) -> int:
         """Give back what runners had that are known to be dead; return how many shards."""
-        like = text(_like(runner_prefix) + "%")
-        self._execute(
-            b"UPDATE %b.job_cluster SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % (self._db, job_id, like)
-        )
-        return self._execute(
-            b"UPDATE %b.job_shard SET lease_until=NULL, message='%b' "
-            b"WHERE job_id=%d AND state='waiting' AND lease_until IS NOT NULL AND runner LIKE %b"
-            % (self._db, INTERRUPTED.encode(), job_id, like)
-        )
+        self._execute(sql.free_watches(self._name, job_id, runner_prefix))
+        return self._execute(sql.free_shards(self._name, job_id, runner_prefix, INTERRUPTED))
 
     def ask_to_stop(self, job_id: int, runner_prefix: str) -> None:
         """Ask runners to stop at their next checkpoint."""
-        self._execute(
-            b"UPDATE %b.job_shard SET stop=1 WHERE job_id=%d AND state='waiting' AND lease_until IS NOT NULL "
-            b"AND runner LIKE %b" % (self._db, job_id, text(_like(runner_prefix) + "%"))
-        )
+        self._execute(sql.ask_to_stop(self._name, job_id, runner_prefix))
 
     def measure_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]]) -> None:
         """Add to what was measured of shards, by their numbers; same names are replaced."""
         numbers = sorted(measures)
 
         def operation(connection: Connection, part: Sequence[int]) -> None:
-            where = b"job_id=%d AND shard IN (%b)" % (job_id, b",".join(b"%d" % shard for shard in part))
             with connection.transaction():
-                rows = connection.rows(
-                    b"SELECT shard, measures FROM %b.job_shard WHERE %b FOR UPDATE" % (self._db, where)
-                )
-                merged = [(int(shard), {**_loaded(before), **measures[int(shard)]}) for shard, before in rows]
+                rows = connection.rows(sql.lock_shard_measures(self._name, job_id, part))
+                merged = {int(shard): _merged(before, measures[int(shard)]) for shard, before in rows}
                 if merged:
-                    cases = b" ".join(b"WHEN %d THEN %b" % (shard, _json(each)) for shard, each in merged)
-                    connection.execute(
-                        b"UPDATE %b.job_shard SET measures=CASE shard %b ELSE measures END WHERE %b"
-                        % (self._db, cases, where)
-                    )
+                    connection.execute(sql.update_shard_measures(self._name, job_id, merged))
 
         for start in range(0, len(numbers), _MEASURED_AT_ONCE):
             part = numbers[start : start + _MEASURED_AT_ONCE]
             self._pool.run(lambda connection, part=part: operation(connection, part))  # type: ignore[misc]
 
-    def _guarded(self, job_id: int, state: ShardState, assignments: bytes) -> None:
+    def _guarded(
+        self, job_id: int, state: ShardState, changes: Mapping[str, Value], lease_s: int | None, *, ended: bool = False
+    ) -> None:
+        runner = state.runner or ""
         found = self._execute(
-            b"UPDATE %b.job_shard SET %b WHERE job_id=%d AND shard=%d AND runner=%b AND epoch=%d"
-            % (self._db, assignments, job_id, state.shard, text(state.runner or ""), state.epoch)
+            sql.update_shard(
+                self._name, job_id, state.shard, runner, state.epoch, changes, lease_s=lease_s, ended=ended
+            )
         )
         if not found:
             raise self._lost(job_id, state)
@@ -409,33 +320,25 @@ class Ledger:
         )
 
     @staticmethod
-    def _progress(state: ShardState) -> bytes:
-        return (
-            b"pass_number=%d, first_id=%d, top_id=%d, checkpoint=%d, cells=%d, bytes_before=%d, bytes_after=%d, "
-            b"left_cells=%d, counters=%b, busy_s=%.3f"
-            % (
-                state.pass_number,
-                state.first_id,
-                state.top_id,
-                state.checkpoint,
-                state.cells,
-                state.bytes_before,
-                state.bytes_after,
-                state.left_cells,
-                _json(state.counters),
-                state.busy_s,
-            )
-        )
+    def _progress(state: ShardState) -> dict[str, Value]:
+        return {
+            "pass_number": state.pass_number,
+            "first_id": state.first_id,
+            "top_id": state.top_id,
+            "checkpoint": state.checkpoint,
+            "cells": state.cells,
+            "bytes_before": state.bytes_before,
+            "bytes_after": state.bytes_after,
+            "left_cells": state.left_cells,
+            "counters": json.dumps(state.counters),
+            "busy_s": float(state.busy_s),
+        }
 
     # Clusters
 
     def clusters(self, job_id: int) -> list[ClusterState]:
         """Return what was seen of each cluster."""
-        rows = self._rows(
-            b"SELECT cluster, runner, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
-            b"TIMESTAMPDIFF(MICROSECOND, looked_at, %b)/1e6, reason, figures, waits, measures "
-            b"FROM %b.job_cluster WHERE job_id=%d ORDER BY cluster" % (_NOW, _NOW, self._db, job_id)
-        )
+        rows = self._rows(sql.select_clusters(self._name, job_id))
         return [
             ClusterState(
                 str(cluster),
@@ -461,39 +364,32 @@ class Ledger:
     ) -> None:
         """Write down what was seen of a cluster, if the watch is still this runner's."""
         self._execute(
-            b"UPDATE %b.job_cluster SET looked_at=%b, lease_until=%b, reason=%b, figures=%b, waits=%b "
-            b"WHERE job_id=%d AND cluster=%b AND runner=%b"
-            % (
-                self._db,
-                _NOW,
-                _WATCH_LEASE,
-                _null(reason),
-                _json(figures),
-                _json(waits),
-                job_id,
-                text(cluster),
-                text(runner),
+            sql.update_look(
+                self._name, job_id, cluster, runner, reason, json.dumps(figures), json.dumps(waits), _WATCH_LEASE_S
             )
         )
 
     def measure_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
         """Add to what was measured of a cluster; same names are replaced."""
-        self._merge(b"job_cluster", b"job_id=%d AND cluster=%b" % (job_id, text(cluster)), measures)
+
+        def operation(connection: Connection) -> None:
+            with connection.transaction():
+                rows = connection.rows(sql.lock_cluster_measures(self._name, job_id, cluster))
+                if rows:
+                    merged = _merged(rows[0][0], measures)
+                    connection.execute(sql.update_cluster_measures(self._name, job_id, cluster, merged))
+
+        self._pool.run(operation)
 
     # Budget and failures
 
     def spend(self, job_id: int, amount: int, per_s: float) -> float:
         """Take bytes from the budget that all of a job's runners share; return how many seconds to wait first."""
         cost_us = int(amount / per_s * 1e6)
-        now = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
 
         def operation(connection: Connection) -> float:
-            # GREATEST: what was not used is not saved up.
-            connection.execute(
-                b"UPDATE %b.job SET budget_us=LAST_INSERT_ID(GREATEST(budget_us, %b) + %d) WHERE job_id=%d"
-                % (self._db, now, cost_us, job_id)
-            )
-            until_us, now_us = connection.rows(b"SELECT LAST_INSERT_ID(), %b" % now)[0]
+            connection.execute(sql.spend(self._name, job_id, cost_us))
+            until_us, now_us = connection.rows(sql.SELECT_SPENT)[0]
             return max(0.0, (int(until_us) - cost_us - int(now_us)) / 1e6)
 
         return self._pool.run(operation)
@@ -501,80 +397,34 @@ class Ledger:
     def note_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
         """Write down cells that were left as they are; one that is there already gets its newest reason."""
         for start in range(0, len(failures), 100):
-            values = [
-                b"(%d,%d,%d,x'%b',%b,%d,%b,%b)"
-                % (
-                    job_id,
+            rows = [
+                (
                     failure.shard,
                     failure.added_id,
-                    failure.row_key.hex().encode(),
-                    text(failure.column_name),
+                    failure.row_key,
+                    failure.column_name,
                     failure.ref_key,
-                    text(failure.reason[:64]),
-                    text(failure.message.encode("ascii", "backslashreplace").decode()),
+                    failure.reason[:64],
+                    failure.message.encode("ascii", "backslashreplace").decode(),
                 )
                 for failure in failures[start : start + 100]
             ]
-            self._execute(
-                b"INSERT INTO %b.job_failure (job_id, shard, added_id, row_key, column_name, ref_key, reason, message) "
-                b"VALUES %b ON DUPLICATE KEY UPDATE reason=VALUES(reason), message=VALUES(message)"
-                % (self._db, b",".join(values))
-            )
+            self._execute(sql.insert_failures(self._name, job_id, rows))
 
     def failures(self, job_id: int, limit: int = FAILURES_KEPT, shards: Iterable[int] | None = None) -> list[Failure]:
         """Return cells that were left as they are, the first ``limit`` of them."""
-        where = b"" if shards is None else b" AND shard IN (%b)" % b",".join(b"%d" % shard for shard in [-1, *shards])
-        rows = self._rows(
-            b"SELECT shard, added_id, row_key, column_name, ref_key, reason, message FROM %b.job_failure "
-            b"WHERE job_id=%d%b ORDER BY shard, added_id LIMIT %d" % (self._db, job_id, where, limit)
-        )
+        rows = self._rows(sql.select_failures(self._name, job_id, limit, shards))
         return [
             Failure(int(shard), int(added_id), bytes(row_key), str(column), int(ref_key), str(reason), str(message))
             for shard, added_id, row_key, column, ref_key, reason, message in rows
         ]
 
-    # Statements
-
-    def _select_job(self) -> bytes:
-        return (
-            b"SELECT job_id, kind, state, spec, versions, created_by, CONCAT(created_at,''), CONCAT(ended_at,''), "
-            b"message FROM %b.job" % self._db
-        )
-
-    def _select_shard(self, counters: bool) -> bytes:
-        return (
-            b"SELECT shard, state, pass_number, first_id, top_id, checkpoint, cells, bytes_before, bytes_after, "
-            b"left_cells, %b, busy_s, data_bytes, runner, epoch, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
-            b"stop, message, CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b.job_shard"
-            % (b"counters" if counters else b"NULL", _NOW, b"measures" if counters else b"NULL", self._db)
-        )
-
-    def _event(self, job_id: int, what: str) -> bytes:
-        return b"INSERT INTO %b.job_event (job_id, who, what) VALUES (%d, %b, %b)" % (
-            self._db,
-            job_id,
-            text(who()),
-            text(what),
-        )
-
-    def _merge(self, table: bytes, where: bytes, measures: Mapping[str, Any]) -> None:
-        def operation(connection: Connection) -> None:
-            with connection.transaction():
-                rows = connection.rows(b"SELECT measures FROM %b.%b WHERE %b FOR UPDATE" % (self._db, table, where))
-                if rows:
-                    merged = {**_loaded(rows[0][0]), **measures}
-                    connection.execute(
-                        b"UPDATE %b.%b SET measures=%b WHERE %b" % (self._db, table, _json(merged), where)
-                    )
-
-        self._pool.run(operation)
-
-    def _rows(self, sql: bytes) -> tuple[tuple[Any, ...], ...]:
+    def _rows(self, statement: bytes) -> tuple[tuple[Any, ...], ...]:
         self.reads += 1
-        return self._pool.run(lambda connection: connection.rows(sql))
+        return self._pool.run(lambda connection: connection.rows(statement))
 
-    def _execute(self, sql: bytes) -> int:
-        return self._run(lambda connection: connection.execute(sql).affected)
+    def _execute(self, statement: bytes) -> int:
+        return self._run(lambda connection: connection.execute(statement).affected)
 
     def _run(self, operation: Callable[[Connection], T]) -> T:
         return self._pool.run(operation, writes=True)
@@ -623,21 +473,13 @@ def _shard(row: tuple[Any, ...]) -> ShardState:
     )
 
 
-def _json(value: Any) -> bytes:
-    return text(json.dumps(value))
-
-
 def _loaded(value: str | None) -> dict[str, Any]:
     return {} if value is None else dict(json.loads(value))
 
 
-def _null(value: str | None) -> bytes:
-    return b"NULL" if value is None else text(value)
+def _merged(before: str | None, more: Mapping[str, Any]) -> str:
+    return json.dumps({**_loaded(before), **more})
 
 
 def _time(value: str) -> datetime:
     return datetime.fromisoformat(value).replace(tzinfo=UTC)
-
-
-def _like(prefix: str) -> str:
-    return prefix.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")

@@ -18,12 +18,13 @@ from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec, chosen_shards
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import ShardRun
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DuplicateKey
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
+from schemaless.mysql.sql.parts import text
+from schemaless.mysql.sql.schema import rebuild_table, select_table_made
 from schemaless.store.datastore import Datastore
 from schemaless.survey.sampling import Estimate
 from schemaless.survey.sizing import Prediction, predict
@@ -292,7 +293,7 @@ class _ShardWork:
         """Rebuild it, unless that was done already, or is refused."""
         self._take_turn()
         # Its identity is proven before anything is changed.
-        self._store.shards.verify(self._state.shard, self._store.shards.pool_for(self._node))
+        self._store.shards.verify(self._state.shard, self._node)
         noted = self._state.counters
         if "made" in noted and noted["made"] != self._made():
             # The server went on with the ALTER of a runner that ended.
@@ -333,7 +334,7 @@ class _ShardWork:
 
         The lock is this session's, and the server keeps a session whose client is gone for as long as its ALTER runs.
         """
-        lock = statements.text(f"schemaless-rebuild-{self._store.name}"[:64])
+        lock = text(f"schemaless-rebuild-{self._store.name}"[:64])
         self._run.gate()
         while self._connection.rows(b"SELECT GET_LOCK(%b, 0)" % lock)[0][0] != 1:
             self._run.pause(_TURN_S)
@@ -341,7 +342,7 @@ class _ShardWork:
     def _made(self) -> str:
         """Return when the table was made. In whole seconds: within the same one, wait for the next."""
         while True:
-            made, lately = self._connection.rows(statements.select_table_made(self._database))[0]
+            made, lately = self._connection.rows(select_table_made(self._database))[0]
             if not lately:
                 return str(made)
             time.sleep(_MADE_WAIT_S)
@@ -356,7 +357,7 @@ class _ShardWork:
             self._run.checkpoint()
             began_s = time.monotonic()
             try:
-                self._connection.execute(statements.rebuild_table(self._database))
+                self._connection.execute(rebuild_table(self._database))
             except ConnectionLost:
                 raise
             except (ServerTimeout, DuplicateKey) as error:

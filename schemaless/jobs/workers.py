@@ -313,7 +313,13 @@ def _dask(count: int, address: str) -> Workers:
         raise InvalidInput("--dask needs the extra 'dask': pip install 'schemaless-store[dask]'") from None
     if address == "local":
         cluster = LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=logging.CRITICAL
+            n_workers=count,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address=None,
+            # Its scheduler serves HTTP all the same: on port 8787, to everybody, with a warning where that is taken.
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},
+            silence_logs=logging.CRITICAL,
         )
         client = Client(cluster)
     else:

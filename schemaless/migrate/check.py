@@ -95,7 +95,7 @@ def check(
         report.shards += 1
         try:
             # Also where this process has done so before: a check trusts no earlier answer.
-            store.shards.verify(shard, store.shards.pool_for(store.shards.node_of(shard)))
+            store.shards.verify(shard, store.shards.node_of(shard))
             _check_cells(store, shard, report, fault, on_ids)
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             fault(type(error).__name__, shard, None, str(error))

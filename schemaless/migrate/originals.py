@@ -21,7 +21,7 @@ from schemaless.jobs.job import ShardState
 from schemaless.migrate.archive import ArchivedCell, created_text
 from schemaless.migrate.archive_files import ArchiveFile, archive_files, read_archive
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import select_stored_digests
 from schemaless.store.datastore import Datastore
 
 _PAGE_IDS = 1 << 16
@@ -55,7 +55,7 @@ def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
 
 def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
     """Read cells from a shard's primary, but not their bodies."""
-    return digests(store.shards.rows(shard, statements.select_stored_digests(store.shards.database(shard), ids)))
+    return digests(store.shards.rows(shard, select_stored_digests(store.shards.database(shard), ids)))
 
 
 def digested(cell: StoredCell) -> StoredDigest:

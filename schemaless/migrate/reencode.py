@@ -28,10 +28,11 @@ from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archived
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import log_settings
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.load import note_read
+from schemaless.mysql.sql.bodies import select_block, select_digests, update_bodies
+from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
 
@@ -178,7 +179,7 @@ class _ShardWork:
         self._run.finish()
 
     def _begin_pass(self) -> None:
-        low, high = self._store.shards.rows(self._shard, statements.select_id_span(self._database))[0]
+        low, high = self._store.shards.rows(self._shard, select_id_span(self._database))[0]
         self._state.first_id = int(low or 0)
         self._state.top_id = int(high or 0)
         self._state.checkpoint = max(0, self._state.first_id - 1)
@@ -189,9 +190,7 @@ class _ShardWork:
         while True:
             self._run.gate()
             began_s = time.monotonic()
-            sql = statements.select_block(
-                self._database, self._read_to, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted
-            )
+            sql = select_block(self._database, self._read_to, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted)
             rows = self._store.shards.rows(self._shard, sql)
             worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
@@ -380,7 +379,7 @@ class _ShardWork:
         """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
         if not changes:
             return
-        sql = statements.update_bodies(
+        sql = update_bodies(
             self._database, ((change.cell.added_id, change.cell.body, change.body) for change in changes)
         )
         if len(sql) <= self._store.shards.run(self._shard, _packet_limit):
@@ -426,7 +425,7 @@ class _ShardWork:
         node = self._where_to_verify()
         ids = list(expected)
         for start_at in range(0, len(ids), _MOST_ROWS):
-            sql = statements.select_digests(self._database, ids[start_at : start_at + _MOST_ROWS])
+            sql = select_digests(self._database, ids[start_at : start_at + _MOST_ROWS])
             found = self._store.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
             for added_id, digest in found:
                 if digest != expected[int(added_id)]:

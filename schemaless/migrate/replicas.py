@@ -10,8 +10,9 @@ from typing import Final
 from schemaless.cluster.topology import Node
 from schemaless.errors import FeedRefused
 from schemaless.migrate.originals import StoredDigest, digests, stored_digests
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.bodies import select_block_digests, select_stored_digests
+from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
 
@@ -63,7 +64,7 @@ def differing(
         ReplicaLags: the replica has not caught up in time.
         ServerError: a server cannot be reached, or refuses.
     """
-    sql = statements.select_block_digests(store.shards.database(shard), after, up_to)
+    sql = select_block_digests(store.shards.database(shard), after, up_to)
     theirs = digests(store.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
     ids = [added_id for added_id in {**seen, **theirs} if seen.get(added_id) != theirs.get(added_id)]
     return _look_again(store, shard, replica, ids, lag_timeout_s) if ids else []
@@ -75,7 +76,7 @@ def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
     Raises:
         ServerError: a server cannot be reached, or refuses.
     """
-    sql = statements.select_id_span(store.shards.database(shard))
+    sql = select_id_span(store.shards.database(shard))
     theirs = store.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
     # Later than the replica, which cannot be ahead of its primary.
     ours = store.shards.rows(shard, sql)[0][1]
@@ -108,7 +109,7 @@ def _look_again(
 
 
 def _on_replica(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:
-    sql = statements.select_stored_digests(store.shards.database(shard), ids)
+    sql = select_stored_digests(store.shards.database(shard), ids)
     return digests(store.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
 
 

@@ -33,9 +33,9 @@ from schemaless.migrate.originals import (
 )
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.datastore import Datastore
 
 _CHUNK_CELLS: Final = 200
@@ -309,7 +309,7 @@ class _Shard:
         """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
         if not changes:
             return
-        sql = statements.replace_bodies(
+        sql = replace_bodies(
             self._store.shards.database(self._shard),
             ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
         )

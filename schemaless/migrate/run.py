@@ -17,9 +17,9 @@ from schemaless.migrate.reclaimed import note_sizes
 from schemaless.migrate.reencode import work
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateReport, ShardTally
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log, binary_log_point
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.figures import select_data_lengths
 from schemaless.store.datastore import Datastore
 
 
@@ -64,7 +64,7 @@ def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tup
     if not connection.is_mariadb:
         # MySQL would answer with what it has noted up to a day ago.
         connection.ensure(b"SET SESSION information_schema_stats_expiry=0")
-    return connection.rows(statements.select_data_lengths(databases))
+    return connection.rows(select_data_lengths(databases))
 
 
 def _measure(store: Datastore, job: Job, when: str) -> None:

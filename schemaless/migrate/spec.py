@@ -10,7 +10,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, ZSTD, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.jobs.kind import JobSpec
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import wanted_bodies
 from schemaless.store.columns import check_takes_dictionary, codec_with
 
 VerifyAfter = Literal["primary", "replica"]
@@ -77,4 +77,4 @@ class MigrateSpec(JobSpec):
         """A test in SQL for bodies that may have to be re-encoded."""
         sources = [codec_named(name).format_byte for name in self.sources]
         target = codec_named(self.to).format_byte
-        return statements.wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary)
+        return wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary)

@@ -153,7 +153,7 @@ def verify(
         work.report.shards += 1
         try:
             # Also where this process has done so before: a verification trusts no earlier answer.
-            store.shards.verify(shard, store.shards.pool_for(store.shards.node_of(shard)))
+            store.shards.verify(shard, store.shards.node_of(shard))
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             work.fault(type(error).__name__, shard, None, None, str(error))
             continue

@@ -12,16 +12,14 @@ from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, ServerRefused
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.grants import own_grant
+from schemaless.mysql.sql.servers import SHOW_BINARY_LOG_SETTINGS, SHOW_BINARY_LOGS, set_session
 
 _NO_LOG: Final = 1381
 _PRIVILEGE: Final = {False: "SESSION_VARIABLES_ADMIN", True: "BINLOG ADMIN"}
 """What setting these wants, by whether the server is MariaDB."""
 
 _ANNOTATIONS: Final = ("binlog_rows_query_log_events", "binlog_annotate_row_events")
-_VARIABLES: Final = (
-    b"SHOW SESSION VARIABLES WHERE Variable_name IN "
-    b"('log_bin', 'binlog_format', 'binlog_row_image', 'binlog_rows_query_log_events', 'binlog_annotate_row_events')"
-)
 
 _ROW_BYTES: Final = 101
 _MINIMAL_ROW_BYTES: Final = 16
@@ -78,19 +76,18 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
         try_settings: False says how it is now, and sets nothing.
     """
     found = _in_force(connection)
-    settings = []
+    settings: dict[str, str | int | None] = {}
     if found.row_image == "FULL" and not full_images:
-        settings.append("binlog_row_image='NOBLOB'")
+        settings["binlog_row_image"] = "NOBLOB"
     if found.annotation is not None:
-        settings.append(f"{found.annotation}=OFF")
+        settings[found.annotation] = 0
     if not try_settings or not found.kept or not found.by_rows or not settings:
         return found
-    statement = f"SET SESSION {', '.join(settings)}".encode()
+    statement = set_session(settings)
     try:
         connection.ensure(statement)
     except AccessDenied:
-        user, _, host = str(connection.rows(b"SELECT CURRENT_USER()")[0][0]).rpartition("@")
-        return replace(found, grant=f"GRANT {_PRIVILEGE[connection.is_mariadb]} ON *.* TO '{user}'@'{host}'")
+        return replace(found, grant=own_grant(connection, _PRIVILEGE[connection.is_mariadb]))
     return replace(_in_force(connection), settings=statement)
 
 
@@ -144,7 +141,7 @@ def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: 
 
 
 def _in_force(connection: Connection) -> BinaryLog:
-    found = {str(name).lower(): str(value).upper() for name, value in connection.rows(_VARIABLES)}
+    found = {str(name).lower(): str(value).upper() for name, value in connection.rows(SHOW_BINARY_LOG_SETTINGS)}
     format_name = found.get("binlog_format", "ROW")  # MySQL is about to drop the others
     return BinaryLog(
         kept=found.get("log_bin") == "ON",
@@ -158,7 +155,7 @@ def _in_force(connection: Connection) -> BinaryLog:
 def _files(connection: Connection) -> list[BinaryLogPoint] | None:
     """Return the end of each file, in order."""
     try:
-        rows = connection.rows(b"SHOW BINARY LOGS")
+        rows = connection.rows(SHOW_BINARY_LOGS)
     except AccessDenied:
         return None
     except ServerRefused as refusal:

@@ -32,6 +32,7 @@ from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.mysql.errors import interruption, is_drivers
 from schemaless.mysql.secret import Secret, clear_locals
+from schemaless.mysql.sql.servers import select_session, set_session
 from schemaless.mysql.urls import Credentials, driver_arguments, sqlalchemy_url
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
@@ -318,11 +319,9 @@ def _set_up(raw: Any, node: str, autocommit: bool) -> Facts:
     isolation = "tx_isolation" if "mariadb" in version.lower() else "transaction_isolation"
     wanted = {"autocommit": int(autocommit), **SETTINGS, isolation: "REPEATABLE-READ"}
     cursor = raw.cursor()
-    settings = ", ".join(f"{name}={_literal(value)}" for name, value in wanted.items())
-    cursor.execute(f"SET SESSION {settings}, timestamp=DEFAULT")
+    cursor.execute(set_session({**wanted, "timestamp": None}))
     expected = wanted | READ_BACK
-    names = ", ".join(f"@@session.{name}" for name in expected)
-    cursor.execute(f"SELECT @@max_allowed_packet, @@auto_increment_increment, VERSION(), {names}")
+    cursor.execute(select_session(expected))
     packet, increment, version, *found = cursor.fetchone()
     cursor.close()
     for (name, value), held in zip(expected.items(), found, strict=True):
@@ -333,7 +332,3 @@ def _set_up(raw: Any, node: str, autocommit: bool) -> Facts:
                 node=node,
             )
     return Facts(int(packet), int(increment), str(version), time.monotonic())
-
-
-def _literal(value: str | int) -> str:
-    return str(value) if isinstance(value, int) else f"'{value}'"

@@ -10,6 +10,7 @@ from typing import Any
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.mysql.connect import Facts, close
 from schemaless.mysql.errors import ConnectionLost, Deadlock, interruption, is_servers, translated
+from schemaless.mysql.sql.servers import COMMIT, ROLLBACK, START_TRANSACTION
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
@@ -140,15 +141,15 @@ class Connection:
         """
         before = self.unfinished
         with self.whole():
-            self.execute(b"START TRANSACTION")
+            self.execute(START_TRANSACTION)
             try:
                 yield
             except SchemalessError:
                 if not self.busy:
-                    self._end_transaction(b"ROLLBACK")
+                    self._end_transaction(ROLLBACK)
                     self.unfinished = before
                 raise
-            self._end_transaction(b"COMMIT")
+            self._end_transaction(COMMIT)
 
     def _end_transaction(self, sql: bytes) -> None:
         try:

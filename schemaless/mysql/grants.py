@@ -1,4 +1,4 @@
-"""Least privilege: the statements that give an account what its role needs, server by server. Nothing is sent here.
+"""Least privilege: the statements that give an account what its role needs, server by server. None of it is sent here.
 
 Privileges are on tables (and one column) of each shard by its name: a wildcard would cover datastores whose names
 begin alike, and thousands of grants cost a server little (docs/operations.md). On databases there are those of
@@ -15,6 +15,9 @@ from typing import Final, Literal, get_args
 
 from schemaless.cluster.topology import Cluster, Node, Topology, heartbeat_database, shard_database
 from schemaless.errors import InvalidInput
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.accounts import UNLOGGED, create_account, grant
+from schemaless.mysql.sql.servers import SELECT_ACCOUNT
 
 Role = Literal["app", "tail", "migrate", "measure", "admin"]
 
@@ -151,41 +154,47 @@ def grants(
         server_wide: for roles that have any, also what is granted on ``*.*`` only, which they can do without.
         mariadb: the servers are MariaDB, where that has other names.
     """
-    made = [f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"] if create_user else []
+    made = [create_account(account)] if create_user else []
     found = []
     for node, holds, clusters in _servers(topology, catalog, replicas):
         statements = [*made]
         if node.role == "replica":
-            statements.insert(0, "SET SESSION sql_log_bin = 0")
+            statements.insert(0, UNLOGGED)
         if _same_server(node, catalog):
-            statements.append(_grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
+            statements.append(grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
             if role in _ON_WRITTEN:
                 written = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
-                statements += [_grant(_ON_WRITTEN[role], f"`{topology.name}`.`{table}`", account) for table in written]
+                statements += [grant(_ON_WRITTEN[role], f"`{topology.name}`.`{table}`", account) for table in written]
         if role in ("admin", "migrate") and clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
-            statements.append(_grant(_ON_HEARTBEAT, f"{database}.*", account))
+            statements.append(grant(_ON_HEARTBEAT, f"{database}.*", account))
         for cluster in clusters:
             for shard in topology.shards_of(cluster.name):
                 database = shard_database(topology.name, shard)
                 statements += _of_shard(role, database, account, partial_revokes)
                 if lock_tables and role == "tail":
-                    statements.append(_grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
+                    statements.append(grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
         if role == "tail" and clusters:
-            statements.append(_grant("SELECT", "`performance_schema`.`metadata_locks`", account))
+            statements.append(grant("SELECT", "`performance_schema`.`metadata_locks`", account))
         if role in _SERVER_WIDE and server_wide:
-            statements.append(_grant(_SERVER_WIDE[role][mariadb], "*.*", account))
+            statements.append(grant(_SERVER_WIDE[role][mariadb], "*.*", account))
         found.append(ServerGrants(node, holds, tuple(statements)))
     return found
 
 
+def own_grant(connection: Connection, privileges: str, what: str = "*.*") -> str:
+    """Return the GRANT that gives a connection's own account what it lacks."""
+    name, _, host = str(connection.rows(SELECT_ACCOUNT)[0][0]).rpartition("@")
+    return grant(privileges, what, Account(name, host))
+
+
 def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool) -> Iterator[str]:
     if role == "admin":
-        yield _grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
-        yield _grant(_ON_REVISION, f"`{database}`.`alembic_version`", account)
+        yield grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
+        yield grant(_ON_REVISION, f"`{database}`.`alembic_version`", account)
     else:
-        yield _grant(_ON_CELL[role], f"`{database}`.`cell`", account)
-        yield _grant("SELECT", f"`{database}`.`shard_identity`", account)
+        yield grant(_ON_CELL[role], f"`{database}`.`cell`", account)
+        yield grant("SELECT", f"`{database}`.`shard_identity`", account)
 
 
 def _servers(topology: Topology, catalog: Node, replicas: bool) -> Iterator[tuple[Node, str, Sequence[Cluster]]]:
@@ -209,10 +218,6 @@ def _held(topology: Topology, cluster: Cluster) -> str:
 
 def _same_server(one: Node, other: Node) -> bool:
     return (one.host, one.port, one.socket) == (other.host, other.port, other.socket)
-
-
-def _grant(privileges: str, what: str, account: Account) -> str:
-    return f"GRANT {privileges} ON {what} TO {account}"
 
 
 def _database(name: str, partial_revokes: bool) -> str:

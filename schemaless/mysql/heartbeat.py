@@ -11,11 +11,11 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import heartbeat_database
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.schema import create_database
+from schemaless.mysql.sql.replicas import delete_stale_tokens, delete_token, select_token, upsert_token
 from schemaless.mysql.tables import heartbeat_token
 
 
@@ -39,20 +39,13 @@ def write_token(connection: Connection, datastore: str, cluster: str, writer: st
     Raises:
         DatabaseMissing: the table is to be made first.
     """
-    values = b"token=x'%b', written_at=UTC_TIMESTAMP(6)" % token.hex().encode()
-    connection.execute(
-        b"INSERT INTO %b SET cluster=%b, writer=%b, %b ON DUPLICATE KEY UPDATE %b"
-        % (_table(datastore), statements.text(cluster), statements.text(writer), values, values)
-    )
+    connection.execute(upsert_token(heartbeat_database(datastore), cluster, writer, token))
 
 
 def read_token(connection: Connection, datastore: str, cluster: str, writer: str) -> bytes | None:
     """Return a writer's last token as this server has it; None where it has none."""
     try:
-        rows = connection.rows(
-            b"SELECT token FROM %b WHERE cluster=%b AND writer=%b"
-            % (_table(datastore), statements.text(cluster), statements.text(writer))
-        )
+        rows = connection.rows(select_token(heartbeat_database(datastore), cluster, writer))
     except DatabaseMissing:
         return None
     return bytes(rows[0][0]) if rows else None
@@ -60,19 +53,12 @@ def read_token(connection: Connection, datastore: str, cluster: str, writer: str
 
 def remove_token(connection: Connection, datastore: str, cluster: str, writer: str) -> None:
     """Remove a writer's row."""
-    connection.execute(
-        b"DELETE FROM %b WHERE cluster=%b AND writer=%b"
-        % (_table(datastore), statements.text(cluster), statements.text(writer))
-    )
+    connection.execute(delete_token(heartbeat_database(datastore), cluster, writer))
 
 
 def remove_stale_tokens(connection: Connection, datastore: str) -> None:
     """Remove the rows of writers that have written nothing for a day: they were killed."""
-    connection.execute(b"DELETE FROM %b WHERE written_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY" % _table(datastore))
-
-
-def _table(datastore: str) -> bytes:
-    return b"`%b`.%b" % (heartbeat_database(datastore).encode(), heartbeat_token.name.encode())
+    connection.execute(delete_stale_tokens(heartbeat_database(datastore)))
 
 
 @cache

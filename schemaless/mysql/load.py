@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from schemaless.mysql.connection import Connection
-
-_STATUS: Final = (
-    b"SHOW GLOBAL STATUS WHERE Variable_name IN "
-    b"('Threads_running', 'Innodb_history_list_length', 'Com_select', 'Com_insert', 'Com_update_multi', 'Com_do')"
-)
-_METRIC: Final = (
-    b"SELECT `COUNT` FROM information_schema.INNODB_METRICS WHERE NAME='trx_rseg_history_len' AND STATUS='enabled'"
-)
+from schemaless.mysql.grants import own_grant
+from schemaless.mysql.sql.servers import NOTHING, SELECT_HISTORY_LENGTH, SHOW_LOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +36,10 @@ def server_load(connection: Connection, *, history: bool = True) -> ServerLoad:
     Raises:
         AccessDenied: with ``history``, on MySQL: the account lacks PROCESS, which InnoDB wants for this.
     """
-    status = {str(name).lower(): int(value) for name, value in connection.rows(_STATUS)}
+    status = {str(name).lower(): int(value) for name, value in connection.rows(SHOW_LOAD)}
     length = status.get("innodb_history_list_length")
     if history and length is None:
-        rows = connection.rows(_METRIC)
+        rows = connection.rows(SELECT_HISTORY_LENGTH)
         length = int(rows[0][0]) if rows else None
     calls = status["com_select"] + status["com_insert"] - status["com_update_multi"] - status["com_do"]
     return ServerLoad(status["threads_running"], calls, length if history else None)
@@ -54,10 +47,9 @@ def server_load(connection: Connection, *, history: bool = True) -> ServerLoad:
 
 def note_read(connection: Connection) -> None:
     """Take a SELECT of one's own out of ``ServerLoad.calls``, for whoever looks at the server."""
-    connection.execute(b"DO 0")
+    connection.execute(NOTHING)
 
 
 def history_length_grant(connection: Connection) -> str:
     """Return the GRANT that lets the account see the history length."""
-    user, _, host = str(connection.rows(b"SELECT CURRENT_USER()")[0][0]).rpartition("@")
-    return f"GRANT PROCESS ON *.* TO '{user}'@'{host}'"
+    return own_grant(connection, "PROCESS")

@@ -1,4 +1,4 @@
-"""Connections to a node: a small pool of driver connections for the hot paths, and SQLAlchemy's for schema work.
+"""Connections to a node: a small pool of driver connections, the one way that statements take to a server.
 
 AUTOCOMMIT, no reset on return, no ping before use: a pooled call then costs hardly more than one on a bare connection.
 What those would have caught is caught here: a connection that failed is thrown away with all its idle neighbours, and
@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
-
-import sqlalchemy
-from sqlalchemy.engine import Engine
-from sqlalchemy.pool import NullPool
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import (
@@ -33,11 +28,14 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.mysql.connect import Facts, import_driver, open_connection
+from schemaless.mysql.connect import Facts, open_connection
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.mysql.places import Living, Place, Places
-from schemaless.mysql.urls import Credentials, sqlalchemy_url
+from schemaless.mysql.urls import Credentials
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
 
 T = TypeVar("T")
 
@@ -141,15 +139,15 @@ class NodePool:
     def __init__(self, node: Node, credentials: Credentials, options: PoolOptions) -> None:
         self.node = node
         self.options = options
-        self._credentials = credentials
+        self.credentials = credentials
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
         self._begin()
         _all_pools.add(self)
 
     def _begin(self) -> None:
-        self._engine: Engine | None = None
-        self._lock = threading.Lock()
+        # What ``engine.session`` made for this pool.
+        self.engine: Engine | None = None
         self.idle: deque[Connection] = deque()
         # Every driver connection there is, in use or not: a forked child has to let go of them.
         self.opened = Living[Any]()
@@ -158,31 +156,12 @@ class NodePool:
     def __repr__(self) -> str:
         return f"NodePool({self.node})"
 
-    @property
-    def engine(self) -> Engine:
-        """SQLAlchemy's engine for this node, which connects as the pool does; made on first use."""
-        if self._engine is None:
-            with self._lock:
-                if self._engine is None:
-                    self._engine = self._make_engine(None, isolation_level="AUTOCOMMIT")
-        return self._engine
-
-    def _make_engine(self, database: str | None, **more: Any) -> Engine:
-        import_driver(self._credentials)
-        autocommit = "isolation_level" in more
-        return sqlalchemy.create_engine(
-            sqlalchemy_url(self.node, self._credentials, database),
-            poolclass=NullPool,
-            hide_parameters=True,
-            creator=lambda: self._open(database, autocommit=autocommit)[0],
-            **more,
-        )
-
-    def _open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[Any, Facts]:
+    def open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[Any, Facts]:
+        """Return a new driver connection that is none of the pool's; raises what ``open_connection`` raises."""
         options = self.options
         timeouts = (options.connect_timeout_s, options.read_timeout_s, options.write_timeout_s)
         return open_connection(
-            self.node, self._credentials, timeouts, self.opened.add, database=database, autocommit=autocommit
+            self.node, self.credentials, timeouts, self.opened.add, database=database, autocommit=autocommit
         )
 
     def is_fresh(self, connection: Connection) -> bool:
@@ -205,7 +184,7 @@ class NodePool:
             InvalidInput: the URL's options cannot be used.
         """
         try:
-            raw, facts = self._open()
+            raw, facts = self.open()
         except SchemalessError:
             raise
         except Exception as error:
@@ -287,60 +266,29 @@ class NodePool:
             raise _unknown(lost, last.message, last) from last
         raise last
 
-    @contextmanager
-    def session(self, database: str) -> Iterator[sqlalchemy.Connection]:
-        """Give a SQLAlchemy connection for the block, with ``database`` as its own; for changes of tables.
+    def run_once(self, operation: Callable[[Connection], T]) -> T:
+        """Run ``operation`` in a transaction that is committed once at most; it need not be safe to repeat.
 
-        Beside the pool, and in AUTOCOMMIT. SQLAlchemy takes it to be in no database, so it cannot look for tables
-        there; for that there is ``sqlalchemy_connection``, which takes 35 ms more to make.
+        It is repeated as long as COMMIT has not been sent: what a lost connection leaves open is rolled back.
 
         Raises:
-            ServerError: whatever the server or the driver raised.
+            OutcomeUnknown: the reply to COMMIT was lost.
+            ServerError: what the last attempt met; nothing was written.
         """
-        connecting = True
-        try:
-            with self.engine.connect() as connection:
-                try:
-                    connection.exec_driver_sql(f"USE `{database}`")
-                    connecting = False
-                    yield connection
-                except BaseException:
-                    connection.invalidate()
-                    raise
-        except sqlalchemy.exc.SQLAlchemyError as error:
-            raised = None if error.__cause__ is None else interruption(error.__cause__)
-            if raised is None:
-                raise translated(error, str(self.node), None, connecting=connecting) from error
-        else:
-            return
-        raise raised
 
-    @contextmanager
-    def sqlalchemy_connection(self, database: str, *, writes: bool = False) -> Iterator[sqlalchemy.Connection]:
-        """Give a SQLAlchemy connection of its own to one database, in one transaction; for schema and catalog work.
+        def once(connection: Connection) -> T:
+            committing = False
+            try:
+                with connection.transaction():
+                    result = operation(connection)
+                    committing = True
+                return result
+            except ConnectionLost as lost:
+                if committing:
+                    raise _unknown(lost, "it was not repeated", lost) from lost
+                raise
 
-        Not one of the pool's: those belong to no database, and Alembic looks for tables in the connection's own.
-
-        Raises:
-            OutcomeUnknown: with ``writes``: the connection was lost.
-            ServerError: whatever the server or the driver raised.
-        """
-        engine = self._make_engine(database)
-        connecting = True
-        try:
-            with engine.begin() as connection:
-                connecting = False
-                yield connection
-        except sqlalchemy.exc.SQLAlchemyError as error:
-            raised = None if error.__cause__ is None else interruption(error.__cause__)
-            if raised is None:
-                failure = translated(error, str(self.node), None, connecting=connecting)
-                if writes and isinstance(failure, ConnectionLost):
-                    failure = _unknown(failure, "it was not repeated", failure)
-                raise failure from error
-        else:
-            return
-        raise raised
+        return self.run(once)
 
     def close(self) -> None:
         """Close every idle connection, and each one in use when it is given back.

@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import Final
 
 from schemaless.errors import AccessDenied, ServerError
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.heartbeat import make_table, read_token, remove_token, write_token
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.servers import SELECT_READ_ONLY, lock_is_free, release_lock, take_lock
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 
 _POLL_S: Final = 0.02
@@ -30,18 +30,18 @@ def is_same_server(one: NodePool, other: NodePool) -> bool:
     Raises:
         ServerError: one of them cannot be reached.
     """
-    name = statements.text(f"schemaless-{secrets.token_hex(16)}")
+    name = f"schemaless-{secrets.token_hex(16)}"
     # Where the block ends early, the lock goes with the connection.
     with one.connection() as holder, holder.whole():
-        holder.rows(b"SELECT GET_LOCK(%b, 0)" % name)
-        rows = other.run(lambda connection: connection.rows(b"SELECT IS_FREE_LOCK(%b)" % name))
-        holder.rows(b"SELECT RELEASE_LOCK(%b)" % name)
+        holder.rows(take_lock(name, 0))
+        rows = other.run(lambda connection: connection.rows(lock_is_free(name)))
+        holder.rows(release_lock(name))
     return not rows[0][0]
 
 
 def is_read_only(pool: NodePool) -> bool:
     """Whether a server is set read-only, as replicas are."""
-    return bool(pool.run(lambda connection: connection.rows(b"SELECT @@global.read_only"))[0][0])
+    return bool(pool.run(lambda connection: connection.rows(SELECT_READ_ONLY))[0][0])
 
 
 def has_everything_of(pool: NodePool, primary: NodePool, timeout_s: float) -> bool:

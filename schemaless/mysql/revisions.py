@@ -21,21 +21,19 @@ from alembic.operations import MigrateOperation, Operations
 from alembic.operations.ops import CreateTableOp, ExecuteSQLOp
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import MetaData, text
+from sqlalchemy import MetaData
 
 from schemaless.errors import SchemaMismatch, ServerTimeout
+from schemaless.mysql.engine import inspection, session
 from schemaless.mysql.errors import error_code
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.schema import CREATE_VERSION_TABLE, insert_first_version, select_version, update_version
+from schemaless.mysql.sql.servers import release_lock, set_session, take_lock
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 
 Branch = Literal["catalog", "shard"]
 
 METADATA: Final[dict[Branch, MetaData]] = {"catalog": catalog_metadata, "shard": shard_metadata}
-
-VERSION_TABLE: Final = (
-    "CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
-)
-"""The same one that Alembic makes."""
 
 _TURN_WAIT_S: Final = 10
 """How long to wait for another upgrade of the same database."""
@@ -59,10 +57,10 @@ def known_revisions(branch: Branch) -> frozenset[str]:
     return frozenset(script.revision for script in _chain(branch))
 
 
-def version_of(connection: sqlalchemy.Connection) -> str | None:
-    """Return the revision that the connection's database is at, or None where it has none."""
+def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
+    """Return the revision that a database is at, or None where it has none."""
     try:
-        row = connection.execute(text("SELECT version_num FROM alembic_version")).first()
+        row = _send(connection, select_version(database)).first()
     except sqlalchemy.exc.DBAPIError as error:
         if error_code(error) == 1146:
             return None
@@ -94,8 +92,8 @@ def run(pool: NodePool, database: str, branch: Branch) -> bool:
             the tables are not this version's in the end.
         ServerError: the server refused an operation, or failed; the revisions before it are done.
     """
-    with pool.session(database) as connection, _turn(connection, pool, database):
-        version = version_of(connection)
+    with session(pool, database) as connection, _turn(connection, pool, database):
+        version = version_of(connection, database)
         check_known(pool, database, branch, version)
         known = [script.revision for script in _chain(branch)]
         lacking = _chain(branch)[0 if version is None else known.index(version) + 1 :]
@@ -107,7 +105,8 @@ def run(pool: NodePool, database: str, branch: Branch) -> bool:
             if operations.found and script is lacking[-1]:
                 # What was found done may be somebody else's doing.
                 _compare(pool, database, branch, operations.found)
-            version = _note(connection, version, script.revision)
+            _note(connection, database, version, script.revision)
+            version = script.revision
     return True
 
 
@@ -154,16 +153,17 @@ class _Repeatable(Operations):
         return operation.to_table(self.migration_context) if isinstance(operation, CreateTableOp) else None
 
 
-def _note(connection: sqlalchemy.Connection, old: str | None, new: str) -> str:
-    """Write down that a revision is done, and return it."""
+def _note(connection: sqlalchemy.Connection, database: str, old: str | None, new: str) -> None:
+    """Write down that a revision is done."""
     if old is None:
-        connection.execute(text(VERSION_TABLE))
-        connection.execute(text("INSERT INTO alembic_version (version_num) VALUES (:new)"), {"new": new})
+        _send(connection, CREATE_VERSION_TABLE)
+        _send(connection, insert_first_version(database, new))
     else:
-        connection.execute(
-            text("UPDATE alembic_version SET version_num = :new WHERE version_num = :old"), {"new": new, "old": old}
-        )
-    return new
+        _send(connection, update_version(database, old, new))
+
+
+def _send(connection: sqlalchemy.Connection, sql: bytes) -> sqlalchemy.CursorResult[Any]:
+    return connection.exec_driver_sql(sql.decode())
 
 
 def _compare(pool: NodePool, database: str, branch: Branch, found: list[str]) -> None:
@@ -173,7 +173,7 @@ def _compare(pool: NodePool, database: str, branch: Branch, found: list[str]) ->
         SchemaMismatch: they are not.
     """
     # A connection of its own: Alembic looks for tables in the database that its engine connects to.
-    with pool.sqlalchemy_connection(database) as connection:
+    with inspection(pool, database) as connection:
         differences = compare_metadata(MigrationContext.configure(connection), METADATA[branch])
     telling = [difference for difference in differences if difference[0] != "remove_table"]
     if telling:
@@ -204,13 +204,12 @@ def _turn(connection: sqlalchemy.Connection, pool: NodePool, database: str) -> I
         ServerTimeout: another upgrade holds it.
     """
     # Under 64 characters, as MySQL wants it: a database's name has 54 at most.
-    name = {"name": f"upgrade.{database}"}
-    got = connection.execute(text("SELECT GET_LOCK(:name, :wait)"), {**name, "wait": _TURN_WAIT_S}).scalar()
-    if got != 1:
+    name = f"upgrade.{database}"
+    if _send(connection, take_lock(name, _TURN_WAIT_S)).scalar() != 1:
         raise ServerTimeout(
             f"another upgrade is changing {database!r}; wait for its end, then run 'schemaless schema upgrade' again",
             node=str(pool.node),
         )
-    connection.execute(text("SET SESSION lock_wait_timeout = :wait"), {"wait": _LOCK_WAIT_S})
+    _send(connection, set_session({"lock_wait_timeout": _LOCK_WAIT_S}))
     yield
-    connection.execute(text("SELECT RELEASE_LOCK(:name)"), name)
+    _send(connection, release_lock(name))

@@ -16,7 +16,17 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.revisions import Branch
-from schemaless.mysql.statements import insert_identity, select_identity, select_version
+from schemaless.mysql.sql.schema import (
+    CREATE_VERSION_TABLE,
+    SHOW_DATABASES,
+    create_if_missing,
+    insert_first_version,
+    insert_identity,
+    select_identity,
+    select_version,
+    show_tables,
+    use,
+)
 from schemaless.mysql.tables import CHARACTER_SET, COLLATION, catalog_metadata
 
 
@@ -36,8 +46,8 @@ class Identity:
 
 def create_database(pool: NodePool, database: str) -> None:
     """Create an empty database, if it is not there, with the character set named outright."""
-    statement = f"CREATE DATABASE IF NOT EXISTS `{database}` CHARACTER SET {CHARACTER_SET} COLLATE {COLLATION}"
-    pool.run(lambda connection: connection.execute(statement.encode()), writes=True)
+    sql = create_if_missing(database, CHARACTER_SET, COLLATION)
+    pool.run(lambda connection: connection.execute(sql), writes=True)
 
 
 def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
@@ -47,14 +57,11 @@ def create_tables(pool: NodePool, database: str, branch: Branch) -> None:
     """
 
     def operation(connection: Connection) -> None:
-        connection.execute(f"USE `{database}`".encode())
+        connection.execute(use(database))
         for statement in _create_statements(branch):
             connection.execute(statement)
         # An earlier version of this library may have made the tables, and was interrupted: they keep their revision.
-        connection.execute(
-            b"INSERT IGNORE INTO alembic_version (version_num) SELECT '%b' FROM DUAL "
-            b"WHERE NOT EXISTS (SELECT * FROM alembic_version)" % revisions.head(branch).encode()
-        )
+        connection.execute(insert_first_version(database, revisions.head(branch)))
 
     pool.run(operation, writes=True)
 
@@ -111,14 +118,14 @@ def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
 
 def databases_like(pool: NodePool, datastore: str) -> list[str]:
     """Return the databases on a server that a datastore of this name would use, catalog and shards."""
-    rows = pool.run(lambda connection: connection.rows(b"SHOW DATABASES"))
+    rows = pool.run(lambda connection: connection.rows(SHOW_DATABASES))
     names = (str(row[0]) for row in rows)
     return sorted(name for name in names if name == datastore or _is_shard_of(name, datastore))
 
 
 def tables_of(pool: NodePool, database: str) -> frozenset[str]:
     """Return the names of a database's tables."""
-    rows = pool.run(lambda connection: connection.rows(f"SHOW TABLES FROM `{database}`".encode()))
+    rows = pool.run(lambda connection: connection.rows(show_tables(database)))
     return frozenset(str(row[0]) for row in rows)
 
 
@@ -177,8 +184,7 @@ def _create_statements(branch: Branch) -> Sequence[bytes]:
         str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
         for table in revisions.METADATA[branch].sorted_tables
     ]
-    statements.append(revisions.VERSION_TABLE)
-    return [statement.encode() for statement in statements]
+    return [*(statement.encode() for statement in statements), CREATE_VERSION_TABLE]
 
 
 def _is_shard_of(database: str, datastore: str) -> bool:

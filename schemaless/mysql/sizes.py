@@ -12,6 +12,14 @@ from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.figures import select_table_lengths
+from schemaless.mysql.sql.servers import (
+    FRESH_STATISTICS,
+    SELECT_DATA_FOLDER,
+    SELECT_PAGE_LAYOUT,
+    SELECT_REBUILD_LOG_BYTES,
+    select_tablespaces,
+)
 
 _AT_ONCE = 500
 
@@ -73,22 +81,14 @@ def _in_parts(
 
 
 def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
-    view = b"INNODB_SYS_TABLESPACES" if connection.is_mariadb else b"INNODB_TABLESPACES"
-    names = b",".join(b"'%b/cell'" % database.encode() for database in databases)
-    rows = connection.rows(
-        b"SELECT NAME, FILE_SIZE, ALLOCATED_SIZE FROM information_schema.%b WHERE NAME IN (%b)" % (view, names)
-    )
+    rows = connection.rows(select_tablespaces(databases, mariadb=connection.is_mariadb))
     return {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
 
 
 def _statistics(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
     if not connection.is_mariadb:
-        connection.ensure(b"SET SESSION information_schema_stats_expiry=0")
-    names = b",".join(b"'%b'" % database.encode() for database in databases)
-    rows = connection.rows(
-        b"SELECT TABLE_SCHEMA, DATA_LENGTH+INDEX_LENGTH+DATA_FREE FROM information_schema.TABLES "
-        b"WHERE TABLE_NAME='cell' AND TABLE_SCHEMA IN (%b)" % names
-    )
+        connection.ensure(FRESH_STATISTICS)
+    rows = connection.rows(select_table_lengths(databases))
     return {str(name): TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
 
 
@@ -100,7 +100,7 @@ def layout_of(pool: NodePool) -> Layout:
     """
 
     def operation(connection: Connection) -> Layout:
-        page_bytes, fill_factor = connection.rows(b"SELECT @@innodb_page_size, @@innodb_fill_factor")[0]
+        page_bytes, fill_factor = connection.rows(SELECT_PAGE_LAYOUT)[0]
         if int(page_bytes) != PAGE_BYTES:
             raise InvalidInput(
                 f"{connection.node} has pages of {page_bytes} bytes (innodb_page_size), and sizes are predicted for "
@@ -133,7 +133,7 @@ def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
     if pool.node.socket is None:
         return None
 
-    folder = str(pool.run(lambda connection: connection.rows(b"SELECT @@datadir")[0][0]))
+    folder = str(pool.run(lambda connection: connection.rows(SELECT_DATA_FOLDER)[0][0]))
     try:
         if not Path(folder, database).is_dir():
             return None
@@ -145,4 +145,4 @@ def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
 
 def rebuild_log_bytes(pool: NodePool) -> int:
     """Return how much a server may keep of what is written to a table while it is rebuilt."""
-    return pool.run(lambda connection: int(connection.rows(b"SELECT @@innodb_online_alter_log_max_size")[0][0]))
+    return pool.run(lambda connection: int(connection.rows(SELECT_REBUILD_LOG_BYTES)[0][0]))

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, FeedRefused, ServerTimeout
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import CannotObserve
-
-_NO_WRITERS: Final = (
-    b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"
-)
-"""Locks of those who do not insert: readers, and ALTER TABLE, which may hold its own for hours."""
+from schemaless.mysql.grants import own_grant
+from schemaless.mysql.sql.cells import select_id_span
+from schemaless.mysql.sql.feed import UNLOCK_TABLES, lock_cells, select_write_locks
+from schemaless.mysql.sql.replicas import SELECT_GTID_POSITION, SELECT_GTID_POSITION_MARIADB, select_gtid_wait
+from schemaless.mysql.sql.servers import set_session
 
 _TURNED_OFF: Final = (
     "performance_schema does not show metadata locks; start the server with performance_schema=ON and "
@@ -59,7 +58,7 @@ def observe(connection: Connection, database: str) -> Observation:
     """
     top = top_id(connection, database)
     try:
-        rows = connection.rows(_select_locks(database))
+        rows = connection.rows(select_write_locks(database))
     except AccessDenied as refusal:
         raise CannotObserve(
             f"the account may not see metadata locks; {_grant(connection)}",
@@ -98,7 +97,7 @@ def observe(connection: Connection, database: str) -> Observation:
 
 def top_id(connection: Connection, database: str) -> int:
     """Return a shard's highest added_id that is visible; 0 for an empty one."""
-    return int(connection.rows(statements.select_id_span(database))[0][1] or 0)
+    return int(connection.rows(select_id_span(database))[0][1] or 0)
 
 
 def wait_for_writers(connection: Connection, database: str) -> int | None:
@@ -113,10 +112,10 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
         FeedRefused: the account may not lock the table.
     """
     with connection.whole():
-        connection.execute(b"SET SESSION lock_wait_timeout=1")
+        connection.execute(set_session({"lock_wait_timeout": 1}))
         top = None
         try:
-            connection.execute(b"LOCK TABLES `%b`.cell READ" % database.encode())
+            connection.execute(lock_cells(database))
         except AccessDenied as refusal:
             raise FeedRefused(
                 f"cells that are committed late cannot be told from gaps: {_grant(connection)} "
@@ -129,8 +128,8 @@ def wait_for_writers(connection: Connection, database: str) -> int | None:
             pass
         else:
             top = top_id(connection, database)
-            connection.execute(b"UNLOCK TABLES")
-        connection.execute(b"SET SESSION lock_wait_timeout=DEFAULT")
+            connection.execute(UNLOCK_TABLES)
+        connection.execute(set_session({"lock_wait_timeout": None}))
         return top
 
 
@@ -140,10 +139,8 @@ def gtid_position(connection: Connection) -> str:
     Raises:
         FeedRefused: it writes no GTIDs.
     """
-    if connection.is_mariadb:
-        position, enabled = connection.rows(b"SELECT @@global.gtid_binlog_pos, @@global.log_bin")[0]
-    else:
-        position, enabled = connection.rows(b"SELECT @@global.gtid_executed, @@global.gtid_mode='ON'")[0]
+    sql = SELECT_GTID_POSITION_MARIADB if connection.is_mariadb else SELECT_GTID_POSITION
+    position, enabled = connection.rows(sql)[0]
     if not int(enabled):
         raise FeedRefused(
             "the primary writes no GTIDs, so it cannot be told how far a replica has got; set gtid_mode=ON "
@@ -156,27 +153,9 @@ def gtid_position(connection: Connection) -> str:
 
 def wait_for_gtid(connection: Connection, position: str, timeout_s: float) -> bool:
     """Wait until a replica has applied all of a primary's position; False where it has not in time."""
-    wait = (
-        b"SELECT MASTER_GTID_WAIT(%b, %.3f)"
-        if connection.is_mariadb
-        else b"SELECT WAIT_FOR_EXECUTED_GTID_SET(%b, %.3f)"
-    )
-    return bool(connection.rows(wait % (statements.text(position), timeout_s))[0][0] == 0)
-
-
-def _select_locks(database: str) -> bytes:
-    return (
-        b"SELECT m.OBJECT_INSTANCE_BEGIN, m.OWNER_THREAD_ID, m.OWNER_EVENT_ID, m.OBJECT_SCHEMA, s.VARIABLE_VALUE, "
-        b"@@global.auto_increment_increment, @@global.read_only "
-        b"FROM performance_schema.metadata_locks AS m JOIN performance_schema.global_status AS s "
-        b"ON s.VARIABLE_NAME='Performance_schema_metadata_lock_lost' "
-        b"WHERE m.OBJECT_TYPE='TABLE' AND m.LOCK_STATUS<>'PENDING' AND "
-        b"(m.OBJECT_SCHEMA='performance_schema' AND m.OBJECT_NAME='metadata_locks' OR "
-        b"m.OBJECT_SCHEMA='%b' AND m.OBJECT_NAME='cell' AND m.LOCK_TYPE NOT IN (%b))" % (database.encode(), _NO_WRITERS)
-    )
+    sql = select_gtid_wait(position, timeout_s, mariadb=connection.is_mariadb)
+    return bool(connection.rows(sql)[0][0] == 0)
 
 
 def _grant(connection: Connection) -> str:
-    account = connection.rows(b"SELECT CURRENT_USER()")[0][0]
-    user, _, host = str(account).rpartition("@")
-    return f"GRANT SELECT ON performance_schema.metadata_locks TO '{user}'@'{host}'"
+    return own_grant(connection, "SELECT", "performance_schema.metadata_locks")

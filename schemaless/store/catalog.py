@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast
 
-from sqlalchemy import Connection, delete, insert, select, update
-
-from schemaless.cluster.topology import FORMAT, Cluster, Node, Role, ShardRange, Topology
+from schemaless.cluster.topology import FORMAT, Cluster, Node, ShardRange, Topology
 from schemaless.errors import AccessDenied, DatastoreNotFound, SchemaMismatch, TopologyError
-from schemaless.mysql import tables
+from schemaless.mysql.connection import Connection, Rows
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.revisions import head, known_revisions
 from schemaless.mysql.schema import version_of
+from schemaless.mysql.sql import catalog as sql
 from schemaless.store.columns import ColumnSetting, settings
 
 
@@ -63,47 +61,74 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             f"the catalog of {name!r} is at revision {version!r}, this version needs "
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
-    with pool.sqlalchemy_connection(name) as connection:
-        entry = _read(connection, pool.node, name)
+    entry = _entry(pool.run(lambda connection: _read(connection, name)), pool.node, name)
     return replace(entry, columns=tuple(settings(pool, name)))
 
 
-def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
-    rows = connection.execute(select(tables.datastore)).all()
-    nodes = connection.execute(select(tables.node).order_by(tables.node.c.node_id)).all()
-    clusters = connection.execute(select(tables.cluster.c.name).order_by(tables.cluster.c.name)).all()
-    ranges = connection.execute(select(tables.shard_range).order_by(tables.shard_range.c.first_shard)).all()
-    if not rows:
+def read_ready(pool: NodePool, name: str) -> CatalogEntry:
+    """Read a description as ``read_catalog`` does, of a datastore whose creation came to its end.
+
+    Raises:
+        DatastoreNotFound: it did not.
+    """
+    entry = read_catalog(pool, name)
+    if not entry.ready:
+        raise DatastoreNotFound(
+            f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
+        )
+    return entry
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """The rows that describe a datastore."""
+
+    datastore: Rows
+    nodes: Rows
+    clusters: Rows
+    ranges: Rows
+
+
+def _read(connection: Connection, name: str) -> _Description:
+    """Read a description as it is at one moment."""
+    with connection.transaction():
+        return _rows(connection, name)
+
+
+def _rows(connection: Connection, name: str) -> _Description:
+    return _Description(
+        connection.rows(sql.select_datastore(name)),
+        connection.rows(sql.select_nodes(name)),
+        connection.rows(sql.select_clusters(name)),
+        connection.rows(sql.select_ranges(name)),
+    )
+
+
+def _entry(found: _Description, node: Node, name: str) -> CatalogEntry:
+    if not found.datastore:
         raise DatastoreNotFound(
             f"the catalog of {name!r} on {node} is empty: its creation was interrupted; "
             "run the same 'schemaless create' again"
         )
-    row = rows[0]
-    if row.name != name:
-        raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {row.name!r}")
-    if row.format > FORMAT:
+    own_name, shard_count, placement, format_number, ready = found.datastore[0]
+    if own_name != name:
+        raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {own_name!r}")
+    if format_number > FORMAT:
         raise SchemaMismatch(
-            f"datastore {name!r} has format {row.format}, this version knows up to {FORMAT}; "
+            f"datastore {name!r} has format {format_number}, this version knows up to {FORMAT}; "
             "use a later version of schemaless"
         )
+    nodes: dict[str, list[Node]] = {}
+    for cluster, *address in found.nodes:
+        nodes.setdefault(cluster, []).append(Node(*address))
     topology = Topology(
-        name=row.name,
-        shard_count=row.shard_count,
-        placement=row.placement,
-        clusters=tuple(
-            Cluster(
-                cluster.name,
-                tuple(
-                    Node(cast("Role", each.role), each.host, each.port, each.socket)
-                    for each in nodes
-                    if each.cluster == cluster.name
-                ),
-            )
-            for cluster in clusters
-        ),
-        ranges=tuple(ShardRange(part.first_shard, part.last_shard, part.cluster) for part in ranges),
+        name=own_name,
+        shard_count=shard_count,
+        placement=placement,
+        clusters=tuple(Cluster(cluster, tuple(nodes.get(cluster, ()))) for (cluster,) in found.clusters),
+        ranges=tuple(ShardRange(*part) for part in found.ranges),
     )
-    return CatalogEntry(topology, bool(row.ready))
+    return CatalogEntry(topology, bool(ready))
 
 
 def write_topology(pool: NodePool, topology: Topology) -> None:
@@ -111,26 +136,20 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
 
     Raises:
         DuplicateKey: a description is there already.
+        OutcomeUnknown: the reply to COMMIT was lost.
     """
-    with pool.sqlalchemy_connection(topology.name, writes=True) as connection:
+    name = topology.name
+
+    def write(connection: Connection) -> None:
         # First, and never over another: two creations at once meet here, and the second is refused.
-        connection.execute(
-            insert(tables.datastore).values(
-                only_row=1,
-                name=topology.name,
-                shard_count=topology.shard_count,
-                placement=topology.placement,
-                format=FORMAT,
-                ready=0,
-            )
-        )
+        connection.execute(sql.insert_datastore(name, topology.shard_count, topology.placement, FORMAT))
+        connection.execute(sql.insert_clusters(name, [cluster.name for cluster in topology.clusters]))
         for cluster in topology.clusters:
-            connection.execute(insert(tables.cluster).values(name=cluster.name))
-            _insert_nodes(connection, cluster)
-        for part in topology.ranges:
-            connection.execute(
-                insert(tables.shard_range).values(first_shard=part.first, last_shard=part.last, cluster=part.cluster)
-            )
+            _insert_nodes(connection, name, cluster)
+        ranges = [(part.first, part.last, part.cluster) for part in topology.ranges]
+        connection.execute(sql.insert_ranges(name, ranges))
+
+    pool.run_once(write)
 
 
 def write_nodes(pool: NodePool, before: Topology, cluster: Cluster) -> None:
@@ -143,29 +162,28 @@ def write_nodes(pool: NodePool, before: Topology, cluster: Cluster) -> None:
 
     Raises:
         TopologyError: somebody else changed the datastore meanwhile; nothing was written.
+        OutcomeUnknown: the reply to COMMIT was lost.
     """
-    with pool.sqlalchemy_connection(before.name) as connection:
+
+    def write(connection: Connection) -> None:
         # Changes take turns by this lock.
-        connection.execute(select(tables.datastore.c.only_row).with_for_update()).all()
-        if _read(connection, pool.node, before.name).topology != before:
+        connection.rows(sql.lock_datastore(before.name))
+        if _entry(_rows(connection, before.name), pool.node, before.name).topology != before:
             raise TopologyError(
                 f"the topology of {before.name!r} was changed by somebody else at this moment; nothing was written, "
                 "look at it with 'schemaless topology show' and run the command again"
             )
-        connection.execute(delete(tables.node).where(tables.node.c.cluster == cluster.name))
-        _insert_nodes(connection, cluster)
+        connection.execute(sql.delete_nodes(before.name, cluster.name))
+        _insert_nodes(connection, before.name, cluster)
+
+    pool.run_once(write)
 
 
-def _insert_nodes(connection: Connection, cluster: Cluster) -> None:
-    for node in cluster.nodes:
-        connection.execute(
-            insert(tables.node).values(
-                cluster=cluster.name, role=node.role, host=node.host, port=node.port, socket=node.socket
-            )
-        )
+def _insert_nodes(connection: Connection, name: str, cluster: Cluster) -> None:
+    nodes = [(node.role, node.host, node.port, node.socket) for node in cluster.nodes]
+    connection.execute(sql.insert_nodes(name, cluster.name, nodes))
 
 
 def mark_ready(pool: NodePool, name: str) -> None:
-    """Write down that every shard is there."""
-    with pool.sqlalchemy_connection(name, writes=True) as connection:
-        connection.execute(update(tables.datastore).values(ready=1))
+    """Write down that every shard is there; raises what ``NodePool.run`` does."""
+    pool.run(lambda connection: connection.execute(sql.mark_ready(name)), writes=True)

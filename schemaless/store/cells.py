@@ -16,7 +16,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import JSON, LEGACY
+from schemaless.codec.registry import LEGACY
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
@@ -28,9 +28,9 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Check, Connection, Rows
 from schemaless.mysql.errors import DuplicateKey
+from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_cells, select_latest_ref_key
 from schemaless.store.pages import Row
 from schemaless.store.shards import ReadFrom, Shards
 
@@ -142,7 +142,7 @@ class Cells:
         wanted = list(keys)
         for start in range(0, len(wanted), _KEYS_PER_SELECT):
             part = wanted[start : start + _KEYS_PER_SELECT]
-            rows: Any = connection.rows(statements.select_cells(database, part), _only(set(part), PLACE))
+            rows: Any = connection.rows(select_cells(database, part), _only(set(part), PLACE))
             yield from rows
 
     # Writing
@@ -331,19 +331,19 @@ def _only(wanted: Container[Any], key: slice) -> Check:
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
     """Return the highest ref_key of a row and column; None where there is none."""
     key = (pair[0] + pair[1].encode(),)
-    rows = connection.rows(statements.select_latest_ref_key(database, *pair), _only([key], slice(1, 2)))
+    rows = connection.rows(select_latest_ref_key(database, *pair), _only([key], slice(1, 2)))
     return int(rows[0][0]) if rows else None
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:
     """Return one cell's added_id; None where it is not there."""
-    rows = connection.rows(statements.select_added_id(database, *place), _only([place], PLACE))
+    rows = connection.rows(select_added_id(database, *place), _only([place], PLACE))
     return int(rows[0][0]) if rows else None
 
 
 def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
     """Return a body's JSON text if parsing it loses something, such as a key that stands there twice; else None."""
-    if not describe_body(body).name.startswith((JSON.name, LEGACY.name)):
+    if not describe_body(body).is_text:
         return None
     text = recode(body, LEGACY, dictionaries=dictionaries).body
     return text if read_legacy(text).keep_reason in LOSSES else None
@@ -394,5 +394,5 @@ def _statements(
 def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:
     rows = [(*cell.place, cell.body) for cell in cells]
     if all(cell.created_at is None for cell in cells):
-        return statements.insert_cells(database, rows)
-    return statements.insert_cells(database, rows, [cell.created_at for cell in cells])
+        return insert_cells(database, rows)
+    return insert_cells(database, rows, [cell.created_at for cell in cells])

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import LocationLost, ServerTimeout
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.errors import CannotObserve
+from schemaless.mysql.sql.cells import select_block_end, select_ids
 from schemaless.mysql.writers import (
     Observation,
     WriteLock,
@@ -236,12 +236,12 @@ class Changes:
 
     def _end_of_ids(self, node: Node, shard: int, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
         """Return the last id of the next ones, and whether none is missing before it; None where there is no cell."""
-        sql = statements.select_block_end(self.shards.database(shard), after, max(limit, _SCANNED_IDS), up_to)
+        sql = select_block_end(self.shards.database(shard), after, max(limit, _SCANNED_IDS), up_to)
         last, count = self._rows(node, shard, sql)[0]
         return None if last is None else (int(last), int(last) - after == int(count))
 
     def _before_first_gap(self, node: Node, shard: int, after: int, up_to: int) -> int:
-        sql = statements.select_ids(self.shards.database(shard), after, up_to)
+        sql = select_ids(self.shards.database(shard), after, up_to)
         for (added_id,) in self._rows(node, shard, sql):
             if added_id != after + 1:
                 break

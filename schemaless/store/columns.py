@@ -13,17 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
-
-from sqlalchemy import Connection, delete, func, select
-from sqlalchemy.dialects.mysql import insert
+from typing import Final
 
 from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, ZSTD, Codec, codec_named
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError
-from schemaless.mysql import statements, tables
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql import catalog as sql
 
 _log = logging.getLogger("schemaless")
 
@@ -89,7 +87,7 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     Raises:
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    rows = pool.run(lambda connection: connection.rows(statements.select_column_codecs(name)))
+    rows = pool.run(lambda connection: connection.rows(sql.select_column_codecs(name)))
     return [
         ColumnSetting(str(column), str(codec), level, dictionary_id, datetime.fromisoformat(set_at))
         for column, codec, level, dictionary_id, set_at in rows
@@ -114,40 +112,33 @@ def set_column(pool: NodePool, name: str, setting: ColumnSetting) -> None:
     codec = codec_with(setting.codec, setting.level, None, NO_DICTIONARIES)
     if setting.dictionary_id is not None:
         check_takes_dictionary(codec)
-    with pool.sqlalchemy_connection(name, writes=True) as connection:
-        if setting.dictionary_id is not None:
-            take_back(connection, setting.dictionary_id)
-        values: dict[str, Any] = {
-            "codec": setting.codec,
-            "level": setting.level,
-            "dictionary_id": setting.dictionary_id,
-            "set_at": func.utc_timestamp(6),
-        }
-        connection.execute(
-            insert(tables.column_codec)
-            .values(column_name=setting.column_name, **values)
-            .on_duplicate_key_update(**values)
-        )
+    statement = sql.upsert_column_codec(name, setting.column_name, setting.codec, setting.level, setting.dictionary_id)
+
+    def write(connection: Connection) -> None:
+        with connection.transaction():
+            if setting.dictionary_id is not None:
+                _take_back(connection, name, setting.dictionary_id)
+            connection.execute(statement)
+
+    pool.run(write, writes=True)
 
 
 def unset_column(pool: NodePool, name: str, column_name: str) -> None:
     """Let a column's new bodies be written in the default again; raises as ``set_column`` does."""
     check_column_name(column_name)
-    with pool.sqlalchemy_connection(name, writes=True) as connection:
-        connection.execute(delete(tables.column_codec).where(tables.column_codec.c.column_name == column_name))
+    pool.run(lambda connection: connection.execute(sql.delete_column_codec(name, column_name)), writes=True)
 
 
-def take_back(connection: Connection, dictionary_id: int) -> None:
+def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:
     """Let a dictionary be written with, also where it was retired; in a transaction that begins to do so.
 
     Raises:
         InvalidInput: it is not there, or was removed.
     """
-    own = tables.dictionary.c.dictionary_id == dictionary_id
-    row = connection.execute(select(tables.dictionary.c.content).where(own).with_for_update()).first()
-    if row is None or row.content is None:
+    rows = connection.rows(sql.select_dictionary(name, dictionary_id, lock=True))
+    if not rows or rows[0][0] is None:
         raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
-    connection.execute(tables.dictionary.update().where(own).values(retired_at=None))
+    connection.execute(sql.take_back_dictionary(name, dictionary_id))
 
 
 class ColumnCodecs:

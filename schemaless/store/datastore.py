@@ -25,16 +25,26 @@ from schemaless.cell import (
     row_key_bytes,
 )
 from schemaless.cluster.placement import shard_for
-from schemaless.cluster.topology import Topology, check_datastore_name, check_shard
+from schemaless.cluster.topology import Topology, check_shard
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
 from schemaless.codec.registry import Codec, codec_named
-from schemaless.errors import DatastoreNotFound, InvalidBody, InvalidCell, InvalidInput
-from schemaless.mysql import statements
+from schemaless.errors import InvalidBody, InvalidCell, InvalidInput
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.secret import Secret
+from schemaless.mysql.sql.cells import (
+    select_block_end,
+    select_by_id,
+    select_cells,
+    select_column_names,
+    select_id_span,
+    select_latest,
+    select_row,
+    select_versions,
+)
 from schemaless.mysql.urls import ServerURL, datastore_url
-from schemaless.store.catalog import read_catalog
+from schemaless.store.catalog import read_ready
 from schemaless.store.cells import ADDED_ID, PAIR, PLACE, ROW_KEY, Cells, EncodedCell, Place, encoded_cell
 from schemaless.store.changes import Changes
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings
@@ -92,6 +102,7 @@ class Opening:
     """All that it takes to open a datastore: what a job hands to its worker processes, the password sealed for them.
 
     Attributes:
+        url: the catalog's server and the datastore's name, as ``datastore_url`` returns them.
         topology: as the catalog has it; None reads it there.
     """
 
@@ -102,19 +113,21 @@ class Opening:
 
     def open(self) -> Datastore:
         """Open it; raises what ``connect`` raises."""
+        pools = Pools(self.url.credentials, self.options)
         if self.topology is not None:
-            return Datastore(Shards(self.topology, self.url.credentials, self.options), self, None)
-        name = check_datastore_name(self.url.database or "")
-        catalog = NodePool(self.url.node, self.url.credentials, self.options)
+            return Datastore(Shards(self.topology, pools), self, None)
+        name = self.url.database
+        assert name is not None
+        catalog = pools.pool_for(self.url.node)
         try:
-            entry = read_catalog(catalog, name)
-        finally:
+            entry = read_ready(catalog, name)
+        except BaseException:
+            pools.close()
+            raise
+        if all(node.having("primary") != catalog.node for cluster in entry.topology.clusters for node in cluster.nodes):
+            # No shard is there, or none by this address, so nothing more may be asked of it for long.
             catalog.close()
-        if not entry.ready:
-            raise DatastoreNotFound(
-                f"the creation of datastore {name!r} was interrupted; run the same 'schemaless create' again"
-            )
-        return Datastore(Shards(entry.topology, self.url.credentials, self.options), self, entry.columns)
+        return Datastore(Shards(entry.topology, pools), self, entry.columns)
 
 
 class Datastore:
@@ -339,7 +352,7 @@ class Datastore:
         row = key.row_key.bytes
         shard = shard_for(row, self.topology.shard_count)
         wanted = [(row, column_name, ref_key)]
-        sql = statements.select_cells(self.shards.database(shard), wanted)
+        sql = select_cells(self.shards.database(shard), wanted)
         rows = self._cells.select(shard, sql, read_from, wanted, PLACE)
         return self._cells.cell(rows[0], shard) if rows else None
 
@@ -355,7 +368,7 @@ class Datastore:
         row = row_key_bytes(row_key)
         shard = shard_for(row, self.topology.shard_count)
         wanted = [(row, check_column_name(column_name))]
-        sql = statements.select_latest(self.shards.database(shard), wanted)
+        sql = select_latest(self.shards.database(shard), wanted)
         rows = self._cells.select(shard, sql, read_from, wanted, PAIR)
         return self._cells.cell(rows[0], shard) if rows else None
 
@@ -377,7 +390,7 @@ class Datastore:
         found: dict[tuple[uuid.UUID, str], Cell] = {}
         for shard, pairs in sorted(by_shard.items()):
             for start in range(0, len(pairs), _PAIRS_PER_SELECT):
-                sql = statements.select_latest(self.shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
+                sql = select_latest(self.shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
                 for row in self._cells.select(shard, sql, read_from, wanted, PAIR):
                     cell = self._cells.cell(row, shard)
                     found[cell.row_key, cell.column_name] = cell
@@ -394,7 +407,7 @@ class Datastore:
         """
         row = row_key_bytes(row_key)
         shard = shard_for(row, self.topology.shard_count)
-        sql = statements.select_row(self.shards.database(shard), row)
+        sql = select_row(self.shards.database(shard), row)
         rows = self._cells.select(shard, sql, read_from, [(row,)], ROW_KEY)
         return {cell.column_name: cell for cell in (self._cells.cell(found, shard) for found in rows)}
 
@@ -459,9 +472,7 @@ class Datastore:
         shard = shard_for(row, self.topology.shard_count)
 
         def select(after: int, before: int, most: int) -> bytes:
-            return statements.select_versions(
-                self.shards.database(shard), row, column_name, after, before, descending, most
-            )
+            return select_versions(self.shards.database(shard), row, column_name, after, before, descending, most)
 
         rows = read_versions(
             lambda sql: self._cells.select(shard, sql, read_from, [(row, column_name)], PAIR),
@@ -477,7 +488,7 @@ class Datastore:
         """Return the names of a row's columns, in their order; none where there is no such row."""
         row = row_key_bytes(row_key)
         shard = shard_for(row, self.topology.shard_count)
-        sql = statements.select_column_names(self.shards.database(shard), row)
+        sql = select_column_names(self.shards.database(shard), row)
         return [str(name) for (name,) in self.shards.rows(shard, sql, read_from=read_from)]
 
     # The change feed
@@ -632,19 +643,19 @@ class Datastore:
         )
 
     def stored_cell(self, row: Row, shard: int) -> StoredCell:
-        """Return a row of ``mysql.statements`` that is a whole cell as one."""
+        """Return a row of ``sql.cells`` that is a whole cell as one."""
         return self._cells.stored(row, shard)
 
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
         """Read the cells with these added_ids from a shard's primary; those that are gone are absent."""
-        sql = statements.select_by_id(self.shards.database(shard), ids)
+        sql = select_by_id(self.shards.database(shard), ids)
         rows = self._cells.select(shard, sql, "primary", {(added_id,) for added_id in ids}, ADDED_ID)
         return (self._cells.stored(row, shard) for row in rows)
 
     def id_span(self, shard: int) -> int:
         """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""
         check_shard(shard, self.topology.shard_count)
-        low, high = self.shards.rows(shard, statements.select_id_span(self.shards.database(shard)))[0]
+        low, high = self.shards.rows(shard, select_id_span(self.shards.database(shard)))[0]
         return 0 if low is None else int(high) - int(low) + 1
 
     def id_blocks(
@@ -656,7 +667,7 @@ class Datastore:
         """
         check_shard(shard, self.topology.shard_count)
         while True:
-            sql = statements.select_block_end(self.shards.database(shard), after, rows, up_to)
+            sql = select_block_end(self.shards.database(shard), after, rows, up_to)
             last, count = self.shards.rows(shard, sql)[0]
             if not count:
                 return

@@ -10,17 +10,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
-
-from sqlalchemy import Connection, func, insert, select, update
+from typing import Any
 
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, UnknownDictionary
-from schemaless.mysql import statements
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.tables import dictionary as table
-
-_NO_DIGEST: Final = bytes(32)
+from schemaless.mysql.sql import catalog as sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +80,8 @@ class StoredDictionaries:
             UnknownDictionary, DictionaryDamaged, ServerError: as ``get``.
             InvalidInput: it is retired.
         """
-        with self._catalog().sqlalchemy_connection(self._name) as connection:
-            found = connection.execute(
-                select(table.c.retired_at, table.c.removed_at).where(table.c.dictionary_id == dictionary_id)
-            ).first()
-        if found is not None and found.retired_at is not None and found.removed_at is None:
+        _, _, removed_at, retired_at = self._row(dictionary_id) or (None,) * 4
+        if retired_at is not None and removed_at is None:
             raise InvalidInput(
                 f"dictionary {dictionary_id} is retired, so nothing begins to write with it; take another one, or "
                 f"take it back with 'schemaless codec set --dictionary {dictionary_id}'"
@@ -96,16 +89,20 @@ class StoredDictionaries:
         self._kept.pop(dictionary_id, None)
         return self.get(dictionary_id)
 
+    def _row(self, dictionary_id: int) -> tuple[Any, ...] | None:
+        statement = sql.select_dictionary(self._name, dictionary_id)
+        rows = self._catalog().run(lambda connection: connection.rows(statement))
+        return rows[0] if rows else None
+
     def _fetch(self, dictionary_id: int) -> Dictionary:
-        sql = statements.select_dictionary(self._name, dictionary_id)
-        rows = self._catalog().run(lambda connection: connection.rows(sql))
-        if not rows or rows[0][0] is None:
-            what = "does not have it" if not rows else f"had it until {rows[0][2]} UTC, when it was removed"
+        row = self._row(dictionary_id)
+        if row is None or row[0] is None:
+            what = "does not have it" if row is None else f"had it until {row[2]} UTC, when it was removed"
             raise UnknownDictionary(
                 f"compressed with zstd dictionary {dictionary_id}, and the catalog of {self._name!r} {what}; bring it "
                 "back with 'schemaless codec import' from an export, a dump, an archive or a backup"
             )
-        content, digest = bytes(rows[0][0]), bytes(rows[0][1])
+        content, digest = bytes(row[0]), bytes(row[1])
         fault = _fault_of(dictionary_id, content, digest)
         if fault is not None:
             raise DictionaryDamaged(
@@ -132,25 +129,31 @@ def entries(pool: NodePool, name: str) -> list[DictionaryEntry]:
     Raises:
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    with pool.sqlalchemy_connection(name) as connection:
-        rows = connection.execute(select(table).order_by(table.c.dictionary_id)).all()
-    return [_entry(row) for row in rows]
+    rows = pool.run(lambda connection: connection.rows(sql.select_dictionaries(name)))
+    return [_entry(*row) for row in rows]
 
 
-def _entry(row: Any) -> DictionaryEntry:
+def _entry(
+    dictionary_id: int,
+    content: bytes | None,
+    digest: bytes,
+    size_bytes: int,
+    source: str,
+    created_at: datetime,
+    retired_at: datetime | None,
+    removed_at: datetime | None,
+) -> DictionaryEntry:
     fault = None
-    if row.removed_at is None:
-        fault = "its content is gone" if row.content is None else None
-        if row.content is not None:
-            fault = _fault_of(row.dictionary_id, bytes(row.content), bytes(row.digest))
+    if removed_at is None:
+        fault = "its content is gone" if content is None else _fault_of(dictionary_id, bytes(content), bytes(digest))
     return DictionaryEntry(
-        row.dictionary_id,
-        bytes(row.digest),
-        row.size_bytes,
-        json.loads(row.source),
-        _utc(row.created_at),
-        None if row.retired_at is None else _utc(row.retired_at),
-        None if row.removed_at is None else _utc(row.removed_at),
+        dictionary_id,
+        bytes(digest),
+        size_bytes,
+        json.loads(source),
+        _utc(created_at),
+        None if retired_at is None else _utc(retired_at),
+        None if removed_at is None else _utc(removed_at),
         fault,
     )
 
@@ -169,11 +172,7 @@ def keep(pool: NodePool, name: str, dictionary: Dictionary, source: dict[str, An
         OutcomeUnknown: the reply was lost; the same call again settles it.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    with pool.sqlalchemy_connection(name, writes=True) as connection:
-        found = _same_content(connection, dictionary)
-        if found is not None:
-            return dictionary.renumbered(found)
-        return _insert(connection, dictionary, source, None)
+    return pool.run_once(lambda connection: _found_or_inserted(connection, name, dictionary, source))
 
 
 def bring(pool: NodePool, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
@@ -187,55 +186,38 @@ def bring(pool: NodePool, name: str, dictionary: Dictionary, source: dict[str, A
         OutcomeUnknown: the reply was lost; the same call again settles it.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    own = table.c.dictionary_id == dictionary.id
-    with pool.sqlalchemy_connection(name, writes=True) as connection:
-        row = connection.execute(select(table.c.digest, table.c.content).where(own)).first()
-        if row is None:
-            return _insert(connection, dictionary, source, dictionary.id)
-        there = None if row.content is None else bytes(row.content)
-        if there == dictionary.content and bytes(row.digest) == dictionary.digest:
+
+    def write(connection: Connection) -> Dictionary:
+        rows = connection.rows(sql.select_dictionary(name, dictionary.id))
+        if not rows:
+            return _insert(connection, name, dictionary, source, dictionary.id)
+        there, digest = None if rows[0][0] is None else bytes(rows[0][0]), bytes(rows[0][1])
+        if there == dictionary.content and digest == dictionary.digest:
             return dictionary
-        if bytes(row.digest) == dictionary.digest or there == dictionary.content:
-            connection.execute(
-                update(table)
-                .where(own)
-                .values(
-                    content=dictionary.content,
-                    digest=dictionary.digest,
-                    size_bytes=len(dictionary.content),
-                    removed_at=None,
-                )
-            )
+        if digest == dictionary.digest or there == dictionary.content:
+            connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
             return dictionary
-        found = _same_content(connection, dictionary)
-        return dictionary.renumbered(found) if found is not None else _insert(connection, dictionary, source, None)
+        return _found_or_inserted(connection, name, dictionary, source)
+
+    return pool.run_once(write)
 
 
-def _same_content(connection: Connection, dictionary: Dictionary) -> int | None:
-    """Return the id of an intact dictionary that differs in nothing but that."""
-    rows = connection.execute(
-        select(table.c.dictionary_id, table.c.content, table.c.digest)
-        .where(func.length(table.c.content) == len(dictionary.content), table.c.retired_at.is_(None))
-        .order_by(table.c.dictionary_id)
-    ).all()
-    for row in rows:
-        if dictionary.renumbered(row.dictionary_id).content == bytes(row.content):
-            return int(row.dictionary_id)
-    return None
+def _found_or_inserted(connection: Connection, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
+    """Return an intact dictionary that differs in nothing but its id, or insert this one."""
+    for dictionary_id, content in connection.rows(sql.select_dictionaries_of_size(name, len(dictionary.content))):
+        same = dictionary.renumbered(int(dictionary_id))
+        if same.content == bytes(content):
+            return same
+    return _insert(connection, name, dictionary, source, None)
 
 
 def _insert(
-    connection: Connection, dictionary: Dictionary, source: dict[str, Any], dictionary_id: int | None
+    connection: Connection, name: str, dictionary: Dictionary, source: dict[str, Any], dictionary_id: int | None
 ) -> Dictionary:
-    values: dict[str, Any] = {"digest": _NO_DIGEST, "size_bytes": len(dictionary.content), "source": json.dumps(source)}
-    if dictionary_id is not None:
-        values["dictionary_id"] = dictionary_id
-    made = connection.execute(insert(table).values(**values))
-    assert made.inserted_primary_key is not None
-    kept = dictionary.renumbered(int(made.inserted_primary_key[0]))
-    connection.execute(
-        update(table).where(table.c.dictionary_id == kept.id).values(content=kept.content, digest=kept.digest)
-    )
+    statement = sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), dictionary_id)
+    made = connection.execute(statement).last_id
+    kept = dictionary.renumbered(made if dictionary_id is None else dictionary_id)
+    connection.execute(sql.update_dictionary(name, kept.id, kept.content, kept.digest))
     return kept
 
 
@@ -279,6 +261,5 @@ def parse_dictionary_line(fields: dict[str, Any]) -> tuple[Dictionary, dict[str,
 
 def source_of(pool: NodePool, name: str, dictionary_id: int) -> dict[str, Any]:
     """Return what a dictionary was trained on; empty where the catalog does not have it."""
-    with pool.sqlalchemy_connection(name) as connection:
-        found = connection.execute(select(table.c.source).where(table.c.dictionary_id == dictionary_id)).first()
-    return {} if found is None else dict(json.loads(found.source))
+    rows = pool.run(lambda connection: connection.rows(sql.select_dictionary_source(name, dictionary_id)))
+    return dict(json.loads(rows[0][0])) if rows else {}

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemaless.cell import MAX_BODY_BYTES
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Check, Rows
+from schemaless.mysql.sql.cells import select_page, select_page_end
 
 MAX_PAGE_CELLS: Final = 1_000
 _PAGE_BYTES: Final = 1 << 20
@@ -69,7 +69,7 @@ def read_page(
 
     def page(up_to: int | None, max_body_bytes: int) -> Sequence[Row]:
         rows: Sequence[Row] = read(
-            statements.select_page(
+            select_page(
                 database, after, up_to, cells, max_body_bytes, legacy_only=legacy_only, column_name=column_name
             ),
             lambda rows: _strange(rows, after, up_to, column_name),
@@ -81,7 +81,7 @@ def read_page(
         more = len(rows) == cells
         if None not in [row[4] for row in rows]:
             break
-        end = statements.select_page_end(
+        end = select_page_end(
             database, after, up_to, cells, _PAGE_BYTES, legacy_only=legacy_only, column_name=column_name
         )
         last, count, looked_at = read(end, None)[0]

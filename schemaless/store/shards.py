@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal, TypeVar
 
 from schemaless.cluster.topology import Node, Topology, shard_database
 from schemaless.errors import InvalidInput
 from schemaless.mysql.connection import Check, Connection, Executed, Rows
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.schema import Identity, verify_identity
-from schemaless.mysql.urls import Credentials
 
 T = TypeVar("T")
 
@@ -22,11 +21,9 @@ ReadFrom = Literal["primary", "replica"]
 class Shards:
     """Every shard of a datastore, opened on first use."""
 
-    def __init__(self, topology: Topology, credentials: Credentials, options: PoolOptions) -> None:
+    def __init__(self, topology: Topology, pools: Pools) -> None:
         self.topology = topology
-        self._credentials = credentials
-        self._options = options
-        self._pools: dict[Node, NodePool] = {}
+        self.pools = pools
         self._verified: set[tuple[int, Node]] = set()
         self._clusters = [
             cluster
@@ -43,16 +40,11 @@ class Shards:
 
     def pool_for(self, node: Node) -> NodePool:
         """Return the one pool for a node."""
-        pool = self._pools.get(node)
-        if pool is None:
-            # One operation of dict, so no lock that a fork could leave taken; a pool made for nothing opens nothing.
-            pool = self._pools.setdefault(node, NodePool(node, self._credentials, self._options))
-        return pool
+        return self.pools.pool_for(node)
 
     def new_pool(self, node: Node, options: PoolOptions) -> NodePool:
         """Return a pool of its own for a node, which the caller closes; ``options`` hold whatever the URL says."""
-        query = tuple(pair for pair in self._credentials.query if not pair[0].endswith("_timeout"))
-        return NodePool(node, replace(self._credentials, query=query), options)
+        return self.pools.new_pool(node, options)
 
     def node_of(self, shard: int, read_from: ReadFrom = "primary") -> Node:
         """Return the node that serves a shard; replicas take turns, and a cluster without one uses its primary."""
@@ -90,10 +82,9 @@ class Shards:
 
     def run_on(self, node: Node, shard: int, operation: Callable[[Connection], T], *, writes: bool = False) -> T:
         """Run ``operation`` as ``run`` does, on this node of the shard's cluster."""
-        pool = self.pool_for(node)
         if (shard, node) not in self._verified:
-            self.verify(shard, pool)
-        return pool.run(operation, shard=shard, writes=writes)
+            self.verify(shard, node)
+        return self.pool_for(node).run(operation, shard=shard, writes=writes)
 
     def rows(self, shard: int, sql: bytes, *, read_from: ReadFrom = "primary", check: Check | None = None) -> Rows:
         """Send a query to a shard and return its rows; raises what ``run`` and ``Connection.rows`` raise."""
@@ -103,7 +94,7 @@ class Shards:
         """Send a statement that is safe to repeat to a shard's primary; raises what ``run`` raises."""
         return self.run(shard, lambda connection: connection.execute(sql), writes=True)
 
-    def verify(self, shard: int, pool: NodePool) -> None:
+    def verify(self, shard: int, node: Node) -> None:
         """Check a shard's identity on one node.
 
         Raises:
@@ -111,12 +102,12 @@ class Shards:
         """
         topology = self.topology
         identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+        pool = self.pool_for(node)
         verify_identity(pool, self.database(shard), identity)
-        self._verified.add((shard, pool.node))
-        if pool.node == self.node_of(shard):
+        self._verified.add((shard, node))
+        if node == self._clusters[shard].primary:
             self._proven[shard] = pool
 
     def close(self) -> None:
         """Close every idle connection."""
-        for pool in list(self._pools.values()):
-            pool.close()
+        self.pools.close()

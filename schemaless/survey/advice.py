@@ -23,9 +23,9 @@ from schemaless.codec.registry import (
     ZLIB,
     ZSTD,
     Codec,
-    Serializer,
     codec_names,
 )
+from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import CorruptBody, InvalidInput
@@ -245,7 +245,7 @@ def _advise(
     )
 
 
-def _is_tried(serializer: Serializer) -> bool:
+def _is_tried(serializer: type[Serializer]) -> bool:
     return worth_trying(Codec(serializer, NONE))
 
 

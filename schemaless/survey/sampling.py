@@ -23,9 +23,10 @@ from statistics import NormalDist, fmean
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import InvalidInput
-from schemaless.mysql import statements
 from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.mysql.parallel import on_servers
+from schemaless.mysql.sql.cells import select_block_end, select_id_span
+from schemaless.mysql.sql.figures import select_probe
 from schemaless.store.pages import PageSize, Row, every_row
 from schemaless.store.shards import ReadFrom, Shards
 
@@ -383,7 +384,7 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
     """Return the first and last added_id of each shard that has cells, many servers at once."""
 
     def ask(shard: int) -> Span | None:
-        sql = statements.select_id_span(shards.database(shard))
+        sql = select_id_span(shards.database(shard))
         low, high = shards.rows(shard, sql, read_from=read_from)[0]
         return None if low is None else Span(shard, int(low), int(high))
 
@@ -464,7 +465,7 @@ class _Reader:
             position = bisect_right(ends, place)
             span = spans[position]
             after = span.high - (ends[position] - place)
-            sql = statements.select_probe(self._shards.database(span.shard), span.low, after, span.high, each)
+            sql = select_probe(self._shards.database(span.shard), span.low, after, span.high, each)
             before, first, last, count, body_bytes = self._ask(span.shard, sql)
             reach = (last if count == each else span.high) - after
             rows.append(count / reach)
@@ -475,7 +476,7 @@ class _Reader:
     def part(self, window: Window, cap: int | None) -> Window:
         """Return a window, or a random part of it that has about ``cap`` rows at most; None means all."""
         while cap is not None and window.up_to - window.after > cap:
-            sql = statements.select_block_end(self._shards.database(window.shard), window.after, cap + 1, window.up_to)
+            sql = select_block_end(self._shards.database(window.shard), window.after, cap + 1, window.up_to)
             if self._ask(window.shard, sql)[1] <= cap:
                 break
             # Each part as likely as its weight says, however the rows lie in it.

@@ -11,8 +11,8 @@ from typing import Final
 
 from schemaless.codec.registry import Codec
 from schemaless.codec.trial import try_codec
-from schemaless.mysql import statements
 from schemaless.mysql.page_model import Content, Layout, Packer, rebuilt_file_bytes
+from schemaless.mysql.sql.figures import select_lengths
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize
 from schemaless.store.shards import ReadFrom
@@ -94,7 +94,7 @@ def predict(
 def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: ReadFrom) -> Iterable[tuple[str, int]]:
     """Return each row's column, and the length of its body, after a migration where there is a codec."""
     if codec is None:
-        sql = statements.select_lengths(store.shards.database(window.shard), window.after, window.up_to)
+        sql = select_lengths(store.shards.database(window.shard), window.after, window.up_to)
         return [
             (str(column), int(length)) for column, length in store.shards.rows(window.shard, sql, read_from=read_from)
         ]

@@ -26,18 +26,27 @@ _Table = tuple[NodePool, str, str]
 """Server, database and name."""
 
 
+class _Seen(NamedTuple):
+    """A table: its definition, its next id unless that is 1, and the checksum of its rows, 0 for none."""
+
+    definition: str
+    next_id: str | None
+    rows: int
+
+
 class _Made(NamedTuple):
     name: str
     url: str
-    picture: dict[_Table, tuple[str, int]]
+    picture: dict[_Table, _Seen]
 
 
 class Datastores:
     """Hands out empty datastores on running servers, one for each test.
 
-    One that comes back is handed out again once its ``cell`` tables are truncated, after which added_ids begin at 1 as
-    in a new one. That is done where every other table, and every definition, is what it was; else it is dropped. What
-    a test leaves behind, a thread or a process, may so meet the datastore of a later test under the same URL.
+    One that comes back is handed out again once the tables that were empty at first are truncated, after which ids
+    begin at 1 as in a new one. That is done where every other table, and every definition, is what it was; else it is
+    dropped. What a test leaves behind, a thread or a process, may so meet the datastore of a later test under the same
+    URL.
 
     Args:
         servers: the URL of each server, for an account that may look through, truncate and drop what is made.
@@ -81,43 +90,49 @@ class Datastores:
         self._count += 1
         name = f"{self._prefix}{self._count}"
         url = self._make(name)
-        picture, _ = self._picture(name)
-        return _Made(name, url, picture)
+        return _Made(name, url, self._picture(name))
 
     def _used_before(self) -> _Made | None:
         while self._free:
             made = self._free.pop()
             # What cannot be had in time, since a test holds a lock on it, is left until the end.
             with contextlib.suppress(SchemalessError):
-                picture, written = self._picture(made.name)
-                if picture == made.picture:
-                    for pool, database, table in written:
-                        _execute(pool, f"TRUNCATE TABLE `{database}`.`{table}`")
+                if self._emptied(made):
                     return made
                 self._drop(made.name)
         return None
 
-    def _picture(self, name: str) -> tuple[dict[_Table, tuple[str, int]], list[_Table]]:
-        """Return the definition of each table, with the checksum of its rows, and the cell tables that have had rows.
-
-        Rows of cell tables are not in the checksum.
-        """
-        picture: dict[_Table, tuple[str, int]] = {}
+    def _emptied(self, made: _Made) -> bool:
+        """Truncate what has had rows and was made without; False where something else differs."""
+        picture = self._picture(made.name)
+        if picture.keys() != made.picture.keys():
+            return False
         written = []
+        for table, was in made.picture.items():
+            if picture[table] == was:
+                continue
+            if picture[table].definition != was.definition or was.rows or was.next_id is not None:
+                return False
+            written.append(table)
+        for pool, database, name in written:
+            _execute(pool, f"TRUNCATE TABLE `{database}`.`{name}`")
+        return True
+
+    def _picture(self, name: str) -> dict[_Table, _Seen]:
+        """Return what each table is."""
+        picture: dict[_Table, _Seen] = {}
         for pool in self._pools:
             for database in databases_like(pool, name):
                 for row in _rows(pool, f"SHOW TABLES FROM `{database}`"):
-                    table = (pool, database, str(row[0]))
                     named = f"`{database}`.`{row[0]}`"
                     definition = str(_rows(pool, f"SHOW CREATE TABLE {named}")[0][1])
-                    if row[0] == "cell":
-                        # A table shows its next id unless that is 1.
-                        if _NEXT_ID.search(definition):
-                            written.append(table)
-                        picture[table] = _NEXT_ID.sub("", definition), 0
-                    else:
-                        picture[table] = definition, int(_rows(pool, f"CHECKSUM TABLE {named}")[0][1] or 0)
-        return picture, written
+                    # It shows unless it is 1; of cells, which may be many, it says whether there were any.
+                    next_id = _NEXT_ID.search(definition)
+                    rows = 0 if row[0] == "cell" else int(_rows(pool, f"CHECKSUM TABLE {named}")[0][1] or 0)
+                    picture[pool, database, str(row[0])] = _Seen(
+                        _NEXT_ID.sub("", definition), next_id and next_id[0], rows
+                    )
+        return picture
 
     def _drop(self, name: str) -> None:
         for pool in self._pools:

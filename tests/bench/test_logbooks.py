@@ -18,6 +18,8 @@ from schemaless.bench import logbooks
 from schemaless.cell import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
 
+pytestmark = pytest.mark.once
+
 
 class Summary(NamedTuple):
     sizes: list[int]

@@ -17,6 +17,7 @@ from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import make
 from schemaless.cluster.topology import Node
 from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.urls import parse_url
 from schemaless.pages.capacity_text import answer
 from schemaless.store.datastore import Datastore
@@ -153,7 +154,9 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
         nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
         up, down = store.topology.clusters
         topology = replace(store.topology, clusters=(up, replace(down, nodes=(nobody,))))
-        with Datastore(Shards(topology, parse_url(grown).credentials, PoolOptions()), store.opening, None) as half:
+        with Datastore(
+            Shards(topology, Pools(parse_url(grown).credentials, PoolOptions())), store.opening, None
+        ) as half:
             found = make(half, fresh=True, disks=disks)
 
     data = found.as_json()

@@ -17,6 +17,8 @@ from schemaless.pages import charts
 from schemaless.pages import reclaimed_page as report_page
 from schemaless.pages.charts import LINE, SERIES, Chart
 
+pytestmark = pytest.mark.once
+
 
 def draw(figure, narrow):
     axes = figure.subplots()

@@ -14,9 +14,10 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import update_bodies
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import load
 
@@ -196,7 +197,6 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
 ):
     """Nothing is left of them: the migration is done."""
     load(fresh_store, new_row)
-    original = statements.update_bodies
     erased: list[int] = []
 
     def update(database, changes):
@@ -205,9 +205,10 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
             erased.append(changes[0][0])
             sql = f"DELETE FROM `{database}`.cell WHERE added_id = {changes[0][0]}".encode()
             by_hand(fresh_store).execute(0, sql)
-        return original(database, changes)
+        return update_bodies(database, changes)
 
-    monkeypatch.setattr(statements, "update_bodies", update)
+    monkeypatch.setattr(reencode, "update_bodies", update)
+    monkeypatch.setattr(reencode, "_NEXT_PASS_S", 0.01)
     ran = invoke("migrate", "run", "--execute", "--follow", url=migrate_url)
     data = invoke("migrate", "report", "--json", url=migrate_url).json
 

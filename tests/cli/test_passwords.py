@@ -16,6 +16,7 @@ import pytest
 
 import schemaless
 from schemaless.admin.nodes import node_states
+from schemaless.mysql.engine import session
 from schemaless.mysql.grants import ROLES, Account, grants
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.secret import Secret
@@ -196,8 +197,9 @@ def test_no_object_shows_it(url, row):
     parsed = parse_url(url)
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {})
-        pools = list(store.shards._pools.values())
-        shown = [store, store.url, store.shards, *pools, *(pool.engine for pool in pools), store.topology]
+        pools = [store.catalog, *(store.shards.pool_for(cluster.primary) for cluster in store.topology.clusters)]
+        with session(store.catalog, store.name) as connection:
+            shown = [store, store.url, store.shards, *pools, store.catalog.engine, connection, store.topology]
         shown += [parsed, str(parsed), parsed.credentials, parsed.for_database("x"), [vars(pool) for pool in pools]]
 
     assert parsed.credentials.password == Secret(PASSWORD)
@@ -215,6 +217,8 @@ def test_no_log_record_has_it(url, row, caplog):
             caplog.set_level(logging.DEBUG, logger=name)
         with schemaless.connect(url) as store:
             store.put_cell(row, "BASE", 1, {})
+            with session(store.catalog, store.name) as connection:
+                connection.exec_driver_sql("SELECT 1")
         with pytest.raises(schemaless.SchemalessError):
             schemaless.connect(url.replace("keeper", "nobody"))
 

@@ -18,6 +18,7 @@ import zstandard
 from schemaless.cell import MAX_BODY_BYTES
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import (
+    DEFAULT_LIMITS,
     BodyFormat,
     Limits,
     check_canonical,
@@ -27,6 +28,8 @@ from schemaless.codec.envelope import (
     encode_body,
     same_document,
     same_put,
+    seal,
+    unseal,
 )
 from schemaless.codec.packed_reader import unpack_reference
 from schemaless.codec.recode import recode
@@ -282,6 +285,26 @@ def at_depth(depth: int, call: Any) -> str:
         return descend(depth - used)
     except RecursionError:
         return "RecursionError"
+
+
+@pytest.mark.parametrize("name", ["msgpack+none", "msgpack+zlib", "msgpack+zstd"])
+def test_a_payload_is_copied_once_each_way(name: str, engine: Engine) -> None:
+    """What compression does not shorten takes its own length once more in its envelope, and once more out of it."""
+    payload = engine.msgpack.dumps(random.Random(5).randbytes(4 << 20).decode("latin-1"))
+    codec = Codec(MSGPACK, codec_named(name).compressor, compress_min_bytes=len(payload) + 1)
+    tracemalloc.start()
+    try:
+        body = seal(engine.msgpack, payload, codec, engine)
+        sealed_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        serializer, again = unseal(body, DEFAULT_LIMITS, engine)
+        unsealed_bytes = tracemalloc.get_traced_memory()[1] - len(body)
+    finally:
+        tracemalloc.stop()
+
+    assert (serializer, again) == (engine.msgpack, payload)
+    assert len(payload) < sealed_bytes < len(payload) * 1.01
+    assert len(payload) < unsealed_bytes < len(payload) * 1.01
 
 
 def test_describe_body_needs_two_bytes_only() -> None:

@@ -16,10 +16,11 @@ from schemaless.codec import packed_reader
 from schemaless.codec.documents import MAX_DEPTH, depth_of, identical
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import check_canonical, decode_body, encode_body, seal
+from schemaless.codec.fast import optional
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.packed_reader import unpack_reference
-from schemaless.codec.registry import PACKED, codec_named
-from schemaless.codec.serializers import NotHeld, optional
+from schemaless.codec.registry import codec_named
+from schemaless.codec.serializers import NotHeld
 from schemaless.errors import CorruptBody, InvalidBody, MalformedPayload, NestingTooDeep, NotCanonical
 from tests.codec.mutants import mutated, values_of
 
@@ -154,7 +155,7 @@ def test_check_packed_in_another_spelling_is_not_canonical(name: str, engine: En
     if name.startswith("a minus zero"):
         assert engine.packed.loads(SPELLED_OTHERWISE[name]) == ["0.00"] * 4
         return
-    body = seal(PACKED.id, SPELLED_OTHERWISE[name], codec_named("packed+none"), engine)
+    body = seal(engine.packed, SPELLED_OTHERWISE[name], codec_named("packed+none"), engine)
     document = decode_body(body, engine=engine)
 
     assert engine.packed.dumps(document) != SPELLED_OTHERWISE[name]
@@ -175,7 +176,7 @@ def test_unpack_114_bytes_never_makes_millions_of_values(engine: Engine) -> None
     rows, levels = 40_000, 80
     schema = bytes.fromhex("40" + "01010161") * levels + b"\x01"
     tokens = b"\x20" + bytes.fromhex(number(rows)) + bytes(rows)
-    body = seal(PACKED.id, sections(schema, tokens), codec_named("packed+zstd"), engine)
+    body = seal(engine.packed, sections(schema, tokens), codec_named("packed+zstd"), engine)
 
     assert len(body) <= 114
     with pytest.raises(MalformedPayload, match="which is what the payload's length allows"):

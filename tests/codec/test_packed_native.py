@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from schemaless.codec.documents import MAX_DEPTH, identical
+from schemaless.codec.fast import optional
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.packed_reader import unpack_reference
-from schemaless.codec.serializers import optional
 from schemaless.errors import CorruptBody
 from tests.codec.mutants import mutated
 

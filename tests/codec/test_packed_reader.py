@@ -14,7 +14,7 @@ import pytest
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import REFERENCE
 from schemaless.codec.envelope import seal
-from schemaless.codec.registry import PACKED, codec_named
+from schemaless.codec.registry import codec_named
 from schemaless.errors import CorruptBody
 from tests.codec.mutants import mutated
 from tests.codec.test_packed import REFUSED
@@ -41,7 +41,7 @@ def read(names: Sequence[str], folder: Path) -> list[str]:
 def read_payloads(payloads: Sequence[bytes], folder: Path) -> list[str]:
     """Return what the second reader says of each payload."""
     for number, payload in enumerate(payloads):
-        (folder / f"{number}.body").write_bytes(seal(PACKED.id, payload, codec_named("packed+none"), REFERENCE))
+        (folder / f"{number}.body").write_bytes(seal(REFERENCE.packed, payload, codec_named("packed+none"), REFERENCE))
     return read([f"{number}.body" for number in range(len(payloads))], folder)
 
 

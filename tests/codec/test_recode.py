@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from schemaless.cell import MAX_BODY_BYTES
-from schemaless.codec import recode as recode_module
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import (
@@ -20,6 +19,7 @@ from schemaless.codec.envelope import (
     describe_body,
     encode_body,
     same_document,
+    seal,
 )
 from schemaless.codec.recode import VerificationFailed, recode
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
@@ -185,7 +185,7 @@ def test_recode_what_does_not_decode_raises(body: bytes, error: type[CorruptBody
 
 def test_recode_enveloped_text_that_is_none_is_malformed(engine: Engine) -> None:
     """Inside an envelope, bad text is a bad payload and not a legacy body."""
-    body = recode_module.seal(0, b"{" + b" " * 99, codec_named("json+zlib"), engine)
+    body = seal(engine.json, b"{" + b" " * 99, codec_named("json+zlib"), engine)
     for target in ("msgpack+zlib", "json+zlib", "legacy"):
         with pytest.raises(MalformedPayload):
             recode(body, codec_named(target), engine=engine)
@@ -212,7 +212,7 @@ def test_recode_with_a_faulty_writer_is_found_out(
     """A packer, a text writer or a compressor that alters one sign never gets its bytes stored."""
     body = encode_body(TRIP, codec_named(source), engine=engine)
     faults: list[tuple[Any, str, Callable[..., Any]]] = []
-    writer, reader = (engine.serializers[codec_named(name).serializer_id] for name in (target, source))
+    writer, reader = (engine.serializers[codec_named(name).serializer.id] for name in (target, source))
     if codec_named(target).is_binary and writer is not reader:
         faults.append((writer, "dumps_model", lambda document: writer.dumps(altered(document))))
     if codec_named(source).is_binary and not codec_named(target).is_binary:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from schemaless.codec.compressors import Compressor, Stored
 from schemaless.codec.engine import REFERENCE, Engine
+from schemaless.codec.messagepack import MessagePack
 from schemaless.codec.registry import (
     COMPRESSORS,
     DEFAULT,
     JSON,
     LEGACY,
     MSGPACK,
+    NONE,
     SERIALIZERS,
     ZLIB,
     Codec,
-    Compressor,
     Registry,
-    Serializer,
     codec_named,
     codec_names,
 )
+from schemaless.codec.serializers import Serializer
 from schemaless.errors import UnknownCodec
 
 
@@ -29,16 +31,18 @@ def test_ids_are_the_stored_ones() -> None:
     assert {kind.name: kind.id for kind in COMPRESSORS} == {"none": 0, "zlib": 1, "zstd": 2}
 
 
-@pytest.mark.parametrize(
-    "claim", [Serializer(0, "other"), Serializer(7, "json"), Serializer(15, "far"), Serializer(-1, "x")]
-)
-def test_add_with_a_taken_id_or_name_raises(claim: Serializer) -> None:
+@pytest.mark.parametrize(("kind_id", "kind_name"), [(0, "other"), (7, "json"), (15, "far"), (-1, "x")])
+def test_add_with_a_taken_id_or_name_raises(kind_id: int, kind_name: str) -> None:
     """A second claim on an id or a name never overwrites the first."""
-    registry = Registry[Serializer]("serializer")
+    registry = Registry[type[Serializer]]("serializer")
     registry.add(JSON)
 
+    class Claim(MessagePack):
+        id = kind_id
+        name = kind_name
+
     with pytest.raises(ValueError, match=r"id|exists"):
-        registry.add(claim)
+        registry.add(Claim)
 
     assert list(registry) == [JSON]
 
@@ -46,8 +50,20 @@ def test_add_with_a_taken_id_or_name_raises(claim: Serializer) -> None:
 def test_every_kind_has_its_work_on_both_engines() -> None:
     """Nothing is registered that an engine cannot do."""
     for engine in (REFERENCE, Engine(fast=True)):
-        assert set(engine.serializers) == {kind.id for kind in SERIALIZERS}
-        assert set(engine.compressors) == {kind.id for kind in COMPRESSORS}
+        assert {number: type(one) for number, one in engine.serializers.items()} == {
+            kind.id: kind for kind in SERIALIZERS
+        }
+        assert {number: type(one) for number, one in engine.compressors.items()} == {
+            kind.id: kind for kind in COMPRESSORS
+        }
+
+
+def test_each_kind_counts_itself_and_what_stands_in() -> None:
+    """JSON text stands in for every other serializer, uncompressed bytes for every other compressor."""
+    for kinds, stands_in in ((SERIALIZERS, JSON), (COMPRESSORS, NONE)):
+        for kind in kinds:
+            assert kind.counts_as == tuple(dict.fromkeys((kind.id, stands_in.id)))
+    assert [kind for kind in SERIALIZERS if kind.is_text] == [JSON]
 
 
 def test_codec_names_lead_to_codecs_of_that_name() -> None:
@@ -57,7 +73,7 @@ def test_codec_names_lead_to_codecs_of_that_name() -> None:
     assert [codec_named(name).name for name in codec_names()] == codec_names()
     assert codec_named("msgpack+zlib") == DEFAULT == Codec(MSGPACK, ZLIB, 6)
     assert codec_named("legacy") is LEGACY
-    assert LEGACY.serializer is None
+    assert (LEGACY.serializer, LEGACY.enveloped) == (JSON, False)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +87,8 @@ def test_codec_named_with_an_unknown_name_lists_the_names(name: str) -> None:
 
 def test_compressor_of_another_kind_may_have_the_same_id() -> None:
     """Serializers and compressors are numbered apart."""
-    assert Registry[Compressor]("compressor").add(Compressor(0, "json")).id == JSON.id
+
+    class Named(Stored):
+        name = "json"
+
+    assert Registry[type[Compressor]]("compressor").add(Named).id == JSON.id

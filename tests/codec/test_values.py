@@ -22,7 +22,7 @@ from schemaless.codec.packed import Packed
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import NotHeld
-from schemaless.codec.values import MAX_VALUES, packed_exceeds, text_exceeds
+from schemaless.codec.values import MAX_VALUES, messagepack_exceeds, text_exceeds
 from schemaless.errors import BodyTooLarge, TooManyValues, UnreadableLegacy
 
 TEXT = st.text(st.sampled_from(',:[]{}"\\ \u00e9\U0001f6950'), max_size=6) | st.text("x", min_size=31, max_size=40)
@@ -54,7 +54,7 @@ def test_counts_are_those_of_the_document(document: Any, indent: int | None) -> 
     """Neither spelling nor what stands in strings matters: one value less is too few, that many are enough."""
     count = values_of(document)
     spellings = [
-        (packed_exceeds, msgpack.packb(document)),
+        (messagepack_exceeds, msgpack.packb(document)),
         (text_exceeds, json.dumps(document, indent=indent).encode()),
         (text_exceeds, json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()),
     ]
@@ -67,7 +67,7 @@ def test_counts_are_those_of_the_document(document: Any, indent: int | None) -> 
 @given(st.binary(max_size=60) | st.text('[]{},:"\\a ', max_size=60).map(str.encode), st.integers(1, 20))
 def test_counts_of_anything_end(payload: bytes, limit: int) -> None:
     """Bytes that are no document are told by the decoder; counting neither raises nor goes on for ever."""
-    assert packed_exceeds(payload, limit) in (False, True)
+    assert messagepack_exceeds(payload, limit) in (False, True)
     assert text_exceeds(payload, limit) in (False, True)
 
 
@@ -82,8 +82,8 @@ def test_every_spelling_of_messagepack_is_stepped_over(first: int) -> None:
             continue
         behind = b"\x92" + value + b"\x92\xc0\xc0"
 
-        assert packed_exceeds(behind, 4)
-        assert not packed_exceeds(behind, 5)
+        assert messagepack_exceeds(behind, 4)
+        assert not messagepack_exceeds(behind, 5)
 
 
 @pytest.mark.parametrize("name", ["msgpack+none", "msgpack+zlib", "msgpack+zstd", "json+zlib", "legacy"])

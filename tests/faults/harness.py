@@ -21,7 +21,7 @@ from schemaless.cell import CellKey
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.errors import BatchError, CellConflict, OutcomeUnknown, SchemalessError
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.statements import insert_cells
+from schemaless.mysql.sql.cells import insert_cells
 from tests.accounts import Accounts
 from tests.faults.cases import CONNECTING, Case, Cases, choose_faults
 from tests.faults.proxy import Fault, Proxy

@@ -30,6 +30,7 @@ from schemaless.migrate.run import run
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pools import Pools
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from tests.accounts import Accounts, accounts_on
@@ -127,7 +128,7 @@ def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> 
         url = replicated.url if role == "root" else datastore.url("migrate", replicated.url)
         with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
             topology = store.topology
-        shards = Shards(topology, parse_url(url).credentials, PoolOptions())
+        shards = Shards(topology, Pools(parse_url(url).credentials, PoolOptions()))
         watched = cluster
         if replicas is not None:
             watched = replace(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -66,11 +68,15 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
-    """On a local cluster of two workers; a check by such workers finds the same cells."""
+    """On a local cluster of two workers, beside another; a check by such workers finds the same cells."""
     pytest.importorskip("distributed")
-    report = migrate.run(migrate_store, count=2, dask="local")
-    with workers(2, "local") as hands:
-        checked = check_with_workers(fresh_store, hands)
+    with socket.socket() as others:
+        with contextlib.suppress(OSError):  # there is another
+            others.bind(("127.0.0.1", 8787))
+            others.listen()
+        report = migrate.run(migrate_store, count=2, dask="local")
+        with workers(2, "local") as hands:
+            checked = check_with_workers(fresh_store, hands)
 
     assert bodies(fresh_store) == legacy
     assert (report.total().cells, report.interruptions) == (CELLS, 0)
@@ -342,7 +348,7 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
     other = Thresholds(max_threads_running=77)
     made = []
 
-    def counted_watch(store, job, cluster, runner, thresholds):
+    def watch(store, job, cluster, runner, thresholds):
         made.append(thresholds)
         return make_watch(store, job, cluster, runner, thresholds)
 
@@ -352,7 +358,7 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
         shard_run.finish()
 
     with workers(1) as hands:
-        Driver(migrate_store, job, work, counted_watch).run(hands)
+        Driver(migrate_store, job, work, watch).run(hands)
 
     assert made[0] == Thresholds()
     assert made[-1] == other

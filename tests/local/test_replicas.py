@@ -17,11 +17,12 @@ from schemaless.errors import LocalServerError
 from schemaless.local import servers
 from schemaless.local.description import Description, LocalServer
 from schemaless.testing.servers import private_servers
+from tests.foreign import FLAVOURS
 
 pytestmark = pytest.mark.mysql
 
 
-@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+@pytest.fixture(scope="module", params=FLAVOURS)
 def pair_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder with a server of some history that got its replica later; each test leaves both of them replicating."""
     with private_servers(request.param, 1) as (alone,):

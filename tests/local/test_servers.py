@@ -17,10 +17,11 @@ from schemaless.local import binaries, processes, servers, space, starting
 from schemaless.local.folder import MARKER
 from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers
+from tests.foreign import FLAVOURS
 
 pytestmark = pytest.mark.mysql
 
-FLAVOURS = pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 
 TIED_PARENT = """
 import os, sys, time
@@ -37,7 +38,7 @@ time.sleep(60)
 """
 
 
-@FLAVOURS
+@EACH_FLAVOUR
 def test_up_servers_outlive_the_command_and_are_found_again(flavour, folder, command_json, query):
     """Servers survive the command that started them, and the next one finds the same processes."""
     printed = command_json("up", "--servers", 1, "--flavour", flavour, "--folder", folder)["servers"]
@@ -54,7 +55,7 @@ def test_up_servers_outlive_the_command_and_are_found_again(flavour, folder, com
     assert rows[0][0] >= 1
 
 
-@FLAVOURS
+@EACH_FLAVOUR
 def test_up_after_crash_restarts_on_its_own_data(flavour, folder, query):
     """What was committed before kill -9 of a server is there after the next up, with the relaxed options too."""
     first = servers.up(folder, 1, flavour, options=RELAXED)[0]
@@ -242,7 +243,7 @@ def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
         subprocess.run(["umount", small], check=True)
 
 
-@FLAVOURS
+@EACH_FLAVOUR
 def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_json):
     """A user without any rights, with an empty home and a cache that cannot be written, gets servers as well."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:

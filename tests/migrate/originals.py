@@ -12,7 +12,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.errors import SchemalessError
 from schemaless.migrate.archive import ArchiveWriter, archived
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import update_bodies
 
 TEXTS = [
     *(json.dumps({"n": n, "text": "a longer text " * (n % 7)}, indent=n % 3).encode() for n in range(90)),
@@ -61,7 +61,7 @@ def migrate(
             for start in range(0, len(changes), 10):
                 writer.append([archived(cell, body) for cell, body in changes[start : start + 10]])
         if update:
-            sql = statements.update_bodies(
+            sql = update_bodies(
                 store.shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
             )
             store.shards.execute(shard, sql)

@@ -391,7 +391,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from schemaless.errors import ArchiveFailed
-from tests.jobs.test_archive import cell, writer
+from tests.migrate.test_archive import cell, writer
 import os
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

@@ -24,6 +24,7 @@ from schemaless.migrate.plan import plan
 from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify
+from schemaless.mysql.engine import session
 from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
 from tests.dictionaries import COLUMN, cells, kept, set_to, training
 
@@ -114,7 +115,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     before = bodies(migrate_store)
-    with admin.catalog.sqlalchemy_connection(admin.name) as connection:
+    with session(admin.catalog, admin.name) as connection:
         connection.exec_driver_sql("DELETE FROM dictionary")
     with schemaless.connect(migrate_url) as store:
         assert check(store).faults == {"UnknownDictionary": COUNT}

@@ -21,7 +21,7 @@ from schemaless.migrate.check import check
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import select_block, update_bodies
 
 pytestmark = pytest.mark.mysql
 
@@ -172,16 +172,15 @@ def meddle(monkeypatch):
     """Runs a function once, between the reading of a chunk and its UPDATE."""
 
     def arrange(action) -> None:
-        original = statements.update_bodies
         pending = [action]
 
         def update(database, changes):
             changes = list(changes)
             if pending:
                 pending.pop()(database, changes)
-            return original(database, changes)
+            return update_bodies(database, changes)
 
-        monkeypatch.setattr(statements, "update_bodies", update)
+        monkeypatch.setattr(reencode, "update_bodies", update)
 
     return arrange
 
@@ -247,7 +246,7 @@ def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, mi
     cells = len(list(fresh_store.scan_shard(0)))
 
     def take_three(database: str, changes: list) -> None:
-        migrate_store.shards.execute(0, statements.update_bodies(database, changes[:3]))
+        migrate_store.shards.execute(0, update_bodies(database, changes[:3]))
 
     meddle(take_three)
     total = migrate.run(migrate_store, shards=[0]).total()
@@ -350,14 +349,13 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
 def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy, monkeypatch, migrate_store):
     """A shard that one block takes costs one read, and the few rows at a shard's end make no block smaller."""
     monkeypatch.setattr(reencode, "_FIRST_ROWS", 16)
-    original = statements.select_block
     blocks: dict[str, list[int]] = {}
 
-    def select_block(database, after, rows, *others):
+    def noted(database, after, rows, *others):
         blocks.setdefault(database, []).append(rows)
-        return original(database, after, rows, *others)
+        return select_block(database, after, rows, *others)
 
-    monkeypatch.setattr(statements, "select_block", select_block)
+    monkeypatch.setattr(reencode, "select_block", noted)
     monkeypatch.setattr(reencode.ShardRun, "yields", False)
     report = migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000))
     asked = [rows for each in blocks.values() for rows in each]
@@ -423,7 +421,7 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_st
 def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_store):
     """Each chunk touches its own rows only: the plan looks rows up by added_id."""
     cells = list(fresh_store.scan_shard(0))[:5]
-    sql = statements.update_bodies(fresh_store.shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
+    sql = update_bodies(fresh_store.shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
     plan = json.loads(migrate_store.shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
     text = json.dumps(plan)
 

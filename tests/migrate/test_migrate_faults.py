@@ -33,7 +33,7 @@ from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql import pool as pools
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts, accounts_on
 from tests.faults.kinds import ONE_KIND
@@ -88,7 +88,7 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
             cells = list(store.scan_shard(0))
             for nth in range(10):
                 back = [(cell.added_id, recode(cell.body).body, cell.body) for cell in cells]
-                store.shards.execute(0, statements.update_bodies(store.shards.database(0), back))
+                store.shards.execute(0, update_bodies(store.shards.database(0), back))
                 proxy.arm(
                     Fault(chance.choice(["UPDATE", "UPDATE", "SELECT", "INSERT"]), at, how, skip=chance.randrange(12))
                     for at in chance.sample(["before", "no reply"], 1 + nth % 2)

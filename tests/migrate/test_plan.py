@@ -13,7 +13,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql import statements
+from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.survey.sampling import Bounds, Estimate
 
 pytestmark = pytest.mark.mysql
@@ -159,7 +159,7 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
             cells = list(fresh_store.scan_shard(0))
             for start in range(0, len(cells), 100):
                 changes = [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells[start : start + 100]]
-                connection.execute(statements.update_bodies(fresh_store.shards.database(0), changes))
+                connection.execute(update_bodies(fresh_store.shards.database(0), changes))
             connection.unfinished = True
             return written(connection) - before
 

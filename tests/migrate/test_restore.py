@@ -16,8 +16,8 @@ from schemaless.migrate import restore as restore_job
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.restore import restore
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import binary_log
+from schemaless.mysql.sql.bodies import replace_bodies
 from tests.migrate.originals import TEXTS, everything, load, migrate
 
 pytestmark = pytest.mark.mysql
@@ -154,7 +154,6 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
 ):
     """Between the look and the UPDATE: the guard is the digest of what was looked at."""
     migrate(migrate_store, tmp_path)
-    original = statements.replace_bodies
     changed = []
 
     def replace(database, changes):
@@ -162,9 +161,9 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
         if not changed:
             changed.append((changes[0][0], int(database[-4:])))
             set_body(by_hand(fresh_store), fresh_store, *changed[0], b'{"changed": true}')
-        return original(database, changes)
+        return replace_bodies(database, changes)
 
-    monkeypatch.setattr(statements, "replace_bodies", replace)
+    monkeypatch.setattr(restore_job, "replace_bodies", replace)
     report = restore(migrate_store, [tmp_path])
     added_id, shard = changed[0]
 

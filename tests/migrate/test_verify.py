@@ -16,8 +16,8 @@ from schemaless.migrate import verify as verify_job
 from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify, verify_with_workers
-from schemaless.mysql import statements
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from tests.accounts import accounts_on
@@ -239,12 +239,12 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
         database = store.shards.database(0)
         on_replica(f"STOP {replica} SQL_THREAD")
         try:
-            store.shards.execute(0, statements.update_bodies(database, there))
+            store.shards.execute(0, update_bodies(database, there))
             late = verify(store, [0, 1], lag_timeout_s=0.3)
         finally:
             on_replica(f"START {replica} SQL_THREAD")
         in_time = verify(store, [0, 1])
-        store.shards.execute(0, statements.update_bodies(database, back))
+        store.shards.execute(0, update_bodies(database, back))
 
     assert late.faults == {"ReplicaLags": 1}
     assert in_time.faults == {}

@@ -10,7 +10,6 @@ import pytest
 
 from schemaless import Datastore, NewStoredCell
 from schemaless.codec.recode import recode
-from schemaless.mysql import statements
 from schemaless.mysql.binary_log import (
     BinaryLog,
     BinaryLogPoint,
@@ -21,6 +20,7 @@ from schemaless.mysql.binary_log import (
 )
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.mysql.urls import parse_url
 
 pytestmark = pytest.mark.mysql
@@ -99,7 +99,7 @@ def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
         text = binary_log(connection)
 
     assert (minimal.row_image, minimal.annotation) == ("MINIMAL", None)
-    assert minimal.settings == f"SET SESSION {annotation}=OFF".encode()
+    assert minimal.settings == f"SET SESSION {annotation}=0".encode()
     assert (full.row_image, full.settings, full.grant) == ("FULL", None, None)
     assert (text.by_rows, text.settings, text.grant) == (False, None, None)
 
@@ -116,11 +116,11 @@ def test_bytes_are_counted_and_were_predicted(migrate_store, changes):
             connection.execute(f"SET SESSION binlog_row_image='{image}'".encode())
             log = binary_log(connection, full_images=True)
             start = binary_log_point(connection)
-            assert connection.execute(statements.update_bodies(database, changes)).affected == len(changes)
+            assert connection.execute(update_bodies(database, changes)).affected == len(changes)
             end = binary_log_point(connection)
             written = bytes_between(connection, start, end)
             found[image] = written, predicted_bytes(log, len(changes), before, after)
-            connection.execute(statements.update_bodies(database, back))
+            connection.execute(update_bodies(database, back))
 
     assert all(abs(predicted / written - 1) < 0.05 for written, predicted in found.values()), found
     assert found["FULL"][0] > before + after > found["NOBLOB"][0] > found["MINIMAL"][0] > after

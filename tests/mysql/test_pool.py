@@ -127,7 +127,7 @@ def connection_id(connection) -> int:
 def test_run_on_a_killed_idle_connection_connects_again(pool):
     """Conformance 25: a server that closed idle connections costs nobody a call."""
     first = pool.run(connection_id)
-    killer = NodePool(pool.node, pool._credentials, PoolOptions())
+    killer = NodePool(pool.node, pool.credentials, PoolOptions())
     killer.run(lambda connection: connection.execute(b"KILL %d" % first))
     killer.close()
 
@@ -147,6 +147,33 @@ def test_run_write_that_loses_every_connection_is_outcome_unknown(pool):
         pool.run(lose, writes=True)
     with pytest.raises(ServerUnavailable):
         pool.run(lose)
+
+
+@pytest.mark.mysql
+def test_run_once_is_repeated_until_commit_is_sent_and_never_after(pool):
+    """Nothing of a transaction that was not committed is left; where that is not known, it is said and not tried."""
+    tries: list[int] = []
+
+    def cut(connection) -> None:
+        with pool.connection() as other:
+            other.execute(b"KILL %d" % connection_id(connection))
+
+    def lose_early(connection) -> int:
+        tries.append(connection_id(connection))
+        if len(tries) == 1:
+            cut(connection)
+            connection.execute(b"DO 1")
+        return len(tries)
+
+    def lose_late(connection) -> None:
+        tries.append(connection_id(connection))
+        cut(connection)
+
+    assert pool.run_once(lose_early) == 2
+    with pytest.raises(OutcomeUnknown, match="not repeated"):
+        pool.run_once(lose_late)
+    assert len(tries) == 3
+    assert pool.run(connection_id) != tries[-1]
 
 
 @pytest.mark.mysql
@@ -322,7 +349,7 @@ def test_forked_child_lets_go_of_every_pool_though_some_connections_are_closed(p
             raise pymysql.err.OperationalError(2006, "")
 
     closed = [Closed() for _ in range(3)]
-    pools = [pool, *(NodePool(pool.node, pool._credentials, PoolOptions()) for _ in closed[1:])]
+    pools = [pool, *(NodePool(pool.node, pool.credentials, PoolOptions()) for _ in closed[1:])]
     before = [each.run(connection_id) for each in pools]
     for each, connection in zip(pools, closed, strict=True):
         each.opened.add(connection)

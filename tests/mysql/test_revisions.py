@@ -13,6 +13,7 @@ from sqlalchemy.engine import Engine
 
 from schemaless import SchemaMismatch, ServerError, ServerTimeout
 from schemaless.mysql import revisions, schema
+from schemaless.mysql.engine import session
 from schemaless.mysql.pool import NodePool
 from tests.revisions import FIRST, LAST, installed
 
@@ -41,7 +42,7 @@ def cut_behind(change: int) -> Iterator[None]:
 
 def execute(pool: NodePool, database: str, *statements: str) -> None:
     """Run statements in a database."""
-    with pool.session(database) as connection:
+    with session(pool, database) as connection:
         for statement in statements:
             connection.exec_driver_sql(statement)
 
@@ -148,13 +149,13 @@ def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_dat
         # Only here: what a failed upgrade holds is free once the server has noticed the end of its connection.
         with (
             monkeypatch.context() as patch,
-            pool.session(database) as connection,
+            session(pool, database) as connection,
             revisions._turn(connection, pool, database),
         ):
             patch.setattr(revisions, "_TURN_WAIT_S", 0)
             with pytest.raises(ServerTimeout, match="another upgrade is changing"):
                 schema.upgrade(pool, database, "shard")
-        with pool.session(database) as connection:
+        with session(pool, database) as connection:
             connection.exec_driver_sql("START TRANSACTION")
             connection.exec_driver_sql("SELECT * FROM cell")
             with pytest.raises(ServerTimeout, match="a lock was not given in time"):

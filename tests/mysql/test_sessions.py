@@ -149,7 +149,7 @@ def test_a_session_that_does_not_stay_as_it_was_set_is_refused_by_name(server, m
     execute = pymysql.cursors.Cursor.execute
 
     def pretend(cursor: Any, query: Any, args: Any = None) -> int:
-        query = query.replace(f"@@session.{name}", "'something else'") if isinstance(query, str) else query
+        query = query.replace(b"@@session." + name.encode(), b"'something else'") if isinstance(query, bytes) else query
         return execute(cursor, query, args)
 
     monkeypatch.setattr(pymysql.cursors.Cursor, "execute", pretend)

@@ -9,8 +9,24 @@ from collections.abc import Callable
 import pytest
 
 from schemaless import NewStoredCell
-from schemaless.mysql import statements
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.mysql.sql.cells import (
+    select_added_id,
+    select_block_end,
+    select_by_id,
+    select_cells,
+    select_column_names,
+    select_id_span,
+    select_ids,
+    select_latest,
+    select_latest_ref_key,
+    select_page,
+    select_page_end,
+    select_row,
+    select_versions,
+)
+from schemaless.mysql.sql.figures import select_probe
 
 pytestmark = pytest.mark.mysql
 
@@ -23,22 +39,22 @@ KEYS = [(ROW.bytes, "A", ref_key) for ref_key in (3, 500, 2_400, 9_999)]
 IDS = [4, 700, 1_300, 2_499]
 
 HOT: dict[str, Callable[[str], bytes]] = {
-    "select_cells": lambda name: statements.select_cells(name, KEYS),
-    "select_latest": lambda name: statements.select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")]),
-    "select_versions": lambda name: statements.select_versions(name, ROW.bytes, "A", 100, 2_000, True, 10),
-    "select_latest_ref_key": lambda name: statements.select_latest_ref_key(name, ROW.bytes, "A"),
-    "select_added_id": lambda name: statements.select_added_id(name, ROW.bytes, "A", 77),
-    "select_row of few": lambda name: statements.select_row(name, uuid.UUID(int=7).bytes),
-    "select_column_names of few": lambda name: statements.select_column_names(name, uuid.UUID(int=7).bytes),
-    "select_page_end": lambda name: statements.select_page_end(name, 1_000, None, 20, 1 << 20),
-    "select_page": lambda name: statements.select_page(name, 1_000, None, 20, 1 << 20),
-    "select_page up to": lambda name: statements.select_page(name, 1_000, 1_020, 500, 1 << 20),
-    "select_ids": lambda name: statements.select_ids(name, 1_000, 1_020),
-    "select_block_end": lambda name: statements.select_block_end(name, 1_000, 20),
-    "select_probe": lambda name: statements.select_probe(name, 995, 1_000, 1_020, 8),
-    "select_by_id": lambda name: statements.select_by_id(name, IDS),
-    "select_id_span": statements.select_id_span,
-    "update_bodies": lambda name: statements.update_bodies(name, [(added_id, b'"body"', b'"new"') for added_id in IDS]),
+    "select_cells": lambda name: select_cells(name, KEYS),
+    "select_latest": lambda name: select_latest(name, [(ROW.bytes, "A"), (ROW.bytes, "B")]),
+    "select_versions": lambda name: select_versions(name, ROW.bytes, "A", 100, 2_000, True, 10),
+    "select_latest_ref_key": lambda name: select_latest_ref_key(name, ROW.bytes, "A"),
+    "select_added_id": lambda name: select_added_id(name, ROW.bytes, "A", 77),
+    "select_row of few": lambda name: select_row(name, uuid.UUID(int=7).bytes),
+    "select_column_names of few": lambda name: select_column_names(name, uuid.UUID(int=7).bytes),
+    "select_page_end": lambda name: select_page_end(name, 1_000, None, 20, 1 << 20),
+    "select_page": lambda name: select_page(name, 1_000, None, 20, 1 << 20),
+    "select_page up to": lambda name: select_page(name, 1_000, 1_020, 500, 1 << 20),
+    "select_ids": lambda name: select_ids(name, 1_000, 1_020),
+    "select_block_end": lambda name: select_block_end(name, 1_000, 20),
+    "select_probe": lambda name: select_probe(name, 995, 1_000, 1_020, 8),
+    "select_by_id": lambda name: select_by_id(name, IDS),
+    "select_id_span": select_id_span,
+    "update_bodies": lambda name: update_bodies(name, [(added_id, b'"body"', b'"new"') for added_id in IDS]),
 }
 
 

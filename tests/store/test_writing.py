@@ -26,8 +26,9 @@ from schemaless import (
 from schemaless.cluster.topology import Node
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
-from schemaless.mysql import statements
 from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pools import Pools
+from schemaless.mysql.sql.cells import count_cells
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 
@@ -188,7 +189,9 @@ def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_sto
     up, down = fresh_store.topology.clusters
     topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
     cells = [NewCell(new_row(), "BASE", 1, {}) for _ in range(40)]
-    half = Datastore(Shards(topology, parse_url(fresh_url).credentials, PoolOptions()), fresh_store.opening, None)
+    half = Datastore(
+        Shards(topology, Pools(parse_url(fresh_url).credentials, PoolOptions())), fresh_store.opening, None
+    )
     with half, pytest.raises(BatchError) as caught:
         half.put_cells(cells)
 
@@ -282,7 +285,7 @@ def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row)
 
     with pytest.raises(BatchError):
         fresh_store.put_stored_cells(cells)
-    after_conflict = fresh_store.shards.rows(0, statements.count_cells(fresh_store.shards.database(0)))
+    after_conflict = fresh_store.shards.rows(0, count_cells(fresh_store.shards.database(0)))
     puts = fresh_store.put_stored_cells([cell for cell in cells if cell.row_key != rows[7]])
 
     assert after_conflict == ((1,),)

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 import pytest
 
 from schemaless import InvalidInput, NewStoredCell
-from schemaless.mysql import statements
+from schemaless.mysql.sql.figures import select_probe
 from schemaless.store.pages import PageSize
 from schemaless.survey import sampling
 from schemaless.survey.sampling import (
@@ -267,7 +267,7 @@ def test_an_empty_datastore_has_an_empty_sample(fresh_store):
 @pytest.mark.mysql
 def test_a_probe_reads_a_few_rows_by_the_primary_key(fresh_store, gaps):
     """How close rows lie is asked for without a scan, whatever the statistics say."""
-    sql = statements.select_probe(fresh_store.shards.database(1), 1, 50, 10**9, 8)
+    sql = select_probe(fresh_store.shards.database(1), 1, 50, 10**9, 8)
     plan = json.dumps(fresh_store.shards.rows(1, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
 
     assert "PRIMARY" in plan

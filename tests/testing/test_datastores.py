@@ -12,8 +12,11 @@ import pymysql
 import pytest
 
 import schemaless
+from schemaless.migrate import run as migrate
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.urls import parse_url
 from schemaless.testing.datastores import Datastores
+from tests.dictionaries import kept
 from tests.foreign import databases
 
 pytestmark = pytest.mark.mysql
@@ -74,6 +77,7 @@ def test_two_datastores_at_once_are_two(made):
         "CREATE TABLE {db}_0000.another (n INT)",
         "ALTER TABLE {db}_0000.cell ADD COLUMN another INT",
         "UPDATE {db}_0000.shard_identity SET shard = 3",
+        "DELETE FROM {db}.shard_range",
     ],
 )
 def test_a_datastore_that_a_test_spoiled_is_dropped(made, server_urls, sql):
@@ -86,6 +90,27 @@ def test_a_datastore_that_a_test_spoiled_is_dropped(made, server_urls, sql):
         assert url != spoiled
         there = databases(server_urls[0], os.environ.get("SCHEMALESS_PASSWORD"))
         assert [name for name in there if name.startswith(str(parse_url(spoiled).database))] == []
+
+
+def test_what_a_job_left_in_the_catalog_is_gone(made):
+    """Tables of the catalog that were empty are empty again, so that the first job is number 1."""
+    jobs, seen = [], set()
+    for _ in range(2):
+        with made.fresh() as url, schemaless.connect(url) as store:
+            jobs.append(migrate.run(store, MigrateSpec()).job_id)
+            seen.add(url)
+
+    assert jobs == [1, 1]
+    assert len(seen) == 1
+
+
+def test_a_datastore_with_a_dictionary_is_dropped(made):
+    """Their ids do not begin at 1, and an id once given is never given again."""
+    with made.fresh() as spoiled, schemaless.connect(spoiled) as store:
+        kept(store)
+
+    with made.fresh() as url:
+        assert url != spoiled
 
 
 def test_a_datastore_that_a_test_left_locked_is_left_alone(made):

@@ -13,6 +13,8 @@ from schemaless.local.binaries import cache_folder
 from schemaless.mysql.urls import parse_url
 from tests.foreign import databases, rows
 
+pytestmark = pytest.mark.once
+
 pytest_plugins = ["pytester"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"

@@ -21,7 +21,7 @@ from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import encode_body, seal
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.recode import recode
-from schemaless.codec.registry import PACKED, codec_named
+from schemaless.codec.registry import codec_named
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 
 HERE = Path(__file__).parent
@@ -168,7 +168,7 @@ def packed_vectors() -> dict[str, tuple[bytes, str]]:
     plain = codec_named("packed+none")
     return {
         f"packed-of-{name}": (
-            seal(PACKED.id, pack_reference(document), plain, REFERENCE),
+            seal(REFERENCE.packed, pack_reference(document), plain, REFERENCE),
             json.dumps(document, indent=None, separators=(",", ":")),
         )
         for name, document in PACKED_DOCUMENTS.items()

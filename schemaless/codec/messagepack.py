@@ -1,0 +1,126 @@
+"""Documents to MessagePack and back: the stock ``msgpack`` with the rules of ``documents``, and its fast path."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgpack
+
+from schemaless.cell import JSONDocument
+from schemaless.codec import documents
+from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.fast import MISSED, fast_path
+from schemaless.codec.serializers import (
+    BIG_INTEGER,
+    LONE_SURROGATE,
+    NotHeld,
+    Payload,
+    Serializer,
+    one_line,
+    too_many_values,
+)
+from schemaless.codec.values import MAX_VALUES, messagepack_exceeds
+from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody
+
+_BYTES_THAT_OPEN: Final = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
+_BYTES_THAT_DO_NOT_OPEN: Final = bytes(byte for byte in range(256) if byte not in _BYTES_THAT_OPEN)
+_EMPTY_BIN: Final = (b"\xc4\x00", b"\xc5\x00\x00", b"\xc6\x00\x00\x00\x00")
+
+
+class MessagePack(Serializer):
+    """MessagePack, as small as it goes: no ext types, no bin, str keys, the shortest form of everything."""
+
+    id = 1  # stored; never renumber
+    name = "msgpack"
+    counts_as = (1, 0)
+    compares = True
+    other_spelling = "MessagePack in another spelling: a key twice, or a form that is not the shortest"
+
+    def __init__(self, *, fast: bool) -> None:
+        self._gate, self._typed = fast_path("msgpack") if fast else (None, None)
+
+    def dumps(self, document: JSONDocument) -> bytes:
+        """Return a document's MessagePack."""
+        if self._gate is not None:
+            payload = self._gate.messagepack(document)
+            if payload is not None:
+                return payload
+        documents.check_document(document)
+        return pack_reference(document)
+
+    def dumps_model(self, document: JSONDocument) -> bytes:
+        """Return the MessagePack of what a parser returned."""
+        if self._gate is not None:
+            payload = self._gate.messagepack_model(document)
+            if payload is not None:
+                return payload
+        return pack_reference(document)
+
+    def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
+        """Return a payload's document, as ``unpack_reference`` does."""
+        if self._typed is not None:
+            if len(payload) > values and messagepack_exceeds(payload, values):
+                raise too_many_values(values)
+            document = self._typed.decode(payload, depth)
+            if document is not MISSED:
+                return document
+        return unpack_reference(payload, depth, values)
+
+    def exceeds(self, payload: Payload, values: int) -> bool:
+        """Return whether a payload announces more than ``values``."""
+        return messagepack_exceeds(payload, values)
+
+
+def pack_reference(document: JSONDocument) -> bytes:
+    """Return what is known to be in the data model as MessagePack, with the stock library.
+
+    Raises:
+        NotHeld: MessagePack cannot hold it.
+    """
+    try:
+        payload: bytes = msgpack.packb(document)
+    except OverflowError:
+        raise NotHeld(BIG_INTEGER) from None
+    except UnicodeEncodeError:
+        raise NotHeld(LONE_SURROGATE) from None
+    return payload
+
+
+def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
+    """Return a payload's document, with the stock library.
+
+    Raises:
+        TooManyValues: it announces more than ``values``.
+        TruncatedBody: it ends before the document does.
+        TrailingBytes: it goes on after the document.
+        NestingTooDeep: more levels than ``depth``.
+        MalformedPayload: ext types, bin, keys that are not str, bad UTF-8, the byte that MessagePack never uses.
+    """
+    if not payload:
+        raise TruncatedBody("the MessagePack payload is empty")
+    if messagepack_exceeds(payload, values):
+        raise too_many_values(values)
+    try:
+        document = msgpack.unpackb(payload, strict_map_key=True, max_bin_len=0, max_ext_len=0, ext_hook=_refuse_ext)
+    except msgpack.exceptions.StackError:
+        raise NestingTooDeep(f"more than {depth} levels of lists and objects") from None
+    except msgpack.exceptions.ExtraData as refusal:
+        raise TrailingBytes(f"{len(refusal.extra)} bytes follow the MessagePack document") from None
+    except UnicodeDecodeError as refusal:
+        raise MalformedPayload(f"a MessagePack str is not UTF-8 ({refusal.reason})") from None
+    except (ValueError, TypeError) as refusal:
+        if "incomplete input" in str(refusal):
+            raise TruncatedBody("the MessagePack payload ends before its document") from None
+        raise MalformedPayload(f"not MessagePack as this store writes it: {one_line(refusal)}") from None
+    if len(payload.translate(None, _BYTES_THAT_DO_NOT_OPEN)) > depth and documents.depth_of(document) > depth:
+        raise NestingTooDeep(f"more than {depth} levels of lists and objects")
+    if any(spelling in payload for spelling in _EMPTY_BIN):  # the one length that max_bin_len=0 lets through
+        try:
+            documents.check_document(document)
+        except InvalidBody as refusal:
+            raise MalformedPayload(f"not MessagePack as this store writes it: {refusal}") from None
+    return document
+
+
+def _refuse_ext(code: int, data: bytes) -> object:
+    raise ValueError(f"ext type {code}")

@@ -1,0 +1,206 @@
+"""Statements about cells by their key and in the order of their added_id: what applications' calls send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from schemaless.mysql.sql.parts import CELL, CREATED_AT, blob, by_id, by_key, cell_table, id_range, moment, numbers
+
+
+def insert_cells(
+    database: str,
+    cells: Iterable[tuple[bytes, str, int, bytes]],
+    created_at: Sequence[datetime | None] | None = None,
+) -> bytes:
+    """Insert rows of ``(row_key, column_name, ref_key, body)``.
+
+    Args:
+        database: the shard's.
+        cells: the rows.
+        created_at: of each row, in UTC, or None for the server's clock; None where all are.
+    """
+    values = [
+        b"(x'%b','%b',%d,%b)" % (row_key.hex().encode(), column_name.encode(), ref_key, blob(body))
+        for row_key, column_name, ref_key, body in cells
+    ]
+    if created_at is not None:
+        timed = [b"%b,%b)" % (row[:-1], moment(at)) for row, at in zip(values, created_at, strict=True)]
+        return b"INSERT INTO %b (row_key,column_name,ref_key,body,created_at) VALUES %b" % (
+            cell_table(database),
+            b",".join(timed),
+        )
+    return b"INSERT INTO %b (row_key,column_name,ref_key,body) VALUES %b" % (cell_table(database), b",".join(values))
+
+
+def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Select the cells with these keys, in no particular order."""
+    tests = [
+        b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
+        for row_key, column_name, ref_key in keys
+    ]
+    return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database), b" OR ".join(tests))
+
+
+def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
+    """Select, for each ``(row_key, column_name)``, the cell with the highest ref_key."""
+    parts = [
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' ORDER BY ref_key DESC LIMIT 1"
+        % (CELL, by_key(database), row_key.hex().encode(), column_name.encode())
+        for row_key, column_name in pairs
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return b"(" + b") UNION ALL (".join(parts) + b")"
+
+
+def select_row(database: str, row_key: bytes) -> bytes:
+    """Select the latest cell of each column of a row."""
+    key = row_key.hex().encode()
+    return (
+        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
+        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b' GROUP BY column_name) AS latest "
+        b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
+        b"ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
+        b"ORDER BY c.column_name" % (CREATED_AT, by_key(database), key, cell_table(database), key)
+    )
+
+
+def select_column_names(database: str, row_key: bytes) -> bytes:
+    """Select the names of a row's columns."""
+    return b"SELECT DISTINCT column_name FROM %b WHERE row_key=x'%b' ORDER BY column_name" % (
+        by_key(database),
+        row_key.hex().encode(),
+    )
+
+
+def select_versions(
+    database: str, row_key: bytes, column_name: str, above: int, below: int, descending: bool, limit: int
+) -> bytes:
+    """Select versions of one row and column with ``above < ref_key < below``."""
+    return (
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d AND ref_key<%d "
+        b"ORDER BY ref_key %b LIMIT %d"
+        % (
+            CELL,
+            by_key(database),
+            row_key.hex().encode(),
+            column_name.encode(),
+            above,
+            below,
+            b"DESC" if descending else b"ASC",
+            limit,
+        )
+    )
+
+
+def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> bytes:
+    """Select a row and column's highest ref_key, and behind it row_key and column_name as one; columns cost time."""
+    return (
+        b"SELECT ref_key, CONCAT(row_key,column_name) FROM %b WHERE row_key=x'%b' AND column_name='%b' "
+        b"ORDER BY ref_key DESC LIMIT 1"
+    ) % (
+        by_key(database),
+        row_key.hex().encode(),
+        column_name.encode(),
+    )
+
+
+def select_added_id(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select added_id, row_key, column_name and ref_key of one cell."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' "
+        b"AND ref_key=%d"
+    ) % (
+        by_key(database),
+        row_key.hex().encode(),
+        column_name.encode(),
+        ref_key,
+    )
+
+
+def select_by_id(database: str, ids: Iterable[int]) -> bytes:
+    """Select the cells with these added_ids."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (
+        CELL,
+        by_id(database),
+        numbers(ids),
+    )
+
+
+def select_page_end(
+    database: str,
+    after: int,
+    up_to: int | None,
+    limit: int,
+    max_bytes: int,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
+) -> bytes:
+    """Select where a page of rows ends whose bodies have ``max_bytes`` at most, but one row at least.
+
+    Sized by the server before anything is fetched: bodies reach 16 MiB, and neighbours may differ by a thousand times.
+
+    Returns:
+        A statement whose one row is the last added_id (NULL where there are no rows), the number of rows up to it, and
+        the number of rows that were looked at, ``limit`` at most.
+    """
+    return (
+        b"SELECT COALESCE(MAX(CASE WHEN total<=%d THEN added_id END), MIN(added_id)), "
+        b"GREATEST(1, COUNT(CASE WHEN total<=%d THEN 1 END)), COUNT(*) FROM "
+        b"(SELECT added_id, SUM(size) OVER (ORDER BY added_id ROWS UNBOUNDED PRECEDING) AS total FROM "
+        b"(SELECT added_id, LENGTH(body) AS size FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS page) AS totals"
+        % (max_bytes, max_bytes, by_id(database), id_range(after, up_to, legacy_only, column_name), limit)
+    )
+
+
+def select_page(
+    database: str,
+    after: int,
+    up_to: int | None,
+    limit: int,
+    max_body_bytes: int,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
+) -> bytes:
+    """Select the next ``limit`` cells with ``after < added_id <= up_to``, in that order; a longer body is NULL."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
+        b"ORDER BY added_id LIMIT %d"
+        % (
+            max_body_bytes,
+            CREATED_AT,
+            by_id(database),
+            id_range(after, up_to, legacy_only, column_name),
+            limit,
+        )
+    )
+
+
+def select_ids(database: str, after: int, up_to: int) -> bytes:
+    """Select the added_ids with ``after < added_id <= up_to``, in their order."""
+    return b"SELECT added_id FROM %b WHERE %b ORDER BY added_id" % (by_id(database), id_range(after, up_to))
+
+
+def select_id_span(database: str) -> bytes:
+    """Select the lowest and the highest added_id; both NULL for an empty shard."""
+    return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % cell_table(database)
+
+
+def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:
+    """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only.
+
+    With added_id alone, and statistics that say there are two rows, MySQL would read the index from its beginning.
+    """
+    return (
+        b"SELECT MAX(added_id), COUNT(*) FROM "
+        b"(SELECT added_id, ref_key FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS block"
+        % (by_id(database), id_range(after, up_to), rows)
+    )
+
+
+def count_cells(database: str) -> bytes:
+    """Count the cells of a shard, exactly."""
+    return b"SELECT COUNT(*) FROM %b" % cell_table(database)

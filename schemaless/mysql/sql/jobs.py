@@ -1,0 +1,447 @@
+"""Statements about jobs in the catalog. All times are its server's clock, UTC; JSON comes and goes as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from schemaless.mysql.sql.parts import Value, blob_hex, literal, numbers, text, texts
+
+_NOW: Final = b"UTC_TIMESTAMP(6)"
+_NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
+_UNFINISHED: Final = b"('running','paused')"
+
+FailureRow = tuple[int, int, bytes, str, int, str, str]
+"""Shard, added_id, row_key, column_name, ref_key, reason and message of a cell that was left as it is."""
+
+
+def insert_job(catalog: str, kind: str, spec: str, versions: str, created_by: str) -> bytes:
+    """Insert a job that is running."""
+    return b"INSERT INTO %b (kind, state, spec, versions, created_by) VALUES (%b, 'running', %b, %b, %b)" % (
+        _table(catalog, b"job"),
+        text(kind),
+        text(spec),
+        text(versions),
+        text(created_by),
+    )
+
+
+def insert_shards(catalog: str, job_id: int, data_bytes: Iterable[tuple[int, int]]) -> bytes:
+    """Insert a job's shards, each with its weight, as waiting."""
+    return b"INSERT INTO %b (job_id, shard, state, data_bytes) VALUES %b" % (
+        _table(catalog, b"job_shard"),
+        b",".join(b"(%d,%d,'waiting',%d)" % (job_id, shard, weight) for shard, weight in data_bytes),
+    )
+
+
+def insert_clusters(catalog: str, job_id: int, clusters: Iterable[str]) -> bytes:
+    """Insert the clusters that a job is on."""
+    return b"INSERT INTO %b (job_id, cluster) VALUES %b" % (
+        _table(catalog, b"job_cluster"),
+        b",".join(b"(%d,%b)" % (job_id, text(cluster)) for cluster in clusters),
+    )
+
+
+def insert_event(catalog: str, job_id: int, who: str, what: str) -> bytes:
+    """Insert what happened to a job, and by whom."""
+    return b"INSERT INTO %b (job_id, who, what) VALUES (%d, %b, %b)" % (
+        _table(catalog, b"job_event"),
+        job_id,
+        text(who),
+        text(what),
+    )
+
+
+def select_made_with(catalog: str, token: str) -> bytes:
+    """Select the job whose versions hold a token."""
+    return b"SELECT job_id FROM %b WHERE versions LIKE '%%\"%b\"%%' ORDER BY job_id DESC LIMIT 1" % (
+        _table(catalog, b"job"),
+        token.encode(),
+    )
+
+
+def select_waiting(catalog: str) -> bytes:
+    """Select job_id, kind, state and shard of every shard that an unfinished job is not through with."""
+    return (
+        b"SELECT j.job_id, j.kind, j.state, s.shard FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id "
+        b"WHERE j.state IN %b AND s.state='waiting'"
+        % (_table(catalog, b"job"), _table(catalog, b"job_shard"), _UNFINISHED)
+    )
+
+
+# Jobs
+
+
+def select_jobs(catalog: str, *, kind: str | None = None, job_id: int | None = None) -> bytes:
+    """Select whole jobs, the newest last: all, of one kind, or one."""
+    where = []
+    if kind is not None:
+        where.append(b"kind=%b" % text(kind))
+    if job_id is not None:
+        where.append(b"job_id=%d" % job_id)
+    return (
+        b"SELECT job_id, kind, state, spec, versions, created_by, CONCAT(created_at,''), CONCAT(ended_at,''), "
+        b"message FROM %b%b ORDER BY job_id"
+        % (_table(catalog, b"job"), b" WHERE " + b" AND ".join(where) if where else b"")
+    )
+
+
+def select_unfinished_specs(catalog: str) -> bytes:
+    """Select job_id and spec of every job that has not ended."""
+    return b"SELECT job_id, spec FROM %b WHERE state IN %b" % (_table(catalog, b"job"), _UNFINISHED)
+
+
+def select_that_replaced(catalog: str) -> bytes:
+    """Select the numbers of the jobs that replaced a body."""
+    return b"SELECT DISTINCT job_id FROM %b WHERE cells>0" % _table(catalog, b"job_shard")
+
+
+def update_state(
+    catalog: str, job_id: int, before: Sequence[str], after: str, message: str | None, *, ended: bool
+) -> bytes:
+    """Take a job from one of some states to another."""
+    return b"UPDATE %b SET state=%b, message=%b%b WHERE job_id=%d AND state IN (%b)" % (
+        _table(catalog, b"job"),
+        text(after),
+        literal(message),
+        b", ended_at=%b" % _NOW if ended else b"",
+        job_id,
+        texts(before),
+    )
+
+
+def complete(catalog: str, job_id: int) -> bytes:
+    """Call an unfinished job done, where none of its shards waits any more."""
+    return (
+        b"UPDATE %b SET state='done', ended_at=%b, message=NULL WHERE job_id=%d AND state IN %b "
+        b"AND NOT EXISTS (SELECT * FROM %b WHERE job_id=%d AND state='waiting')"
+        % (_table(catalog, b"job"), _NOW, job_id, _UNFINISHED, _table(catalog, b"job_shard"), job_id)
+    )
+
+
+def lock_spec(catalog: str, job_id: int) -> bytes:
+    """Select a job's spec, and hold others off it until the transaction ends."""
+    return b"SELECT spec FROM %b WHERE job_id=%d FOR UPDATE" % (_table(catalog, b"job"), job_id)
+
+
+def update_spec(catalog: str, job_id: int, spec: str) -> bytes:
+    """Give a job another spec."""
+    return b"UPDATE %b SET spec=%b WHERE job_id=%d" % (_table(catalog, b"job"), text(spec), job_id)
+
+
+def select_events(catalog: str, job_id: int) -> bytes:
+    """Select what happened to a job: when, by whom, what."""
+    return b"SELECT CONCAT(at,''), who, what FROM %b WHERE job_id=%d ORDER BY event_id" % (
+        _table(catalog, b"job_event"),
+        job_id,
+    )
+
+
+# Shards
+
+
+def select_shards(
+    catalog: str, job_id: int, *, counters: bool = True, shard: int | None = None, runner: str | None = None
+) -> bytes:
+    """Select where a job is on its shards, in their order: all, or one, or only a runner's.
+
+    Args:
+        catalog: its database.
+        job_id: which job.
+        counters: whether to fetch what may be long, counters and measures.
+        shard: only this one.
+        runner: only this runner's.
+    """
+    test = b"job_id=%d" % job_id
+    if shard is not None:
+        test += b" AND shard=%d" % shard
+    if runner is not None:
+        test += b" AND runner=%b" % text(runner)
+    return (
+        b"SELECT shard, state, pass_number, first_id, top_id, checkpoint, cells, bytes_before, bytes_after, "
+        b"left_cells, %b, busy_s, data_bytes, runner, epoch, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
+        b"stop, message, CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b WHERE %b ORDER BY shard"
+        % (
+            b"counters" if counters else b"NULL",
+            _NOW,
+            b"measures" if counters else b"NULL",
+            _table(catalog, b"job_shard"),
+            test,
+        )
+    )
+
+
+def select_broken_off(catalog: str, job_id: int, shard: int, runner: str, message: str) -> bytes:
+    """Select whether another runner than this one left a shard without a word, or this message stands there."""
+    return b"SELECT lease_until IS NOT NULL AND runner<>%b OR message=%b FROM %b WHERE job_id=%d AND shard=%d" % (
+        text(runner),
+        text(message),
+        _table(catalog, b"job_shard"),
+        job_id,
+        shard,
+    )
+
+
+def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int) -> bytes:
+    """Take a waiting shard of an unfinished job for a runner, unless it is another's."""
+    return (
+        b"UPDATE %b AS s JOIN %b AS j ON j.job_id=s.job_id SET s.runner=%b, s.epoch=s.epoch+1, "
+        b"s.lease_until=%b, s.stop=0, s.message=NULL, s.started_at=COALESCE(s.started_at, %b) "
+        b"WHERE s.job_id=%d AND s.shard=%d AND s.state='waiting' AND j.state IN %b "
+        b"AND (s.lease_until IS NULL OR s.lease_until<%b OR s.runner=%b)"
+        % (
+            _table(catalog, b"job_shard"),
+            _table(catalog, b"job"),
+            text(runner),
+            _lease(lease_s),
+            _NOW,
+            job_id,
+            shard,
+            _UNFINISHED,
+            _NOW,
+            text(runner),
+        )
+    )
+
+
+def select_signal(catalog: str, job_id: int, shard: int, runner: str, epoch: int, cluster: str) -> bytes:
+    """Select what the runner of a shard should know, if the shard is still its in that epoch.
+
+    Returns:
+        A statement whose one row is the job's state, whether it was asked to stop, why it has to wait, how long ago
+        that was seen in seconds, whether it keeps the watch of the cluster, whether nobody does, how many seconds are
+        left of its lease, the job's spec, and whether the job yields there.
+    """
+    return (
+        b"SELECT j.state, s.stop, c.reason, TIMESTAMPDIFF(MICROSECOND, c.looked_at, %b)/1e6, c.runner=%b, "
+        b"c.lease_until IS NULL OR c.lease_until<%b, TIMESTAMPDIFF(SECOND, %b, s.lease_until), j.spec, "
+        b"JSON_EXTRACT(c.figures, '$.yields') "
+        b"FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id AND s.shard=%d "
+        b"JOIN %b AS c ON c.job_id=j.job_id AND c.cluster=%b "
+        b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
+        % (
+            _NOW,
+            text(runner),
+            _NOW,
+            _NOW,
+            _table(catalog, b"job"),
+            _table(catalog, b"job_shard"),
+            shard,
+            _table(catalog, b"job_cluster"),
+            text(cluster),
+            job_id,
+            text(runner),
+            epoch,
+        )
+    )
+
+
+def update_shard(
+    catalog: str,
+    job_id: int,
+    shard: int,
+    runner: str,
+    epoch: int,
+    changes: Mapping[str, Value],
+    *,
+    lease_s: int | None,
+    ended: bool = False,
+) -> bytes:
+    """Change what is noted of a shard, if it is still this runner's in that epoch.
+
+    Args:
+        catalog: its database.
+        job_id: which job.
+        shard: which shard.
+        runner: whose it has to be.
+        epoch: of which lease.
+        changes: new values by column.
+        lease_s: how long it stays the runner's from now on; None gives it back.
+        ended: whether the job is through with it now.
+    """
+    assignments = [b"%b=%b" % (column.encode(), literal(value)) for column, value in changes.items()]
+    assignments.append(b"lease_until=%b" % (b"NULL" if lease_s is None else _lease(lease_s)))
+    if ended:
+        assignments.append(b"ended_at=%b" % _NOW)
+    return b"UPDATE %b SET %b WHERE job_id=%d AND shard=%d AND runner=%b AND epoch=%d" % (
+        _table(catalog, b"job_shard"),
+        b", ".join(assignments),
+        job_id,
+        shard,
+        text(runner),
+        epoch,
+    )
+
+
+def count_runners(catalog: str, job_id: int) -> bytes:
+    """Count the runners that have a shard of a job in their hands."""
+    return b"SELECT COUNT(DISTINCT runner) FROM %b WHERE job_id=%d AND lease_until>%b" % (
+        _table(catalog, b"job_shard"),
+        job_id,
+        _NOW,
+    )
+
+
+def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> bytes:
+    """Give back the shards of all runners whose names begin so."""
+    return b"UPDATE %b SET lease_until=NULL, message=%b WHERE %b" % (
+        _table(catalog, b"job_shard"),
+        text(message),
+        _held_by(job_id, runner_prefix),
+    )
+
+
+def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
+    """Ask all runners whose names begin so to stop at their next checkpoint."""
+    return b"UPDATE %b SET stop=1 WHERE %b" % (_table(catalog, b"job_shard"), _held_by(job_id, runner_prefix))
+
+
+def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
+    """Select shard and measures of some shards, and hold others off them until the transaction ends."""
+    return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
+        _table(catalog, b"job_shard"),
+        job_id,
+        numbers(shards),
+    )
+
+
+def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]) -> bytes:
+    """Write the measures of some shards, by their numbers."""
+    return b"UPDATE %b SET measures=CASE shard %b ELSE measures END WHERE job_id=%d AND shard IN (%b)" % (
+        _table(catalog, b"job_shard"),
+        b" ".join(b"WHEN %d THEN %b" % (shard, text(found)) for shard, found in measures.items()),
+        job_id,
+        numbers(measures),
+    )
+
+
+# Clusters
+
+
+def select_clusters(catalog: str, job_id: int) -> bytes:
+    """Select what was seen of each cluster."""
+    return (
+        b"SELECT cluster, runner, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
+        b"TIMESTAMPDIFF(MICROSECOND, looked_at, %b)/1e6, reason, figures, waits, measures "
+        b"FROM %b WHERE job_id=%d ORDER BY cluster" % (_NOW, _NOW, _table(catalog, b"job_cluster"), job_id)
+    )
+
+
+def claim_watch(catalog: str, job_id: int, cluster: str, runner: str, lease_s: int) -> bytes:
+    """Take the watch of a cluster for a runner, unless somebody keeps it."""
+    return (
+        b"UPDATE %b SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
+        b"AND (lease_until IS NULL OR lease_until<%b)"
+        % (_table(catalog, b"job_cluster"), text(runner), _lease(lease_s), job_id, text(cluster), _NOW)
+    )
+
+
+def free_watches(catalog: str, job_id: int, runner_prefix: str) -> bytes:
+    """Give back the watches of all runners whose names begin so."""
+    return b"UPDATE %b SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % (
+        _table(catalog, b"job_cluster"),
+        job_id,
+        _beginning(runner_prefix),
+    )
+
+
+def update_look(
+    catalog: str, job_id: int, cluster: str, runner: str, reason: str | None, figures: str, waits: str, lease_s: int
+) -> bytes:
+    """Write down what was seen of a cluster, if the watch is still this runner's."""
+    return (
+        b"UPDATE %b SET looked_at=%b, lease_until=%b, reason=%b, figures=%b, waits=%b "
+        b"WHERE job_id=%d AND cluster=%b AND runner=%b"
+        % (
+            _table(catalog, b"job_cluster"),
+            _NOW,
+            _lease(lease_s),
+            literal(reason),
+            text(figures),
+            text(waits),
+            job_id,
+            text(cluster),
+            text(runner),
+        )
+    )
+
+
+def lock_cluster_measures(catalog: str, job_id: int, cluster: str) -> bytes:
+    """Select the measures of a cluster, and hold others off them until the transaction ends."""
+    return b"SELECT measures FROM %b WHERE job_id=%d AND cluster=%b FOR UPDATE" % (
+        _table(catalog, b"job_cluster"),
+        job_id,
+        text(cluster),
+    )
+
+
+def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: str) -> bytes:
+    """Write the measures of a cluster."""
+    return b"UPDATE %b SET measures=%b WHERE job_id=%d AND cluster=%b" % (
+        _table(catalog, b"job_cluster"),
+        text(measures),
+        job_id,
+        text(cluster),
+    )
+
+
+# Budget and failures
+
+
+def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
+    """Move the end of a job's budget; GREATEST, since what was not used is not saved up."""
+    return b"UPDATE %b SET budget_us=LAST_INSERT_ID(GREATEST(budget_us, %b) + %d) WHERE job_id=%d" % (
+        _table(catalog, b"job"),
+        _NOW_US,
+        cost_us,
+        job_id,
+    )
+
+
+SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
+"""The end of the budget as this connection has just moved it, and the time, in microseconds."""
+
+
+def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -> bytes:
+    """Insert cells that were left as they are; one that is there already gets its newest reason."""
+    return (
+        b"INSERT INTO %b (job_id, shard, added_id, row_key, column_name, ref_key, reason, message) "
+        b"VALUES %b ON DUPLICATE KEY UPDATE reason=VALUES(reason), message=VALUES(message)"
+        % (
+            _table(catalog, b"job_failure"),
+            b",".join(
+                b"(%d,%d,%d,%b,%b,%d,%b,%b)"
+                % (job_id, shard, added_id, blob_hex(row_key), text(column), ref_key, text(reason), text(message))
+                for shard, added_id, row_key, column, ref_key, reason, message in failures
+            ),
+        )
+    )
+
+
+def select_failures(catalog: str, job_id: int, limit: int, shards: Iterable[int] | None = None) -> bytes:
+    """Select the first ``limit`` of the cells that were left as they are; only of some shards where they are given."""
+    where = b"" if shards is None else b" AND shard IN (%b)" % numbers([-1, *shards])
+    return (
+        b"SELECT shard, added_id, row_key, column_name, ref_key, reason, message FROM %b "
+        b"WHERE job_id=%d%b ORDER BY shard, added_id LIMIT %d" % (_table(catalog, b"job_failure"), job_id, where, limit)
+    )
+
+
+def _table(catalog: str, name: bytes) -> bytes:
+    return b"`%b`.%b" % (catalog.encode(), name)
+
+
+def _lease(seconds: int) -> bytes:
+    return b"%b + INTERVAL %d SECOND" % (_NOW, seconds)
+
+
+def _held_by(job_id: int, runner_prefix: str) -> bytes:
+    return b"job_id=%d AND state='waiting' AND lease_until IS NOT NULL AND runner LIKE %b" % (
+        job_id,
+        _beginning(runner_prefix),
+    )
+
+
+def _beginning(prefix: str) -> bytes:
+    """Return a pattern for LIKE."""
+    return text(prefix.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_") + "%")

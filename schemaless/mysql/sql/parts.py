@@ -1,0 +1,89 @@
+"""What statements are made of: literals, and the parts that many of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Final
+
+CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
+"""As text that says UTC: drivers take several microseconds to read a DATETIME, Python a tenth of one to read this."""
+
+CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
+"""The columns of a whole cell, as ``Cells`` takes them."""
+
+
+Value = str | int | float | None
+"""What a column takes that is no blob."""
+
+
+def blob(value: bytes) -> bytes:
+    r"""Return a string literal that is ``value`` to the server.
+
+    Only the quote and the backslash end or change a literal; NUL and line ends may stand as they are.
+
+    >>> blob(b"it's \\")
+    b"_binary'it\\'s \\\\'"
+    """
+    return b"_binary'" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+
+
+def text(value: str) -> bytes:
+    """Return a string literal that is ``value`` to the server."""
+    return b"'" + value.encode().replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+
+
+def literal(value: Value) -> bytes:
+    """Return a literal that is ``value`` to the server; a float has three digits behind the point."""
+    if value is None:
+        return b"NULL"
+    if isinstance(value, str):
+        return text(value)
+    return b"%d" % value if isinstance(value, int) else b"%.3f" % value
+
+
+def blob_hex(value: bytes) -> bytes:
+    """Return a literal as ``blob`` does, in hexadecimal: for the few bytes of a key."""
+    return b"x'%b'" % value.hex().encode()
+
+
+def moment(at: datetime | None) -> bytes:
+    """Return a literal that is a UTC time to the server; its own clock's for None, where the column has that."""
+    return b"DEFAULT" if at is None else b"'%b'" % at.replace(tzinfo=None).isoformat(" ").encode()
+
+
+def id_range(after: int, up_to: int | None, legacy_only: bool = False, column_name: str | None = None) -> bytes:
+    """Return a test for the rows with ``after < added_id <= up_to``, of such a body or column where that is given."""
+    test = b"added_id>%d" % after
+    if up_to is not None:
+        test += b" AND added_id<=%d" % up_to
+    if legacy_only:
+        test += b" AND SUBSTRING(body,1,1)<>x'C1'"
+    if column_name is not None:
+        test += b" AND column_name='%b'" % column_name.encode()
+    return test
+
+
+def by_key(database: str) -> bytes:
+    """Return a shard's table, to be read by its unique key."""
+    return b"%b FORCE INDEX (cell_key)" % cell_table(database)
+
+
+def by_id(database: str) -> bytes:
+    """Return a shard's table, to be read in the order of its added_ids."""
+    return b"%b FORCE INDEX (PRIMARY)" % cell_table(database)
+
+
+def cell_table(database: str) -> bytes:
+    """Return the name of a shard's table."""
+    return b"`%b`.cell" % database.encode()
+
+
+def numbers(values: Iterable[int]) -> bytes:
+    """Return numbers with commas between them, for IN."""
+    return b",".join(b"%d" % value for value in values)
+
+
+def texts(values: Iterable[str]) -> bytes:
+    """Return string literals with commas between them, for IN."""
+    return b",".join(map(text, values))

@@ -1,0 +1,85 @@
+"""Statements about databases and their tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemaless.mysql.sql.parts import cell_table
+
+SHOW_DATABASES: Final = b"SHOW DATABASES"
+
+CREATE_VERSION_TABLE: Final = (
+    b"CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
+)
+"""In the connection's own database; the same one that Alembic makes."""
+
+
+def create_if_missing(database: str, character_set: str, collation: str) -> bytes:
+    """Create a database, if it is not there."""
+    return b"CREATE DATABASE IF NOT EXISTS `%b` CHARACTER SET %b COLLATE %b" % (
+        database.encode(),
+        character_set.encode(),
+        collation.encode(),
+    )
+
+
+def use(database: str) -> bytes:
+    """Make a database the connection's own."""
+    return b"USE `%b`" % database.encode()
+
+
+def show_tables(database: str) -> bytes:
+    """Show the names of a database's tables."""
+    return b"SHOW TABLES FROM `%b`" % database.encode()
+
+
+def select_identity(database: str) -> bytes:
+    """Select what a shard says of itself."""
+    return b"SELECT datastore, shard, shard_count, placement, format FROM `%b`.shard_identity" % database.encode()
+
+
+def insert_identity(
+    database: str, datastore: str, shard: int, shard_count: int, placement: str, format_number: int
+) -> bytes:
+    """Insert what a shard says of itself, unless it says something already."""
+    return (
+        b"INSERT IGNORE INTO `%b`.shard_identity (only_row, datastore, shard, shard_count, placement, format) "
+        b"VALUES (1, '%b', %d, %d, '%b', %d)"
+        % (database.encode(), datastore.encode(), shard, shard_count, placement.encode(), format_number)
+    )
+
+
+def insert_first_version(database: str, revision: str) -> bytes:
+    """Write down the Alembic revision of tables that were just made, unless there is one."""
+    return (
+        b"INSERT IGNORE INTO `%b`.alembic_version (version_num) SELECT '%b' FROM DUAL "
+        b"WHERE NOT EXISTS (SELECT * FROM `%b`.alembic_version)"
+        % (database.encode(), revision.encode(), database.encode())
+    )
+
+
+def update_version(database: str, old: str, new: str) -> bytes:
+    """Write down that a database is at another revision than before."""
+    return b"UPDATE `%b`.alembic_version SET version_num='%b' WHERE version_num='%b'" % (
+        database.encode(),
+        new.encode(),
+        old.encode(),
+    )
+
+
+def select_version(database: str) -> bytes:
+    """Select the Alembic revision that a database is at."""
+    return b"SELECT version_num FROM `%b`.alembic_version" % database.encode()
+
+
+def select_table_made(database: str) -> bytes:
+    """Select when the ``cell`` table was made or last rebuilt, as text, and whether that was in this second."""
+    return (
+        b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()
+    )
+
+
+def rebuild_table(database: str) -> bytes:
+    """Rebuild the ``cell`` table while it is read and written."""
+    return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)
