@@ -29,7 +29,8 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files, read_archive
 from schemaless.migrate.finalise import archive_of
-from schemaless.migrate.restore import restore
+from schemaless.migrate.restore import RestoreSpec
+from schemaless.migrate.restore import run as restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify
 from schemaless.testing.servers import private_servers
@@ -76,8 +77,8 @@ def main() -> None:
             spec = MigrateSpec.of(job)
             verified = said("verify", size, lambda: verify(store, wanted=spec, archive=archive_of(store, job)))
             assert not verified.faults
-            restored = said("restore", size, lambda: restore(store, [Path(folder)]))
-            assert restored.restored == len(texts)
+            restored = said("restore", size, lambda: restore(store, RestoreSpec((folder,))))
+            assert restored.total.restored == len(texts)
     with tempfile.TemporaryDirectory() as folder:
         for times in (1, 10):
             measure_file(Path(folder) / str(times), texts * times)

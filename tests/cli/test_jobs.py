@@ -16,10 +16,11 @@ from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import load
+from tests.migrate.originals import TEXTS, everything, load
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 
@@ -229,3 +230,38 @@ def test_time_that_the_budget_takes_counts(fresh_store, new_row, migrate_url):
     # Of four shards, the last waits until the bytes of the other three would be through.
     last = max(states, key=lambda state: state.ended_at)
     assert sum(state.busy_s for state in states) >= 1 - last.bytes_before / size - 0.1
+
+
+def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migrate_store, migrate_url, tmp_path):
+    """Paused, shown, throttled and resumed by its number; the command that its status names goes on with it."""
+    load(fresh_store, new_row)
+    before = everything(fresh_store)
+    originals = tmp_path / "originals"
+    migrate.run(migrate_store, MigrateSpec(archive=str(originals)))
+    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),)))
+    number = ("--job", str(job.job_id))
+    said = [
+        invoke("migrate", verb, *number, url=migrate_url)
+        for verb in ("pause", "throttle", "status", "resume", "status")
+    ]
+    goes_on = f"schemaless migrate restore --execute --job {job.job_id}"
+    nothing = invoke("migrate", "restore", url=migrate_url)
+    dry = invoke("migrate", "restore", *number, url=migrate_url)
+    unchanged = everything(fresh_store) != before
+    done = invoke("migrate", "restore", "--execute", "--workers", "2", "--json", *number, url=migrate_url)
+    ended = invoke("migrate", "restore", "--execute", *number, url=migrate_url)
+    listed = invoke("migrate", "status", "--all", "--json", url=migrate_url).json["jobs"]
+
+    assert [each.code for each in (*said, dry, done)] == [0] * 7
+    assert f"job {job.job_id}, restore: paused (by " in said[2].out
+    assert f"archives {originals}\n" in said[2].out
+    assert f"nobody works on it now: '{goes_on}' does" in said[4].out
+    assert (nothing.code, "name the originals by --archive, or a restore to go on with" in nothing.err) == (2, True)
+    assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)
+    assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)
+    assert (ended.code, f"job {job.job_id} is done; run 'schemaless migrate restore --execute' for" in ended.err) == (
+        1,
+        True,
+    )
+    assert [(each["kind"], each["state"]) for each in listed] == [("migrate", "done"), ("restore", "done")]
+    assert everything(fresh_store) == before

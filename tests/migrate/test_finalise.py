@@ -13,10 +13,9 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Originals
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, everything, load
+from tests.migrate.originals import TEXTS, everything, load, restore
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 

@@ -13,11 +13,10 @@ from schemaless.migrate.archive import MARK_BYTES
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Missing, missing_of, missing_text
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, everything, load
+from tests.migrate.originals import TEXTS, everything, load, restore
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 
@@ -39,11 +38,11 @@ def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migr
     data = file.path.read_bytes()
     file.path.write_bytes(data[: end(data)])
     totals: list[int] = []
-    dry = restore(migrate_store, [tmp_path], execute=False)
-    report = restore(migrate_store, [tmp_path], on_total=totals.append)
+    dry = restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    report = restore(migrate_store, [tmp_path])
 
     assert report.missing == dry.missing == [Missing(job.job_id, 1, file.path.name, found, cells)]
-    assert report.restored == len(TEXTS) - cells
+    assert report.total.restored == len(TEXTS) - cells
     assert totals == [len(TEXTS)]
     assert (file.path in report.torn) == (end is not second_frame)
 
@@ -129,9 +128,10 @@ def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, 
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
         pool.run(lambda connection, sql=sql: connection.execute(sql.encode()), writes=True)
     totals: list[int] = []
-    report = restore(migrate_store, [tmp_path], on_total=totals.append)
+    restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    report = restore(migrate_store, [tmp_path])
 
-    assert (report.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])
+    assert (report.total.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(migrate_store, job, tmp_path):
