@@ -29,7 +29,8 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files, read_archive
 from schemaless.migrate.finalise import archive_of
-from schemaless.migrate.restore import restore
+from schemaless.migrate.restore import RestoreSpec
+from schemaless.migrate.restore import run as restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify
 from schemaless.testing.servers import private_servers
@@ -68,16 +69,16 @@ def main() -> None:
                 archive = None if name == "without" else folder
                 report = said(f"migrate, {name}", size, lambda: migrate.run(store, MigrateSpec(archive=archive)))  # noqa: B023
         with schemaless.connect(url) as store:
-            job = Ledger(store.catalog, store.name).job(report.job_id)
+            job = Ledger(store).job(report.job_id)
             files = archive_files(Path(folder))
             kept = sum(file.size_bytes for file in files)
             print(f"archive: {len(files)} files, {kept / 1e6:.2f} MB, {kept / size:.3f} of the originals")
             print(f"new bodies: {report.total().bytes_after / 1e6:.2f} MB")
-            spec = MigrateSpec.from_json(job.spec)
+            spec = MigrateSpec.of(job)
             verified = said("verify", size, lambda: verify(store, wanted=spec, archive=archive_of(store, job)))
             assert not verified.faults
-            restored = said("restore", size, lambda: restore(store, [Path(folder)]))
-            assert restored.restored == len(texts)
+            restored = said("restore", size, lambda: restore(store, RestoreSpec((folder,))))
+            assert restored.total.restored == len(texts)
     with tempfile.TemporaryDirectory() as folder:
         for times in (1, 10):
             measure_file(Path(folder) / str(times), texts * times)

@@ -38,7 +38,7 @@ def main() -> None:
 
 def measure(store: schemaless.Datastore, shards: int) -> None:
     """Send what a migration sends, and print what it took."""
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     began_s = time.perf_counter()
     job = ledger.create(
         "migrate", MigrateSpec().as_json(), dict.fromkeys(range(shards), 1 << 30), ["cluster-1"], versions(store)

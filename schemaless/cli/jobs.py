@@ -27,6 +27,7 @@ _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
 """Of a job that has run for hours: its log is read by people."""
 _SHARDS_SHOWN: Final = 16
+_DONE_TO_CELLS: Final = {"migrate": "re-encoded", "restore": "put back"}
 
 
 def job_option(help_text: str) -> Callable[[Any], Any]:
@@ -160,7 +161,7 @@ class JobProgress:
         note(f"job {job.job_id}: {'begun' if new else f'going on with it, begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if not new:
             # Whatever thresholds this run was given: all runs of a job have the same.
-            waits_by = thresholds_text(job.spec["thresholds"])
+            waits_by = thresholds_text(job.thresholds.asdict())
             note(f"job {job.job_id} waits by: {waits_by}; 'schemaless migrate throttle' changes that")
         if job.state == "paused":
             note(f"job {job.job_id} is paused ({job.message}); 'schemaless migrate resume' lets it go on")
@@ -193,8 +194,9 @@ class JobProgress:
 def _line(status: JobStatus) -> str:
     parts = [f"{status.fraction:.1%} of {bytes_text(status.bytes_total)}"]
     parts.append(f"{status.done} of {len(status.shards)} shards through")
-    if status.job.kind == "migrate":
-        parts.append(f"{sum(state.cells for state in status.shards):,} cells re-encoded")
+    if status.job.kind in _DONE_TO_CELLS:
+        cells = sum(state.cells for state in status.shards)
+        parts.append(f"{cells:,} cells {_DONE_TO_CELLS[status.job.kind]}")
     if status.mb_per_s is not None:
         parts.append(f"{status.mb_per_s:.1f} MB/s by {status.runners} runners")
     if status.eta is not None:
@@ -213,7 +215,7 @@ def _picture(status: JobStatus) -> ProgressLine:
         facts.append(f"{status.mb_per_s:.1f} MB/s")
     if status.eta is not None:
         facts.append(f"{_eta(status.eta)} left")
-    if status.job.kind == "migrate":
+    if status.job.kind in _DONE_TO_CELLS:
         facts.append(amount_text(sum(state.cells for state in status.shards), None, "cells"))
     facts.append(f"{status.done} of {len(status.shards)} shards")
     if status.runners:
@@ -238,7 +240,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
     out().print(f"job {job.job_id}, {job.kind}: [bold]{job.state}[/]{message}", markup=True)
     out().print(f"begun {job.created_at:%Y-%m-%d %H:%M} UTC by {job.created_by}: {_asked(job)}")
     if job.unfinished:
-        out().print(f"waits by: {thresholds_text(job.spec['thresholds'])}", markup=False)
+        out().print(f"waits by: {thresholds_text(job.thresholds.asdict())}", markup=False)
     out().print(_line(status))
     if job.unfinished and not status.runners:
         out().print(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
@@ -266,10 +268,12 @@ def thresholds_text(thresholds: Mapping[str, Any]) -> str:
 
 
 def _asked(job: Job) -> str:
-    spec = {
-        name: value for name, value in job.spec.items() if value not in (None, [], {}, False) and name != "thresholds"
-    }
-    return ", ".join(f"{name} {', '.join(value) if isinstance(value, list) else value}" for name, value in spec.items())
+    asked = (
+        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
+        for name, value in job.spec.items()
+        if value not in (None, [], {}, False) and name != "thresholds"
+    )
+    return ", ".join(f"{name} {value}" for name, value in asked)
 
 
 def _shard_row(state: ShardState) -> list[str]:

@@ -9,9 +9,8 @@ import click
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import size_of
-from schemaless.jobs.job import check_goes_on
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import RebuildSpec, ShardPlan, ShardRebuilt
+from schemaless.jobs.rebuild import REBUILD, RebuildSpec, ShardPlan, ShardRebuilt
 from schemaless.jobs.rebuild import plan as make_plan
 from schemaless.jobs.rebuild import run as run_rebuild
 from schemaless.jobs.throttle import Thresholds
@@ -96,17 +95,15 @@ def rebuild(
     Exit status: 0 done, 1 some shards were left alone, 3 stopped; the same command goes on.
     """
     spec = RebuildSpec(
-        max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds
+        max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds=thresholds
     )
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        ledger = Ledger(store.catalog, store.name)
-        job = None if job_id is None else ledger.job(job_id)
-        if job is not None:
+        ledger = Ledger(store)
+        job = None
+        if job_id is not None:
             # As it was begun, whatever else is asked for.
-            check_goes_on(job, "rebuild")
-            spec = RebuildSpec.from_json(job.spec)
-            shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+            job, spec, shards = REBUILD.resumed(ledger, job_id)
         if not execute:
             with progress("sampling", len(shards), "shards") as advance:
                 plans = make_plan(store, spec, shards, on_shard=lambda: advance(1))

@@ -146,7 +146,7 @@ def _steps(
             files = estimate_text(predicted, bytes_text)
             out().print(f"   their files have {bytes_text(last.file_bytes)}; step 5 said {files}", markup=False)
         page = folder.absolute() / "report.html"
-        job = Ledger(store.catalog, store.name).job(report.job_id)
+        job = Ledger(store).job(report.job_id)
         write_whole(page, report_page(space_report(store, job, datetime.now(UTC))))
 
     _step("What it gained")

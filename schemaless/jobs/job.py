@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from schemaless.cell import CellKey
 from schemaless.errors import InvalidInput, JobConflict
+from schemaless.jobs.throttle import Thresholds
 
-Kind = Literal["migrate", "rebuild"]
-_COMMANDS: Final[dict[str, str]] = {"migrate": "migrate run", "rebuild": "rebuild"}
-_NAMES: Final[dict[str, str]] = {"migrate": "migration", "rebuild": "rebuild"}
+Kind = Literal["migrate", "rebuild", "restore"]
+_COMMANDS: Final[dict[str, str]] = {"migrate": "migrate run", "rebuild": "rebuild", "restore": "migrate restore"}
+_NAMES: Final[dict[str, str]] = {"migrate": "migration", "rebuild": "rebuild", "restore": "restore"}
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
 
 
@@ -46,6 +48,11 @@ class Job:
     message: str | None
 
     @property
+    def thresholds(self) -> Thresholds:
+        """When it waits; as this was read, since they may be changed at any moment."""
+        return thresholds_of(self.spec)
+
+    @property
     def unfinished(self) -> bool:
         """Whether there may be work left."""
         return self.state in ("running", "paused")
@@ -59,6 +66,11 @@ class Job:
         if self.kind != kind:
             goes_on = f"; '{go_on_command(self.kind, self.job_id)}' goes on with it" if self.unfinished else ""
             raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{goes_on}")
+
+
+def thresholds_of(spec: Mapping[str, Any]) -> Thresholds:
+    """Return the thresholds that stand in the spec of a job of any kind."""
+    return Thresholds.of(spec.get("thresholds", {}))
 
 
 def check_goes_on(job: Job, kind: Kind) -> None:

@@ -17,10 +17,10 @@ from schemaless.errors import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, ShardState, Signal, go_on_command
 from schemaless.jobs.names import who
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql import jobs as sql
 from schemaless.mysql.sql.parts import Value
 from schemaless.mysql.sql.servers import release_lock, take_lock
+from schemaless.store.datastore import Datastore
 
 T = TypeVar("T")
 
@@ -45,18 +45,14 @@ _WATCH_LEASE_S: Final = 5
 class Ledger:
     """A datastore's jobs.
 
-    Args:
-        pool: the catalog's server.
-        name: the datastore's.
-
     Attributes:
         reads: how many SELECTs it has sent, about.
     """
 
-    def __init__(self, pool: NodePool, name: str) -> None:
+    def __init__(self, store: Datastore) -> None:
         self.reads = 0
-        self._pool = pool
-        self._name = name
+        self._pool = store.catalog
+        self._name = store.name
 
     # Jobs
 
@@ -216,6 +212,10 @@ class Ledger:
     def shards(self, job_id: int, *, counters: bool = True) -> list[ShardState]:
         """Return where a job is on each of its shards, in their order."""
         return [_shard(row) for row in self._rows(sql.select_shards(self._name, job_id, counters=counters))]
+
+    def numbers(self, job_id: int) -> list[int]:
+        """Return the numbers of the shards that a job is about, in their order."""
+        return [state.shard for state in self.shards(job_id, counters=False)]
 
     def claim(self, job_id: int, shard: int, runner: str) -> ShardState | None:
         """Take a shard for a runner.

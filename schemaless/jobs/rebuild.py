@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Unpack
 
-from schemaless.cluster.topology import Node, check_shard
-from schemaless.errors import InvalidInput, JobConflict, ServerError, ServerRefused, ServerTimeout
-from schemaless.jobs.job import Job, ShardState, check_goes_on
+from schemaless.cluster.topology import Node
+from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
+from schemaless.jobs.job import Job, ShardState
+from schemaless.jobs.kind import HowToRun, JobKind, JobSpec, chosen_shards
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.runner import ShardRun, make_watch
-from schemaless.jobs.throttle import Thresholds
-from schemaless.jobs.versions import versions
-from schemaless.jobs.workers import GIVE_UP_S, Driver, workers
+from schemaless.jobs.runner import ShardRun
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DuplicateKey
 from schemaless.mysql.parallel import on_servers
@@ -48,7 +46,7 @@ _LOG_TOO_SMALL: Final = 1799
 
 
 @dataclass(frozen=True, slots=True)
-class RebuildSpec:
+class RebuildSpec(JobSpec):
     """What a rebuild is to do; stands in the job.
 
     Attributes:
@@ -56,14 +54,12 @@ class RebuildSpec:
         free_bytes: what the operator says is free on each server's disk, for those where it cannot be seen.
         lock_wait_s: how long the ALTER waits for a transaction that has the table open; every writer waits behind it.
         attempts: how often it is tried again.
-        thresholds: when to wait between shards; see ``throttle.Thresholds``.
     """
 
     max_rebuild_lag_s: float = 600.0
     free_bytes: int | None = None
     lock_wait_s: int = 2
     attempts: int = 30
-    thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
         if not self.max_rebuild_lag_s > 0:
@@ -74,16 +70,6 @@ class RebuildSpec:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 3_600:
                 raise InvalidInput(f"{name} must be a whole number from 1 to 3,600, got {value!r}")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> RebuildSpec:
-        """Return what ``as_json`` gave."""
-        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
-        return cls(**{**known, "thresholds": Thresholds.of(known["thresholds"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +117,9 @@ def plan(
         InvalidInput: there is no such shard, or a server's page size is not known.
         ServerError: a server cannot be reached.
     """
-    chosen = _chosen(store, shards)
+    chosen = chosen_shards(store, shards)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    speeds = _speeds(Ledger(store.catalog, store.name))
+    speeds = _speeds(Ledger(store))
 
     def ask(shard: int) -> ShardPlan:
         return _shard_plan(store, shard, spec, speeds, seed)
@@ -218,54 +204,21 @@ class ShardRebuilt:
         return self.predicted.mid / self.after_bytes - 1
 
 
-def start(store: Datastore, spec: RebuildSpec, shards: Iterable[int] | None = None) -> tuple[Job, bool]:
-    """Return a job for this, and whether it is new: an unfinished one with the same spec and shards is gone on with.
-
-    Raises:
-        InvalidInput: there is no such shard.
-        JobConflict: another unfinished job is about one of these shards.
-    """
-    chosen = _chosen(store, shards)
-    ledger = Ledger(store.catalog, store.name)
+def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
+    """Return the bytes of each shard's file."""
     sizes: dict[int, int] = {}
-    for node, members in _by_node(store, chosen).items():
+    for node, members in _by_node(store, shards).items():
         names = {store.shards.database(shard): shard for shard in members}
         found = known_table_sizes(store.shards.pool_for(node), list(names))
         sizes |= {shard: max(1, found.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
-    clusters = {store.topology.cluster_of(shard).name for shard in chosen}
-    same = _same(ledger, spec, chosen)
-    if same is not None:
-        return same, False
-    try:
-        return ledger.create("rebuild", spec.as_json(), sizes, clusters, versions(store)), True
-    except JobConflict:
-        # Somebody may have begun the same at this moment.
-        same = _same(ledger, spec, chosen)
-        if same is None:
-            raise
-        return same, False
-
-
-def _same(ledger: Ledger, spec: RebuildSpec, shards: list[int]) -> Job | None:
-    for job in ledger.jobs("rebuild"):
-        if job.unfinished and RebuildSpec.from_json(job.spec) == spec:
-            theirs = [state.shard for state in ledger.shards(job.job_id, counters=False)]
-            if theirs == shards:
-                return job
-    return None
+    return sizes
 
 
 def run(
     store: Datastore,
     spec: RebuildSpec | None = None,
     shards: Iterable[int] | None = None,
-    *,
-    job: Job | None = None,
-    count: int = 1,
-    dask: str | None = None,
-    give_up_s: float = GIVE_UP_S,
-    on_job: Callable[[Job, bool], None] = lambda job, new: None,
-    on_turn: Callable[[], None] = lambda: None,
+    **how: Unpack[HowToRun],
 ) -> list[ShardRebuilt]:
     """Rebuild shards, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
 
@@ -276,41 +229,20 @@ def run(
         store: the datastore; its account has the role ``admin``.
         spec: what to do.
         shards: numbers of the shards; all unless given.
-        job: go on with this one instead.
-        count: workers; more than there are clusters have nothing to do.
-        dask: the address of a Dask scheduler, or "local".
-        give_up_s: how long a server may be unreachable before the run ends.
-        on_job: called with the job, and whether it is new.
-        on_turn: called about twice a second.
+        how: see ``HowToRun``; more workers than there are clusters have nothing to do.
 
     Returns:
         What became of each shard, by all runs of the job.
 
     Raises:
-        InvalidInput: the job is no rebuild, or what ``start`` raises.
-        JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
-        ServerError: a server cannot be reached, or refuses; the same call goes on.
+        SchemalessError: as ``JobKind.run``.
     """
-    new = False
-    if job is None:
-        job, new = start(store, spec or RebuildSpec(), shards)
-    else:
-        check_goes_on(job, "rebuild")
-    on_job(job, new)
-    driver = Driver(store, job, work, make_watch, give_up_s=give_up_s, on_turn=on_turn)
-    with workers(count, dask) as hands:
-        ended = driver.run(hands)
-    if ended.state == "aborted":
-        raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
-    return report_of(store, ended)
+    return report_of(store, REBUILD.run(store, spec or RebuildSpec(), shards, **how))
 
 
 def report_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
     """Return what a job has done so far."""
-    return [
-        _rebuilt(state, store.topology.cluster_of(state.shard).name)
-        for state in Ledger(store.catalog, store.name).shards(job.job_id)
-    ]
+    return [_rebuilt(state, store.topology.cluster_of(state.shard).name) for state in Ledger(store).shards(job.job_id)]
 
 
 def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
@@ -343,6 +275,9 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
         pool.close()
 
 
+REBUILD: Final = JobKind("rebuild", RebuildSpec, _weigh, work)
+
+
 class _ShardWork:
     """One shard in the hands of one runner, with a connection of its own."""
 
@@ -352,7 +287,7 @@ class _ShardWork:
         self._state = shard_run.state
         self._connection = connection
         self._database = store.shards.database(shard_run.state.shard)
-        self._spec = RebuildSpec.from_json(shard_run.job.spec)
+        self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
         """Rebuild it, unless that was done already, or is refused."""
@@ -467,11 +402,6 @@ class _ShardWork:
         self._state.bytes_after = size.file_bytes
         self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()
-
-
-def _chosen(store: Datastore, shards: Iterable[int] | None) -> list[int]:
-    numbers = range(store.shard_count) if shards is None else shards
-    return sorted({check_shard(shard, store.shard_count) for shard in numbers})
 
 
 def _by_node(store: Datastore, shards: Iterable[int]) -> dict[Node, list[int]]:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from schemaless.errors import LeaseLost, SchemalessError
-from schemaless.jobs.job import Failure, Job, ShardState, Signal
+from schemaless.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.store.datastore import Datastore
@@ -93,7 +93,7 @@ class ShardRun:
         self.learned: dict[str, Any] = {} if learned is None else learned
         self._make_watch = watch
         self._watch: Watch | None = None
-        self._thresholds = Thresholds.of(job.spec.get("thresholds", {}))
+        self._thresholds = job.thresholds
         self._spec: str | None = None
         self._runners: tuple[int, float] | None = None
         self._waits: dict[str, float] = {}
@@ -284,7 +284,7 @@ class ShardRun:
             self._changed.notify_all()
 
     def _take_thresholds(self, spec: str) -> None:
-        thresholds = Thresholds.of(json.loads(spec).get("thresholds", {}))
+        thresholds = thresholds_of(json.loads(spec))
         if thresholds != self._thresholds:
             self._thresholds = thresholds
             self._watch = None
@@ -292,7 +292,7 @@ class ShardRun:
 
 def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
     """Make the watch over a cluster's servers."""
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
     return ClusterWatch(
         store.shards,

@@ -87,7 +87,7 @@ def status_of(ledger: Ledger, job_id: int, *, counters: bool = False) -> JobStat
     total = float(sum(state.data_bytes for state in shards))
     through = sum(state.data_bytes * state.fraction for state in shards)
     runners = sum(state.held for state in shards)
-    speed, eta = _speed(shards, runners, job.spec.get("thresholds", {}).get("max_mb_per_s"))
+    speed, eta = _speed(shards, runners, job.thresholds.max_mb_per_s)
     return JobStatus(job, shards, ledger.clusters(job_id), total, through, runners, speed, eta)
 
 

@@ -169,7 +169,7 @@ def _kept_for(opening: Opening) -> _Kept:
         _let_go()
         _step_aside()
         store = opening.open()
-        kept = _Kept(store, opening, Ledger(store.catalog, store.name))
+        kept = _Kept(store, opening, Ledger(store))
         _kept.kept = kept
     return kept
 
@@ -376,7 +376,7 @@ class Driver:
         self._give_up_s = give_up_s
         self._on_turn = on_turn
         self._name = runner_name()
-        self._ledger = Ledger(store.catalog, store.name)
+        self._ledger = Ledger(store)
         self._calls: dict[Future[Outcome], int] = {}
         # By cluster: shards to hand out, the next one last, and how many others have in hand, both as of the last look.
         self._free: dict[str, list[int]] = {}

@@ -60,13 +60,13 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
         InvalidInput: a folder is not there: it may be on another machine.
         CorruptArchive: a file's header is damaged.
     """
-    own = MigrateSpec.from_json(job.spec).archive
+    own = MigrateSpec.of(job).archive
     named = list(folders)
     if own is None and not named:
         return None
     if own is not None and not named:
         if not Path(own).is_dir():
-            states = Ledger(store.catalog, store.name).shards(job.job_id, counters=False)
+            states = Ledger(store).shards(job.job_id, counters=False)
             if job.state == "finalised" or not any(state.cells for state in states):
                 return None
             raise InvalidInput(
@@ -128,12 +128,12 @@ def finalise(
             else "run another to its end, and finalise that"
         )
         raise JobConflict(f"job {job.job_id} is {job.state}; {next_step}", job.job_id)
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     states = ledger.shards(job.job_id)
     originals = archive_of(store, job, folders)
     shards = [state.shard for state in states]
     options: dict[str, Any] = {
-        "wanted": MigrateSpec.from_json(job.spec),
+        "wanted": MigrateSpec.of(job),
         "named": named_failures(ledger, job.job_id, states),
         "archive": originals,
         "replicas": replicas,

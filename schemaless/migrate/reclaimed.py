@@ -16,11 +16,11 @@ from typing import Final
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate.plan import plan
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally, Tally, total_of
 from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
 from schemaless.mysql.sizes import known_table_sizes
 from schemaless.numbers import Interval
-from schemaless.store.columns import codec_with
 from schemaless.store.datastore import Datastore
 from schemaless.survey.sampling import Bounds
 
@@ -37,10 +37,10 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     by_cluster: dict[str, list[int]] = {}
-    for shard in ledger.shards(job.job_id, counters=False):
-        by_cluster.setdefault(store.topology.cluster_of(shard.shard).name, []).append(shard.shard)
+    for shard in ledger.numbers(job.job_id):
+        by_cluster.setdefault(store.topology.cluster_of(shard).name, []).append(shard)
     for cluster in ledger.clusters(job.job_id):
         pool = store.shards.pool_for(store.topology.cluster(cluster.cluster).primary)
         names = {store.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
@@ -62,14 +62,15 @@ def note_prediction(store: Datastore, job: Job) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
-    ledger = Ledger(store.catalog, store.name)
-    shards = {state.shard for state in ledger.shards(job.job_id, counters=False)}
+    ledger = Ledger(store)
+    spec = MigrateSpec.of(job)
+    shards = set(ledger.numbers(job.job_id))
     for cluster in ledger.clusters(job.job_id):
         found = plan(
             store,
-            codec_with(job.spec["to"], job.spec.get("level"), job.spec.get("dictionary"), store.dictionaries),
-            sources=job.spec["sources"] or None,
-            columns=job.spec["columns"] or None,
+            spec.codec(store.dictionaries),
+            sources=spec.sources or None,
+            columns=spec.columns or None,
             shards=[shard for shard in store.topology.shards_of(cluster.cluster) if shard in shards],
             seed=time.time_ns() % 1_000_000,
             bounds=_PREDICTED,
@@ -83,7 +84,7 @@ def note_prediction(store: Datastore, job: Job) -> None:
             ],
         }
         if found.binary_log is not None and found.binary_log.kept:
-            full = job.spec.get("full_row_images") or cluster.cluster in found.binary_log.grants
+            full = spec.full_row_images or cluster.cluster in found.binary_log.grants
             predicted["binary_log"] = _noted(found.binary_log.full if full else found.binary_log.noblob)
         if found.space is not None:
             predicted["growth"] = _noted(found.space.growth)
@@ -158,6 +159,7 @@ class SpaceReport:
     Attributes:
         datastore: its name.
         job: the migration.
+        to: the codec that it was to re-encode to.
         made_at: when this was put together, UTC.
         total: all of it.
         clusters: by cluster.
@@ -170,6 +172,7 @@ class SpaceReport:
 
     datastore: str
     job: Job
+    to: str
     made_at: datetime
     total: Part
     clusters: list[Part]
@@ -194,7 +197,7 @@ def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
         job: a migration.
         made_at: now, UTC.
     """
-    ledger = Ledger(store.catalog, store.name)
+    ledger = Ledger(store)
     states = ledger.shards(job.job_id)
     rebuilds: dict[int, ShardState] = {}
     for each in ledger.jobs("rebuild"):
@@ -215,7 +218,16 @@ def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
     total = _sum_of("all", shards)
     logs = {state.cluster: state.measures.get("binary_log_bytes") for state in clusters}
     found = SpaceReport(
-        store.name, job, made_at, total, parts, shards, dict(sorted(columns.items())), _stored(clusters), logs
+        store.name,
+        job,
+        MigrateSpec.of(job).to,
+        made_at,
+        total,
+        parts,
+        shards,
+        dict(sorted(columns.items())),
+        _stored(clusters),
+        logs,
     )
     found.predictions.extend(_predictions(found, clusters, rebuilds))
     return found

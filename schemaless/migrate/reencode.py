@@ -111,7 +111,7 @@ class _ShardWork:
         self._state = shard_run.state
         self._shard = shard_run.state.shard
         self._database = store.shards.database(self._shard)
-        self._spec = MigrateSpec.from_json(shard_run.job.spec)
+        self._spec = MigrateSpec.of(shard_run.job)
         if self._spec.dictionary is not None:
             # What the catalog says now, after the job has been written there: 'codec remove' looks for jobs.
             store.dictionaries.to_write_with(self._spec.dictionary)

@@ -1,61 +1,66 @@
-"""Puts the originals of an archive back, byte for byte: the way back from a migration.
+"""Puts the originals of an archive back, byte for byte: the way back from a migration, and a job like it.
 
-A cell gets its original where its stored body is the one that the migration put there, or is the same document in some
-other codec. Anything else is left and named, and so are originals that a job has archived and that are not there. No
-state is kept: what is done shows in the bytes, so a run that was killed is run again.
+What is done on a shard is in ``put_back``. The job says where to go on, and what was counted; what is done shows in the
+bytes, so another restore finds it done. Originals that a job has archived and that are not there are named.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Unpack
 
-from schemaless.codec.envelope import dictionary_of
-from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, JobConflict, UnknownDictionary
+from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Failure, ShardState
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.archive import ArchivedCell
-from schemaless.migrate.gate import Gate
-from schemaless.migrate.originals import (
-    Missing,
-    Originals,
-    StoredDigest,
-    bodies_of,
-    digest_of,
-    in_chunks,
-    missing_of,
-    same_meaning,
-    stored_digests,
-)
+from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
+from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
+from schemaless.jobs.names import is_dead_here
+from schemaless.jobs.runner import ShardRun
+from schemaless.migrate.originals import Missing, Originals, missing_of
+from schemaless.migrate.put_back import ShardRestored, put_back
+from schemaless.migrate.run import weights_of
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql.binary_log import binary_log
+from schemaless.mysql.binary_log import log_settings
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.datastore import Datastore
 
-_CHUNK_CELLS: Final = 200
-_CHUNK_BYTES: Final = 1 << 20
-_ROUNDS: Final = 10
-_KEPT_FAILURES: Final = 1_000
-_PACKET_MARGIN_BYTES: Final = 1024
+
+@dataclass(frozen=True, slots=True)
+class RestoreSpec(JobSpec):
+    """What a restore is to do; stands in the job.
+
+    Where the archives of several jobs are given, the newest job is undone first, so that a cell ends with its oldest
+    original.
+
+    Attributes:
+        archives: folders, the archives or parts of them; each worker looks for them on its own machine.
+        shards: only these; all that there are files of unless given.
+        job: only what this job replaced.
+        full_row_images: leave the binary log's row images as the server has them.
+    """
+
+    archives: tuple[str, ...]
+    shards: tuple[int, ...] | None = None
+    job: int | None = None
+    full_row_images: bool = False
+
+    def originals(self, store: Datastore, shards: Collection[int] | None) -> Originals:
+        """Find the files; raises what ``Originals.of`` raises."""
+        return Originals.of(store, map(Path, self.archives), job_id=self.job, shards=shards)
 
 
 @dataclass(slots=True)
 class RestoreReport:
-    """What a restore did, or would do.
+    """What a restore did, by all its runs, or would do.
 
     Attributes:
-        archived: cells that the archive has, once for each job.
-        restored: cells that got their original; without ``execute``, that would.
-        bytes_before: what their bodies took.
-        bytes_after: what they take now.
-        already: cells whose body was the original.
-        left: cells that were left as they are, by reason.
-        failures: those, the first thousand of them.
+        job_id: its job; None where nothing was changed.
+        total: what was counted on all shards together.
+        failures: cells that were left as they are, the first thousand of them.
         jobs: whose originals these are.
         torn: files whose last frame is not whole, with its bytes: a runner ended there, or a copy broke off.
         missing: originals that these jobs have archived, and that are not in the files.
@@ -64,15 +69,11 @@ class RestoreReport:
             a second or so, the job has not noted.
     """
 
+    job_id: int | None = None
     files: int = 0
     archive_bytes: int = 0
     shards: int = 0
-    archived: int = 0
-    restored: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    already: int = 0
-    left: Counter[str] = field(default_factory=Counter)
+    total: ShardRestored = field(default_factory=ShardRestored)
     failures: list[Failure] = field(default_factory=list)
     jobs: set[int] = field(default_factory=set)
     torn: dict[Path, int] = field(default_factory=dict)
@@ -81,261 +82,203 @@ class RestoreReport:
     interruptions: int = 0
 
 
-class _Change(NamedTuple):
-    cell: ArchivedCell
-    stored: StoredDigest
+class _Restore:
+    """A restore, and what the migrations had noted of its originals when it began."""
+
+    def __init__(self, store: Datastore, spec: RestoreSpec) -> None:
+        """Find the files.
+
+        Raises:
+            InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
+            CorruptArchive: a file's header is damaged.
+        """
+        self._ledger = ledger = Ledger(store)
+        jobs = ledger.jobs()
+        migrations = [job for job in jobs if job.kind == "migrate"]
+        # Before the files are looked for: what is noted until now has to be in them.
+        through = {
+            job.job_id: {state.shard for state in ledger.shards(job.job_id, counters=False) if state.state != "waiting"}
+            for job in migrations
+            if job.unfinished
+        }
+        self.originals = originals = spec.originals(store, spec.shards)
+        if not originals.files:
+            for job in jobs:
+                # One that the catalog does not know may have an archive all the same.
+                if job.job_id == spec.job:
+                    job.check_kind("migrate")
+            raise InvalidInput(
+                f"no originals of datastore {store.name!r}"
+                + (f", job {spec.job}," if spec.job is not None else "")
+                + (" of these shards" if spec.shards is not None else "")
+                + f" in {', '.join(spec.archives)}; name the folder that --archive named"
+                + "".join(f"; {path} ends before its header does" for path in sorted(originals.torn)[:1])
+            )
+        self._known = {job.job_id for job in migrations}
+        self._jobs = {file.job_id for file in originals.files}
+        kept = {job.job_id for job in migrations if MigrateSpec.of(job).archive is not None}
+        self._unknown = self._jobs - kept
+        self._noted = {
+            job_id: [
+                state
+                for state in ledger.shards(job_id)
+                if (spec.shards is None or state.shard in spec.shards)
+                and (job_id not in through or state.shard in through[job_id])
+            ]
+            for job_id in sorted(self._jobs & kept)
+        }
+
+    @property
+    def cells(self) -> int | None:
+        """How many archived cells there should be; None where that is not known."""
+        return None if self._unknown else sum(state.cells for states in self._noted.values() for state in states)
+
+    def report(
+        self, tallies: Mapping[int, ShardRestored], failures: list[Failure], job_id: int | None = None
+    ) -> RestoreReport:
+        """Put together what was counted on each shard."""
+        files = self.originals.files
+        report = RestoreReport(job_id, len(files), self.originals.size_bytes, len(tallies), failures=failures)
+        report.jobs, report.unknown_jobs = self._jobs, self._unknown
+        total = report.total
+        for tally in tallies.values():
+            total.add(tally)
+        report.torn = self.originals.torn | {
+            file.path: total.torn[file.path.name] for file in files if file.path.name in total.torn
+        }
+        records = Counter({file: total.records[file.path.name] for file in files if file.path.name in total.records})
+        for job, states in self._noted.items():
+            report.missing += missing_of(job, states, records)
+            report.interruptions += sum(ShardTally.of(state).interruptions for state in states)
+        return report
+
+    def note(self, report: RestoreReport) -> None:
+        """Write down with the migrations that they were undone."""
+        what = f"restored {report.total.restored:,} cells in {report.shards:,} shards"
+        for job_id in sorted(self._jobs & self._known):
+            self._ledger.note_event(job_id, what)
 
 
-def restore(
+def count(
     store: Datastore,
-    folders: Sequence[Path],
-    shards: Collection[int] | None = None,
+    spec: RestoreSpec,
     *,
-    job_id: int | None = None,
-    execute: bool = True,
-    thresholds: Thresholds | None = None,
-    full_row_images: bool = False,
     on_total: Callable[[int], None] = lambda cells: None,
     on_cells: Callable[[int], None] = lambda more: None,
-    on_wait: Callable[[str, str], None] = lambda cluster, reason: None,
 ) -> RestoreReport:
-    """Put originals back.
-
-    Where the archives of several jobs are given, the newest job is undone first, so that a cell ends with its oldest
-    original.
+    """Say what a restore would do. Changes nothing.
 
     Args:
         store: the datastore.
-        folders: the archives, or parts of them.
-        shards: only these shards; all that there are files of unless given.
-        job_id: only what this job replaced.
-        execute: False changes nothing, and counts what would be done.
-        thresholds: when to wait; never unless given.
-        full_row_images: leave the binary log's row images as the server has them.
+        spec: what would be asked for.
         on_total: called with how many archived cells there should be, where that is known, before the first is read.
         on_cells: called with how many archived cells it has come further.
-        on_wait: called with a cluster and the reason, when a wait begins.
 
     Raises:
         InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
-        CorruptArchive: a file is damaged. Of its shard nothing was changed; shards before it are done.
-        JobConflict: a job is at work on one of the shards; it would replace again what is put back.
-        ServerError: a server cannot be reached, or refuses; what was done is kept.
+        CorruptArchive: a file is damaged.
+        ServerError: a server cannot be reached, or refuses.
     """
-    if job_id is not None:
-        _check_kind(store, job_id)
-    # Before the files are looked for: what is noted until now has to be in them.
-    at_work = _through_of_unfinished(store)
-    originals = Originals.of(store, folders, job_id=job_id, shards=shards)
-    if not originals.files:
-        raise InvalidInput(
-            f"no originals of datastore {store.name!r}"
-            + (f", job {job_id}," if job_id is not None else "")
-            + (" of these shards" if shards is not None else "")
-            + f" in {', '.join(map(str, folders))}; name the folder that --archive named"
-            + "".join(f"; {path} ends before its header does" for path in sorted(originals.torn)[:1])
-        )
-    if execute:
-        _refuse_beside_a_job(store, originals.shards())
-    report = RestoreReport(files=len(originals.files), archive_bytes=originals.size_bytes)
-    report.jobs = {file.job_id for file in originals.files}
-    noted = _noted(store, report, shards, at_work)
-    if not report.unknown_jobs:
-        on_total(sum(state.cells for states in noted.values() for state in states))
-    with Gate(store, thresholds if execute else None, on_wait) as gate:
-        for shard in originals.shards():
-            work = _Shard(store, shard, report, gate, execute, full_row_images)
-            for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
-                work.restore(chunk)
-                report.archived += len(chunk)
-                on_cells(len(chunk))
-            report.shards += 1
-    report.torn = originals.torn
-    for job, states in noted.items():
-        report.missing += missing_of(job, states, originals.records)
-        report.interruptions += sum(ShardTally.of(state).interruptions for state in states)
+    restore = _Restore(store, spec)
+    if restore.cells is not None:
+        on_total(restore.cells)
+    tallies: dict[int, ShardRestored] = {}
+    failures: list[Failure] = []
+
+    def leave(failure: Failure) -> None:
+        if len(failures) < FAILURES_KEPT:
+            failures.append(failure)
+
+    for shard in restore.originals.shards():
+        tallies[shard] = ShardRestored()
+        mine = restore.originals.only(shard)
+        put_back(store, shard, mine, tallies[shard], send=None, on_left=leave, on_cells=on_cells)
+    return restore.report(tallies, failures)
+
+
+def run(store: Datastore, spec: RestoreSpec, **how: Unpack[HowToRun]) -> RestoreReport:
+    """Put originals back, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
+
+    An unfinished restore that was about something else on these shards, and that nobody works on, is ended: what is
+    done shows in the bytes, so nothing is lost by it.
+
+    Args:
+        store: the datastore; its account has the role ``migrate``.
+        spec: what to do.
+        how: see ``HowToRun``.
+
+    Returns:
+        What the whole job has done, by all its runs.
+
+    Raises:
+        SchemalessError: as ``JobKind.run``.
+        InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
+        CorruptArchive: a file is damaged. Of its shard nothing was changed.
+    """
+    restore = _Restore(store, spec)
+    shards = restore.originals.shards()
+    if how.get("job") is None:
+        _end_abandoned(Ledger(store), spec, shards)
+    ended = RESTORE.run(store, spec, shards, **how)
+    ledger = Ledger(store)
+    tallies = {state.shard: ShardRestored.of(state) for state in ledger.shards(ended.job_id)}
+    report = restore.report(tallies, ledger.failures(ended.job_id), ended.job_id)
+    restore.note(report)
     return report
 
 
-def _check_kind(store: Datastore, job_id: int) -> None:
-    """Refuse a job that is no migration. One that the catalog does not know may have an archive all the same."""
-    for job in Ledger(store.catalog, store.name).jobs():
-        if job.job_id == job_id:
-            job.check_kind("migrate")
-
-
-def _through_of_unfinished(store: Datastore) -> dict[int, set[int]]:
-    """Return the migrations that are not finished, each with the shards that it is through with."""
-    ledger = Ledger(store.catalog, store.name)
-    return {
-        job.job_id: {state.shard for state in ledger.shards(job.job_id, counters=False) if state.state != "waiting"}
-        for job in ledger.jobs("migrate")
-        if job.unfinished
-    }
-
-
-def _noted(
-    store: Datastore, report: RestoreReport, shards: Collection[int] | None, at_work: Mapping[int, Collection[int]]
-) -> dict[int, list[ShardState]]:
-    """Return what jobs have noted about the shards that are asked for, but for those that they are not through with."""
-    ledger = Ledger(store.catalog, store.name)
-    kept = {job.job_id for job in ledger.jobs("migrate") if job.spec.get("archive") is not None}
-    report.unknown_jobs = report.jobs - kept
-    return {
-        job_id: [
-            state
-            for state in ledger.shards(job_id)
-            if (shards is None or state.shard in shards) and (job_id not in at_work or state.shard in at_work[job_id])
-        ]
-        for job_id in sorted(report.jobs & kept)
-    }
-
-
-def _refuse_beside_a_job(store: Datastore, shards: Sequence[int]) -> None:
-    ledger = Ledger(store.catalog, store.name)
-    wanted = set(shards)
-    for job in ledger.jobs("migrate"):
-        if not job.unfinished:
+def _end_abandoned(ledger: Ledger, spec: RestoreSpec, shards: Sequence[int]) -> None:
+    if RESTORE.same(ledger, spec, shards) is not None:
+        return
+    for job in ledger.jobs("restore"):
+        if job.state != "running":
             continue
-        for state in ledger.shards(job.job_id, counters=False):
-            if state.shard in wanted and state.state == "waiting":
-                raise JobConflict(
-                    f"migrate job {job.job_id} is {job.state} and not through with shard {state.shard}: it would "
-                    f"replace again what is put back; end it with 'schemaless migrate abort --job {job.job_id}' first",
-                    job.job_id,
-                )
+        waiting = [state for state in ledger.shards(job.job_id, counters=False) if state.state == "waiting"]
+        held = any(_is_held(state) for state in waiting)
+        if not held and not {state.shard for state in waiting}.isdisjoint(shards):
+            ledger.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was begun")
 
 
-class _Shard:
-    """One shard's part of a restore."""
+def _is_held(state: ShardState) -> bool:
+    return state.held and not is_dead_here(state.runner or "")
 
-    def __init__(
-        self, store: Datastore, shard: int, report: RestoreReport, gate: Gate, execute: bool, full_row_images: bool
-    ) -> None:
-        self._store = store
-        self._shard = shard
-        self._report = report
-        self._gate = gate
-        self._execute = execute
-        self._full_row_images = full_row_images
-        self._first: dict[int, int] = {}
-        self._sent: set[int] = set()
 
-    def restore(self, cells: list[ArchivedCell]) -> None:
-        """Give cells their originals; those that changed meanwhile are looked at again."""
-        pending = cells
-        self._first, self._sent = {}, set()
-        for _ in range(_ROUNDS):
-            changes = []
-            for change in self._classified(pending):
-                if self._execute:
-                    changes.append(change)
-                else:
-                    self._count(change.cell)
-            for sql, part in self._statements(changes):
-                self._gate.wait(self._shard, sum(len(change.cell.body) for change in part))
-                self._send(sql)
-                self._sent.update(change.cell.added_id for change in part)
-            pending = [change.cell for change in changes if change.cell.added_id in self._sent]
-            if not pending:
-                return
-        for cell in pending:
-            self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the restore again")
+def work(store: Datastore, shard_run: ShardRun) -> None:
+    """Put a shard's originals back; runs in a worker."""
+    state, learned = shard_run.state, shard_run.learned
+    spec = RestoreSpec.of(shard_run.job)
+    if "originals" not in learned:
+        learned["originals"] = spec.originals(store, shard_run.ledger.numbers(shard_run.job.job_id))
+    originals = learned["originals"].only(state.shard)
+    if not originals.files:
+        raise InvalidInput(f"{', '.join(spec.archives)} has no originals of shard {state.shard} where this worker runs")
+    full_images = spec.full_row_images
+    settings = store.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
+    tally = ShardRestored.of(state).again()
 
-    def _send(self, sql: bytes) -> None:
+    def send(sql: bytes, body_bytes: int) -> None:
         def operation(connection: Connection) -> None:
-            # A query for each statement, on whichever connection it is: one that is new has no settings yet.
-            binary_log(connection, full_images=self._full_row_images)
+            if settings is not None:
+                connection.ensure(settings)
             connection.execute(sql)
 
-        self._store.shards.run(self._shard, operation, writes=True)
+        shard_run.gate()
+        shard_run.spend(body_bytes)
+        began_s = time.monotonic()
+        store.shards.run(state.shard, operation, writes=True)
+        shard_run.rest(time.monotonic() - began_s)
 
-    def _classified(self, cells: Sequence[ArchivedCell]) -> Iterator[_Change]:
-        """Count the cells that have their original, or cannot have it; yield the others with what is stored."""
-        found = stored_digests(self._store, self._shard, (cell.added_id for cell in cells))
-        others: list[_Change] = []
-        for cell in cells:
-            stored = found.get(cell.added_id)
-            if stored is None:
-                self._leave(cell, "Erased", "it is not there any more")
-                continue
-            self._first.setdefault(cell.added_id, stored.body_bytes)
-            if stored.key != cell.key:
-                self._leave(cell, "OtherCell", f"added_id {cell.added_id} is cell {stored.key} in this datastore")
-            elif stored.digest == digest_of(cell.body):
-                if cell.added_id in self._sent:
-                    self._count(cell)
-                else:
-                    self._report.already += 1
-            elif (unreadable := self._lacks_dictionary(cell)) is not None:
-                self._leave(cell, type(unreadable).__name__, unreadable.message)
-            elif stored.digest == cell.new_digest:
-                yield _Change(cell, stored)
-            else:
-                others.append(_Change(cell, stored))
-        yield from self._same_documents(others)
+    def went_on(cells: int) -> None:
+        if shard_run.due():
+            tally.store(state)
+            shard_run.checkpoint()
 
-    def _lacks_dictionary(self, cell: ArchivedCell) -> CorruptBody | None:
-        """Return why an original could not be read, were it put back: its dictionary is not in the catalog any more."""
-        try:
-            number = dictionary_of(cell.body)
-            if number is not None:
-                self._store.dictionaries.get(number)
-        except (UnknownDictionary, DictionaryDamaged) as error:
-            return error
-        except CorruptBody:
-            pass  # it was no better before
-        return None
+    shard_run.gate()
+    try:
+        put_back(store, state.shard, originals, tally, send=send, on_left=shard_run.fail, on_cells=went_on)
+    finally:
+        tally.store(state)
+    shard_run.finish()
 
-    def _same_documents(self, others: Sequence[_Change]) -> Iterator[_Change]:
-        """Yield those whose stored body means what the original does."""
-        unread = {change.cell.added_id: change for change in others}
-        stored = (change.stored for change in others)
-        for added_id, body in bodies_of(self._store, self._shard, stored, _CHUNK_BYTES):
-            change = unread.pop(added_id)
-            if same_meaning(self._store, change.cell.body, body):
-                yield _Change(change.cell, change.stored._replace(digest=digest_of(body), body_bytes=len(body)))
-            else:
-                self._leave(
-                    change.cell,
-                    "Changed",
-                    "its stored body is neither the one that took the original's place nor the same document",
-                )
-        for change in unread.values():
-            self._leave(change.cell, "Erased", "it is not there any more")
 
-    def _statements(self, changes: Sequence[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-        if not changes:
-            return
-        sql = replace_bodies(
-            self._store.shards.database(self._shard),
-            ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
-        )
-        packet = self._store.shards.run(self._shard, lambda connection: connection.max_allowed_packet)
-        if len(sql) <= packet - _PACKET_MARGIN_BYTES:
-            yield sql, changes
-        elif len(changes) == 1:
-            cell = changes[0].cell
-            self._leave(
-                cell,
-                "BodyTooLarge",
-                f"its original has {len(cell.body):,} bytes, and its UPDATE {len(sql):,}; raise the server's "
-                "max_allowed_packet",
-            )
-        else:
-            middle = len(changes) // 2
-            yield from self._statements(changes[:middle])
-            yield from self._statements(changes[middle:])
-
-    def _count(self, cell: ArchivedCell) -> None:
-        self._report.restored += 1
-        self._report.bytes_before += self._first[cell.added_id]
-        self._report.bytes_after += len(cell.body)
-
-    def _leave(self, cell: ArchivedCell, reason: str, message: str) -> None:
-        self._report.left[reason] += 1
-        if len(self._report.failures) < _KEPT_FAILURES:
-            self._report.failures.append(
-                Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message)
-            )
+RESTORE: Final = JobKind("restore", RestoreSpec, weights_of, work)

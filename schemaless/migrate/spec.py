@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
-from schemaless.jobs.throttle import Thresholds
+from schemaless.jobs.kind import JobSpec
 from schemaless.mysql.sql.bodies import wanted_bodies
 from schemaless.store.columns import codec_with
 
@@ -18,7 +17,7 @@ VerifyAfter = Literal["primary", "replica"]
 
 
 @dataclass(frozen=True, slots=True)
-class MigrateSpec:
+class MigrateSpec(JobSpec):
     """What a migration is to do; stands in the job.
 
     Attributes:
@@ -30,7 +29,6 @@ class MigrateSpec:
         follow: go over a shard again until no body is left to re-encode.
         full_row_images: leave the binary log's row images as the server has them, for readers that need whole rows.
         chunk_ms: how long a statement should take, in milliseconds.
-        thresholds: when to wait; see ``throttle.Thresholds``.
         level: the compressor's, for what is re-encoded; None for its own. It does not show in a body, so a body in
             ``to`` at another level is left.
         dictionary: the id of the one that zstd compresses with; None for none. A body in ``to`` with another one, or
@@ -45,7 +43,6 @@ class MigrateSpec:
     follow: bool = False
     full_row_images: bool = False
     chunk_ms: int = 200
-    thresholds: Thresholds = field(default_factory=Thresholds)
     level: int | None = None
     dictionary: int | None = None
 
@@ -81,14 +78,3 @@ class MigrateSpec:
         sources = [codec_named(name).format_byte for name in self.sources]
         target = codec_named(self.to).format_byte
         return wanted_bodies(target, sources, self.columns, dictionary_id=self.dictionary)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {**asdict(self), "sources": list(self.sources), "columns": list(self.columns)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> MigrateSpec:
-        """Return what ``as_json`` gave."""
-        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
-        told = {"sources": tuple(known["sources"]), "columns": tuple(known["columns"])}
-        return cls(**{**known, **told, "thresholds": Thresholds.of(known["thresholds"])})

@@ -43,7 +43,7 @@ _STAGES: Final = (("before", "before"), ("after", "after the run"), ("rebuilt", 
 
 def page(found: SpaceReport) -> str:
     """Return the page."""
-    title = f"Migration {found.job.job_id} of {found.datastore} to {found.job.spec['to']}"
+    title = f"Migration {found.job.job_id} of {found.datastore} to {found.to}"
     sections = [
         _answers(found),
         frame.section("Files and what is in them", _files(found)),

@@ -45,7 +45,7 @@ def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url,
     assert f"{some.json['restored']} cells have their original already" in done.out
     assert everything(fresh_store) == before
     with schemaless.connect(migrate_url) as store:
-        events = Ledger(store.catalog, store.name).events(1)
+        events = Ledger(store).events(1)
     assert events[-1][2] == f"restored {len(TEXTS) - some.json['restored']} cells in 4 shards"
 
 
@@ -179,8 +179,8 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
     archive = ("--archive", tmp_path / "originals")
     with schemaless.connect(migrate_url) as store:
         spec = MigrateSpec(archive=str(tmp_path / "originals"))
-        ledger = Ledger(store.catalog, store.name)
-        job, _ = migrate.start(store, spec)
+        ledger = Ledger(store)
+        job, _ = migrate.MIGRATE.begin_or_join(store, spec)
         assert ledger.claim(job.job_id, 1, "somebody") is not None
         ledger.release_dead(job.job_id, "somebody")
     assert invoke("migrate", "run", "--execute", *archive, url=migrate_url).code == 0

@@ -112,4 +112,4 @@ def test_archive_that_cannot_be_made_begins_no_job(invoke, migrate_url, migrate_
     result = invoke("migrate", "run", "--execute", "--archive", tmp_path / "file" / "x", url=migrate_url)
 
     assert (result.code, "cannot keep originals in " in result.err) == (2, True)
-    assert Ledger(migrate_store.catalog, migrate_store.name).jobs() == []
+    assert Ledger(migrate_store).jobs() == []

@@ -16,10 +16,11 @@ from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import load
+from tests.migrate.originals import TEXTS, everything, load
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.mysql, ONE_KIND]
 def job(fresh_store, new_row, migrate_store):
     """A job that nobody works on."""
     load(fresh_store, new_row)
-    return migrate.start(migrate_store, MigrateSpec())[0]
+    return migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())[0]
 
 
 def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
@@ -52,7 +53,7 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
 def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job, monkeypatch, capsys):
     """Where no terminal is there: a log of weeks is read by people."""
     monkeypatch.setattr(jobs, "_LOOK_S", 0.0)
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     state = ledger.claim(job.job_id, 0, "a")
     cluster = migrate_store.topology.cluster_of(0).name
     assert ledger.renew(job.job_id, state, cluster).watches
@@ -91,7 +92,7 @@ def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
 
 def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url, migrate_store):
     """It is not one of migrate's."""
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     ledger.create("rebuild", RebuildSpec().as_json(), {0: 1}, ["cluster-1"], {})
     status = invoke("migrate", "status", "--job", "1", url=migrate_url)
     resumed = [invoke("migrate", verb, "--job", "1", url=migrate_url) for verb in ("pause", "resume")][1]
@@ -108,8 +109,8 @@ def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url,
 def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, migrate_url, admin_url, job, tmp_path):
     """Wherever a command is about one kind; what steers jobs takes any."""
     with schemaless.connect(admin_url) as store:
-        Ledger(store.catalog, store.name).change_state(job.job_id, ("running",), "aborted")
-        rebuild.start(store, RebuildSpec())
+        Ledger(store).change_state(job.job_id, ("running",), "aborted")
+        rebuild.REBUILD.begin_or_join(store, RebuildSpec())
     refused = invoke("migrate", "run", "--execute", url=migrate_url)
     wrong = [
         invoke("migrate", *words, "--job", "2", url=migrate_url)
@@ -152,8 +153,8 @@ def test_run_of_a_job_without_execute_shows_what_that_job_is_about(invoke, migra
 def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, migrate_store, tmp_path):
     """One after the other; without a name it shows them, and a job that has ended has none to change."""
     given = Thresholds(2.0, 7, 500, 20.0, str(tmp_path / "wait"), 50.0)
-    migrate.start(migrate_store, MigrateSpec(thresholds=given))
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(thresholds=given))
+    ledger = Ledger(migrate_store)
 
     def now() -> dict:
         return ledger.job(1).spec["thresholds"]
@@ -188,7 +189,7 @@ def test_idle_run_is_not_the_one_that_is_meant_afterwards(invoke, migrate_url, m
     assert said["report"].json["total"]["cells"] > 0
     assert (third.json["job"], third.json["total"]["cells"]) == (3, 0)
     # An unfinished one comes first, whatever it has done.
-    migrate.start(migrate_store, MigrateSpec(to="json+zlib"))
+    migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(to="json+zlib"))
     assert invoke("migrate", "status", "--json", url=migrate_url).json["job"]["job_id"] == 4
 
 
@@ -224,8 +225,43 @@ def test_time_that_the_budget_takes_counts(fresh_store, new_row, migrate_url):
     size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))
     with schemaless.connect(migrate_url) as store:
         report = migrate.run(store, MigrateSpec(thresholds=Thresholds(max_mb_per_s=size / 1e6)))
-        states = status_of(Ledger(store.catalog, store.name), report.job_id).shards
+        states = status_of(Ledger(store), report.job_id).shards
 
     # Of four shards, the last waits until the bytes of the other three would be through.
     last = max(states, key=lambda state: state.ended_at)
     assert sum(state.busy_s for state in states) >= 1 - last.bytes_before / size - 0.1
+
+
+def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migrate_store, migrate_url, tmp_path):
+    """Paused, shown, throttled and resumed by its number; the command that its status names goes on with it."""
+    load(fresh_store, new_row)
+    before = everything(fresh_store)
+    originals = tmp_path / "originals"
+    migrate.run(migrate_store, MigrateSpec(archive=str(originals)))
+    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),)))
+    number = ("--job", str(job.job_id))
+    said = [
+        invoke("migrate", verb, *number, url=migrate_url)
+        for verb in ("pause", "throttle", "status", "resume", "status")
+    ]
+    goes_on = f"schemaless migrate restore --execute --job {job.job_id}"
+    nothing = invoke("migrate", "restore", url=migrate_url)
+    dry = invoke("migrate", "restore", *number, url=migrate_url)
+    unchanged = everything(fresh_store) != before
+    done = invoke("migrate", "restore", "--execute", "--workers", "2", "--json", *number, url=migrate_url)
+    ended = invoke("migrate", "restore", "--execute", *number, url=migrate_url)
+    listed = invoke("migrate", "status", "--all", "--json", url=migrate_url).json["jobs"]
+
+    assert [each.code for each in (*said, dry, done)] == [0] * 7
+    assert f"job {job.job_id}, restore: paused (by " in said[2].out
+    assert f"archives {originals}\n" in said[2].out
+    assert f"nobody works on it now: '{goes_on}' does" in said[4].out
+    assert (nothing.code, "name the originals by --archive, or a restore to go on with" in nothing.err) == (2, True)
+    assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)
+    assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)
+    assert (ended.code, f"job {job.job_id} is done; run 'schemaless migrate restore --execute' for" in ended.err) == (
+        1,
+        True,
+    )
+    assert [(each["kind"], each["state"]) for each in listed] == [("migrate", "done"), ("restore", "done")]
+    assert everything(fresh_store) == before

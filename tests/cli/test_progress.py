@@ -114,9 +114,12 @@ def test_restore_knows_how_much_there_is(invoke, terminal, fresh_store, new_row,
     load(fresh_store, new_row)
     archive = ("--archive", tmp_path / "originals")
     assert invoke("migrate", "run", "--execute", *archive, url=migrate_url).code == 0
+    assert invoke("migrate", "restore", *archive, url=migrate_url).code == 0
+    counted = terminal.getvalue()
     assert invoke("migrate", "restore", "--execute", *archive, url=migrate_url).code == 0
 
-    assert f"{len(TEXTS)} of {len(TEXTS)} cells" in terminal.getvalue()
+    assert f"{len(TEXTS)} of {len(TEXTS)} cells" in counted
+    assert f"{len(TEXTS)} cells, 4 of 4 shards" in terminal.getvalue().removeprefix(counted)
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -83,7 +83,7 @@ def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
     arguments = ("rebuild", "--execute", "--shards", "0-1", "--lock-wait", "1", "--json")
     pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(1).primary)
     with schemaless.connect(admin_url) as store, pool.connection() as reader:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         reader.unfinished = True
         reader.execute(b"START TRANSACTION")
         reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % fresh_store.shards.database(1).encode())

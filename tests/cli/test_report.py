@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -129,7 +130,7 @@ def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, t
 
     def with_markup(store, job, made_at):
         found = original(store, job, made_at)
-        found.job.spec["to"] = "<script>alert(1)</script>&"
+        found = replace(found, to="<script>alert(1)</script>&")
         found.columns['"><img src=x>'] = found.columns.pop("A")
         return found
 

@@ -120,7 +120,7 @@ def test_second_interrupt_ends_a_run_that_waits_for_a_server(
     with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False)) as holder:
         holder.cursor().execute(f"SELECT body FROM `{fresh_store.shards.database(0)}`.cell FOR UPDATE")
         process = start("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
-        ledger = Ledger(migrate_store.catalog, migrate_store.name)
+        ledger = Ledger(migrate_store)
         eventually(lambda: (job := ledger.latest("migrate")) and ledger.shards(job.job_id)[0].held, "it is at work")
         process.send_signal(signal.SIGINT)
         eventually(lambda: ledger.shards(1)[0].stop, "it is asked to stop")

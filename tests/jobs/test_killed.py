@@ -195,6 +195,28 @@ def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url
     assert "nothing to do" in finish(migrate, *MIGRATE)
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_restore_killed_and_run_again_gives_back_every_first_byte(own_servers, url, migrate, source, tmp_path, workers):
+    """Kill -9 of a restore, with all its workers: the same command goes on, and the job knows what it did."""
+    archive = ("--archive", str(tmp_path / "originals"))
+    finish(url, *load_arguments(source))
+    before = everything(url)
+    finish(migrate, *MIGRATE, *archive)
+    count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)<>x'C1'")
+    command = ("migrate", "restore", "--execute", *archive, "--workers", workers)
+    process = start(migrate, *command)
+    wait_until(lambda: count() >= 100, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    partly = sum(body[:1] != b"\xc1" for body, _, _ in everything(url).values())
+    report = json.loads(finish(migrate, *command, "--json"))
+
+    assert 0 < partly < DOCUMENTS
+    assert everything(url) == before
+    assert (report["job"], report["archived"], report["missing_originals"]) == (2, DOCUMENTS, [])
+    assert report["restored"] + report["already"] == DOCUMENTS
+
+
 def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url, source):
     """Kill -9 of a MySQL server: the command says which server failed, and completes when run again."""
     server = own_servers[0]

@@ -17,7 +17,7 @@ CLUSTERS = ["cluster-1", "cluster-2"]
 @pytest.fixture
 def ledger(migrate_store):
     """The jobs of a new datastore, as ``migrate`` may write them."""
-    return Ledger(migrate_store.catalog, migrate_store.name)
+    return Ledger(migrate_store)
 
 
 @pytest.fixture

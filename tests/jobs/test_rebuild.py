@@ -11,8 +11,8 @@ import schemaless
 from schemaless import InvalidInput, JobConflict, NewStoredCell
 from schemaless.jobs import rebuild
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import RebuildSpec
-from schemaless.migrate.run import start as start_migration
+from schemaless.jobs.rebuild import REBUILD, RebuildSpec
+from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import DiskSpace, cell_table_sizes
 from schemaless.numbers import Interval
@@ -62,7 +62,7 @@ def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store,
     planned = rebuild.plan(admin_store, RebuildSpec(), [0, 1])
     done = rebuild.run(admin_store, shards=[1, 0])
     now = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
-    job = Ledger(admin_store.catalog, admin_store.name).latest("rebuild")
+    job = Ledger(admin_store).latest("rebuild")
 
     assert everything(fresh_store) == before
     assert [each.size.file_bytes for each in planned] == [each.before_bytes for each in done] == sizes
@@ -91,7 +91,7 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
     fresh_store, shrunk, admin_store, by_hand, eventually, new_row
 ):
     """The ALTER gives up soon, so that writers behind it go on; it is tried until the transaction has ended."""
-    ledger = Ledger(admin_store.catalog, admin_store.name)
+    ledger = Ledger(admin_store)
     name = fresh_store.shards.database(0).encode()
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
     pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(0).primary)
@@ -163,7 +163,7 @@ def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admi
 
 def test_rebuild_and_migration_keep_out_of_each_others_way(fresh_store, shrunk, admin_store, migrate_store):
     """A shard is rebuilt when its migration is through, not before."""
-    start_migration(migrate_store, MigrateSpec(), [0])
+    MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0])
 
     with pytest.raises(JobConflict, match="migrate job 1 is running and not through with shard 0"):
         rebuild.run(admin_store, shards=[0, 1])
@@ -182,3 +182,14 @@ def test_spec_goes_through_json():
     spec = RebuildSpec(60, 10**12, 5, 3)
 
     assert RebuildSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
+
+
+def test_rebuild_whose_thresholds_were_changed_is_joined(shrunk, admin_store):
+    """As a migration is: thresholds are the job's own once it is begun."""
+    job, _ = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
+    Ledger(admin_store).change_thresholds(job.job_id, {"max_lag_s": 1.0})
+    same, new = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
+
+    assert (same.job_id, new, same.thresholds.max_lag_s) == (job.job_id, False, 1.0)
+    with pytest.raises(JobConflict, match="rebuild job 1 is running and not through with shard 0"):
+        REBUILD.begin_or_join(admin_store, RebuildSpec(attempts=7), [0])

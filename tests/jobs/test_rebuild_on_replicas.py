@@ -42,7 +42,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
         closing(connect(replica.url, None)) as on_replica,
         closing(connect(replicated.url, None)) as reader,
     ):
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         # The first shard is kept from being rebuilt until the replica lags.
         reader.begin()
         run(reader, f"SELECT COUNT(*) FROM {store.shards.database(0)}.cell")

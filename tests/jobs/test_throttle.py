@@ -315,7 +315,7 @@ def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicate
     """Blocks with nothing to replace, and the ledger on the same server, for this runner and for others like it."""
     with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
         others, watch = watching(), watching(options={"catalog": store.catalog})
-        mine, theirs = Ledger(store.catalog, NAME), Ledger(store.catalog, NAME)
+        mine, theirs = Ledger(store), Ledger(store)
         looks = []
         for _ in range(5):
             for _ in range(100):
@@ -449,7 +449,7 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
     spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.5, flag_file=str(flag)))
     jobs: list[int] = []
     with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         migration = pool.submit(run, store, spec, [0], on_job=lambda job, new: jobs.append(job.job_id))
 
         def waits_for(text: str) -> bool:

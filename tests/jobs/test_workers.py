@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 
     assert bodies(fresh_store) == legacy
     assert (report.total().cells, report.interruptions, report.failures) == (CELLS, 0, [])
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     assert ledger.job(report.job_id).state == "done"
     assert all(state.state == "done" and not state.held for state in ledger.shards(report.job_id))
 
@@ -98,7 +99,7 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
 
 def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     hold = fresh_store.shards.database(0).encode()
     with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
         # A worker stands still in the middle of its shard while these rows are locked.
@@ -128,7 +129,7 @@ def die(*arguments: object) -> None:
 
 def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store, monkeypatch):
     """With an error that says so; the job can be gone on with."""
-    monkeypatch.setattr(migrate, "work", die)
+    monkeypatch.setattr(migrate, "MIGRATE", replace(migrate.MIGRATE, work=die))
     monkeypatch.setattr(workers_module, "_MOST_DEATHS", 1)
     with pytest.raises(WorkersDied, match="died 2 times"):
         migrate.run(migrate_store, count=2)
@@ -141,8 +142,8 @@ def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store,
 
 def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventually):
     """From any terminal; nothing is replaced meanwhile."""
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    ledger = Ledger(migrate_store)
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     ledger.change_state(job.job_id, ("running",), "paused", "by a test")
     before = bodies(fresh_store)
     reports = []
@@ -161,8 +162,8 @@ def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventu
 
 def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate_store, eventually):
     """Its runners hear of it, and what is left is a new job's."""
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    ledger = Ledger(migrate_store)
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     ledger.change_state(job.job_id, ("running",), "paused", "by a test")
     errors = []
 
@@ -212,7 +213,7 @@ def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store,
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
     monkeypatch.undo()
-    held = [state for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1) if state.held]
+    held = [state for state in Ledger(migrate_store).shards(1) if state.held]
     report = migrate.run(migrate_store)
 
     assert held == []
@@ -224,8 +225,8 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
     """Its runners hear of it, and a run that is begun with others joins under the job's own."""
     flag = tmp_path / "wait"
     flag.touch()
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
-    job, _ = migrate.start(migrate_store, MigrateSpec(thresholds=Thresholds(flag_file=str(flag))))
+    ledger = Ledger(migrate_store)
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(thresholds=Thresholds(flag_file=str(flag))))
     reports = []
     run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store)))
     run.start()
@@ -258,7 +259,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
 
     monkeypatch.setattr(reencode._ShardWork, "_save", save)
     report = migrate.run(migrate_store, MigrateSpec(follow=True))
-    passes = {state.shard: state.pass_number for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
+    passes = {state.shard: state.pass_number for state in Ledger(migrate_store).shards(1)}
 
     assert report.total().cells == CELLS + 1
     assert len(late) == 1
@@ -294,7 +295,7 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
         seen.add(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
         shard_run.finish()
 
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     with workers(1) as hands:
         ended = Driver(migrate_store, job, work).run(hands)
 
@@ -312,7 +313,7 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
         asked.append(how)
         return original(ledger, job_id, **how)
 
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     monkeypatch.setattr(Ledger, "shards", shards)
     with workers(1) as hands:
         ended = Driver(migrate_store, job, migrate.work, make_watch).run(hands)
@@ -333,7 +334,7 @@ def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legac
         shard_run.finish()
 
     for _ in range(2):
-        job, _ = migrate.start(migrate_store, MigrateSpec())
+        job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
         with workers(1) as hands:
             Driver(migrate_store, job, work).run(hands)
 
@@ -342,8 +343,8 @@ def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legac
 
 def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, legacy, migrate_store):
     """A worker keeps its watch from shard to shard, but not one with other thresholds."""
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    ledger = Ledger(migrate_store)
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     other = Thresholds(max_threads_running=77)
     made = []
 

@@ -15,4 +15,4 @@ def job(fresh_store, new_row, migrate_store, tmp_path):
     """A finished migration of some cells, with its archive in ``tmp_path``."""
     load(fresh_store, new_row)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    return Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    return Ledger(migrate_store).job(report.job_id)

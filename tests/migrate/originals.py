@@ -11,8 +11,13 @@ from schemaless import Datastore, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.errors import SchemalessError
+from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.archive import ArchiveWriter, archived
+from schemaless.migrate.restore import RestoreReport, RestoreSpec, count
+from schemaless.migrate.restore import run as run_restore
 from schemaless.mysql.sql.bodies import update_bodies
+
+NO_THRESHOLDS = Thresholds(None, None, None, None, None, None)
 
 TEXTS = [
     *(json.dumps({"n": n, "text": "a longer text " * (n % 7)}, indent=n % 3).encode() for n in range(90)),
@@ -67,3 +72,20 @@ def migrate(
             store.shards.execute(shard, sql)
         done += len(changes)
     return done
+
+
+def restore(
+    store: Datastore,
+    folders: Iterable[Path],
+    shards: Iterable[int] | None = None,
+    *,
+    execute: bool = True,
+    job: int | None = None,
+    full_row_images: bool = False,
+    thresholds: Thresholds = NO_THRESHOLDS,
+    **how: Any,
+) -> RestoreReport:
+    """Put originals back, or count them; ``how`` is for the one or the other."""
+    chosen = None if shards is None else tuple(shards)
+    spec = RestoreSpec(tuple(map(str, folders)), chosen, job, full_row_images, thresholds=thresholds)
+    return run_restore(store, spec, **how) if execute else count(store, spec, **how)

@@ -21,12 +21,12 @@ from schemaless.codec.registry import codec_named
 from schemaless.migrate import run as migrate
 from schemaless.migrate.check import check
 from schemaless.migrate.plan import plan
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify
 from schemaless.mysql.engine import session
 from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
 from tests.dictionaries import COLUMN, cells, kept, set_to, training
+from tests.migrate.originals import restore
 
 COUNT = 60
 
@@ -103,7 +103,7 @@ def test_migration_with_a_dictionary_that_cannot_be_had_changes_nothing(
     assert bodies(migrate_store) == before
     set_to(admin, dictionary.id)
     set_to(admin, None)
-    job, _ = migrate.start(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     with pytest.raises(DictionaryInUse, match=f"job {job.job_id}"):
         remove(admin, dictionary.id, grace_s=0)
 
@@ -163,10 +163,10 @@ def test_archive_has_the_dictionaries_of_its_originals(
     assert remove(admin, dictionary.id, grace_s=0).removed
     with schemaless.connect(migrate_url) as store:
         refused = restore(store, [tmp_path])
-        assert refused.left == {"UnknownDictionary": COUNT}
+        assert refused.total.left == {"UnknownDictionary": COUNT}
         assert read(store) == documents
         bring(admin.catalog, admin.name, *parse_dictionary_line(json.loads(file.read_bytes())))
-        assert restore(store, [tmp_path]).restored == COUNT
+        assert restore(store, [tmp_path]).total.restored == COUNT
         assert bodies(store) == before
         assert read(store) == documents
 

@@ -13,10 +13,9 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Originals
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, everything, load
+from tests.migrate.originals import TEXTS, everything, load, restore
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 
@@ -31,15 +30,13 @@ def test_finalise_says_which_files_may_go_and_deletes_none(migrate_store, job, t
     assert first.job.message == f"{len(TEXTS)} cells verified"
     again = finalise(migrate_store, first.job)
     assert (again.refused, again.files) == ([], files)
-    assert [
-        what.partition(":")[0] for _, _, what in Ledger(migrate_store.catalog, migrate_store.name).events(job.job_id)
-    ][-1] == "finalised"
+    assert [what.partition(":")[0] for _, _, what in Ledger(migrate_store).events(job.job_id)][-1] == "finalised"
 
 
 def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_store, job, tmp_path):
     """The last of several runs finds nothing to do, and made no folder."""
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path / "never made")))
-    last = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    last = Ledger(migrate_store).job(report.job_id)
     result = finalise(migrate_store, last)
 
     assert (result.job.state, result.refused, result.files) == ("finalised", [], [])
@@ -68,7 +65,7 @@ def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, n
     """Cells that could not be read are named by the job; they are accepted, others are not."""
     load(fresh_store, new_row, [*TEXTS, b"{", b"\xff\xfe{\x00}\x00"])
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    job = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    job = Ledger(migrate_store).job(report.job_id)
     refused = finalise(migrate_store, job)
     accepted = finalise(migrate_store, job, accept_left=True)
 
@@ -84,7 +81,7 @@ def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, ne
         monkeypatch.setattr(f"schemaless.{module}.FAILURES_KEPT", 3)
     load(fresh_store, new_row, [b"{"] * 40)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    job = Ledger(migrate_store.catalog, migrate_store.name).job(report.job_id)
+    job = Ledger(migrate_store).job(report.job_id)
 
     assert len(report.failures) == 12
     assert finalise(migrate_store, job, accept_left=True).refused == []
@@ -103,7 +100,7 @@ def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store,
 
 def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
     """Running, paused or aborted."""
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     clusters = {cluster.name for cluster in migrate_store.topology.clusters}
     job = ledger.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
     with pytest.raises(JobConflict, match="is running; let it come to its end first"):
@@ -138,7 +135,7 @@ def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
 def test_one_job_of_several_is_finalised_by_its_own_files(migrate_store, job, tmp_path):
     """A later job's originals stay."""
     later = migrate.run(migrate_store, MigrateSpec(to="json+zlib", archive=str(tmp_path)))
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
 
     report = finalise(migrate_store, ledger.job(later.job_id))
     assert {file.job_id for file in report.files} == {later.job_id}

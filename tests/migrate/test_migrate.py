@@ -205,7 +205,7 @@ def test_run_does_not_bring_back_a_cell_erased_under_it(fresh_store, legacy, med
 def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
     """An empty list is what it says: a job needs a shard, a plan has nothing to do, and nothing is changed."""
     before = everything(fresh_store)
-    for call in (migrate.run, migrate.start, rebuild.run):
+    for call in (migrate.run, migrate.MIGRATE.begin_or_join, rebuild.run):
         spec = RebuildSpec() if call is rebuild.run else MigrateSpec()
         with pytest.raises(InvalidInput, match="a job needs at least one shard"):
             call(migrate_store, spec, shards=[])
@@ -213,7 +213,7 @@ def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
 
     assert (planned.total.cells.mid, planned.columns, planned.stored) == (0, {}, [])
     assert check(fresh_store, []).cells == verify(fresh_store, []).cells == 0
-    assert Ledger(migrate_store.catalog, migrate_store.name).jobs() == []
+    assert Ledger(migrate_store).jobs() == []
     assert everything(fresh_store) == before
 
 
@@ -315,7 +315,7 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
     monkeypatch.setattr(reencode._ShardWork, "_update", fails)
     with pytest.raises(VerificationFailed, match="third"):
         migrate.run(migrate_store)
-    states = {state.shard: state for state in Ledger(migrate_store.catalog, migrate_store.name).shards(1)}
+    states = {state.shard: state for state in Ledger(migrate_store).shards(1)}
     state = states[calls[2]]
     left = [cell.added_id for cell in fresh_store.scan_shard(calls[2], legacy_only=True)]
     ids = [cell.added_id for cell in fresh_store.scan_shard(calls[2])]

@@ -22,10 +22,9 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files, read_archive
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import digest_of
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import everything, load
+from tests.migrate.originals import everything, load, restore
 
 pytestmark = pytest.mark.mysql
 
@@ -178,16 +177,15 @@ def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, m
     assert {(failure.shard, failure.added_id) for failure in report.failures} == unreadable
     assert report.total().left.total() == len(unreadable) > 150
     restored = restore(migrate_store, [tmp_path])
-    assert (restored.restored, restored.left) == (len(before) - len(unreadable), {})
+    assert (restored.total.restored, restored.total.left) == (len(before) - len(unreadable), {})
     assert everything(fresh_store) == before
 
 
 KILLED = """
 import os, signal, sys
-from pathlib import Path
 
 import schemaless
-from schemaless.migrate import restore
+from schemaless.migrate import put_back, restore
 from schemaless.migrate import run as migrate
 from schemaless.migrate import archive
 from schemaless.migrate import reencode
@@ -221,12 +219,14 @@ elif where == "before the UPDATE":
 elif where == "after the UPDATE":
     reencode._ShardWork._update = dies(reencode._ShardWork._update, after=True)
 elif where == "restore":
-    restore._CHUNK_CELLS = 5
-    restore._Shard._send = dies(restore._Shard._send, after=True)
+    put_back._CHUNK_CELLS = 5
+    restore.put_back = lambda *arguments, send, **options: put_back.put_back(
+        *arguments, send=dies(send, after=True), **options
+    )
 reencode._FIRST_ROWS = reencode._MOST_ROWS = 3
 with schemaless.connect(url) as store:
     if where == "restore":
-        restore.restore(store, [Path(folder)])
+        restore.run(store, restore.RestoreSpec((folder,)))
     else:
         migrate.run(store, MigrateSpec(archive=folder))
 """
@@ -254,7 +254,7 @@ def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
         assert all(kept[place].body == before[place][1] for place in kept)
         replaced = more
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
 
     assert {place: recode(body).body for place, (_, body, _) in before.items()} == {
         place: body for place, (_, body, _) in everything(fresh_store).items()
@@ -263,6 +263,6 @@ def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
     killed("restore")
     partly = everything(fresh_store)
     done = restore(migrate_store, [tmp_path])
-    assert 0 < done.restored < len(before)
-    assert sum(partly[place] == before[place] for place in before) == len(before) - done.restored
+    assert 0 < sum(partly[place] == before[place] for place in before) < len(before)
+    assert done.total.restored + done.total.already == len(before)
     assert everything(fresh_store) == before

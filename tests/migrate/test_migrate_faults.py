@@ -98,7 +98,7 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
                 assert bodies(store) == expected, f"round {nth}"
                 assert report.total().cells <= 40
                 assert report.total().left == {}
-                assert Ledger(store.catalog, name).job(report.job_id).state == "done"
+                assert Ledger(store).job(report.job_id).state == "done"
     finally:
         proxy.close()
 
@@ -168,7 +168,7 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
     word = "SLAVE" if primary.flavour == "mariadb" else "REPLICA"
     replica = primary.replicas[0]
     with schemaless.connect(url) as migrating:
-        ledger = Ledger(migrating.catalog, store.name)
+        ledger = Ledger(migrating)
         # One that was proven before: a replica that never showed anything would be refused.
         migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
         sql(replica, f"STOP {word}")
@@ -193,7 +193,7 @@ def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
     store, expected = filled
     replica = primary.replicas[0]
     with schemaless.connect(url) as migrating:
-        ledger = Ledger(migrating.catalog, store.name)
+        ledger = Ledger(migrating)
         migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
         local_servers.kill(replica)
         thread, ended = run_in_a_thread(url, MigrateSpec())
@@ -232,7 +232,7 @@ def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
 def test_two_jobs_at_once_do_not_meet(fresh_store, migrate_store, migrate_url):
     """A second one about the same shards is refused while the first is not through; about others it may work."""
     expected = fill(fresh_store, 80)
-    first, _ = migrate.start(migrate_store, MigrateSpec(), [0, 1])
+    first, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0, 1])
     with pytest.raises(JobConflict, match=f"migrate job {first.job_id} is running"):
         migrate.run(migrate_store, MigrateSpec("json+zlib"), [1, 2])
     threads = [
@@ -268,8 +268,8 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
 ):
     """Leases are on the server's clock: what another runner has, it leaves alone, and does the rest."""
     expected = fill(fresh_store, 80)
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    ledger = Ledger(migrate_store)
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     mine = ledger.claim(job.job_id, 0, "somebody elsewhere")
     process = subprocess.Popen(
         [sys.executable, "-c", CLOCK, str(hour)],

@@ -13,11 +13,10 @@ from schemaless.migrate.archive import MARK_BYTES
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Missing, missing_of, missing_text
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from tests.faults.kinds import ONE_KIND
-from tests.migrate.originals import TEXTS, everything, load
+from tests.migrate.originals import TEXTS, everything, load, restore
 
 pytestmark = [pytest.mark.mysql, ONE_KIND]
 
@@ -39,11 +38,11 @@ def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migr
     data = file.path.read_bytes()
     file.path.write_bytes(data[: end(data)])
     totals: list[int] = []
-    dry = restore(migrate_store, [tmp_path], execute=False)
-    report = restore(migrate_store, [tmp_path], on_total=totals.append)
+    dry = restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    report = restore(migrate_store, [tmp_path])
 
     assert report.missing == dry.missing == [Missing(job.job_id, 1, file.path.name, found, cells)]
-    assert report.restored == len(TEXTS) - cells
+    assert report.total.restored == len(TEXTS) - cells
     assert totals == [len(TEXTS)]
     assert (file.path in report.torn) == (end is not second_frame)
 
@@ -72,7 +71,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
     load(fresh_store, new_row, TEXTS[:8])
     shard = next(shard for shard in range(fresh_store.shard_count) if fresh_store.id_span(shard))
     first = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), shards=[shard])
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     (state,) = ledger.shards(first.job_id)
     (file,) = archive_files(tmp_path)
     tally = ShardTally.of(state)
@@ -87,7 +86,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
 
 def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
     """Of a version that noted none."""
-    state = Ledger(migrate_store.catalog, migrate_store.name).shards(job.job_id)[2]
+    state = Ledger(migrate_store).shards(job.job_id)[2]
     del state.counters["archived"]
     missing = missing_of(job.job_id, [state], {})
 
@@ -129,9 +128,10 @@ def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, 
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
         pool.run(lambda connection, sql=sql: connection.execute(sql.encode()), writes=True)
     totals: list[int] = []
-    report = restore(migrate_store, [tmp_path], on_total=totals.append)
+    restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    report = restore(migrate_store, [tmp_path])
 
-    assert (report.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])
+    assert (report.total.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])
 
 
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(migrate_store, job, tmp_path):

@@ -20,10 +20,10 @@ from schemaless.codec.training import train
 from schemaless.migrate import run as migrate
 from schemaless.migrate.check import check
 from schemaless.migrate.plan import plan
-from schemaless.migrate.restore import restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import verify
 from schemaless.store.dictionaries import bring, keep
+from tests.migrate.originals import restore
 
 COUNT = 40
 KEPT = {
@@ -98,7 +98,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}
     for folder in ("second", "first"):
-        assert restore(migrate_store, [tmp_path / folder]).left == {}
+        assert restore(migrate_store, [tmp_path / folder]).total.left == {}
     assert bodies(fresh_store) == before
 
 

@@ -48,7 +48,7 @@ def files(store, by_hand) -> dict[int, int]:
 def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, admin_url, by_hand):
     """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
     before = files(fresh_store, by_hand)
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
     after = files(fresh_store, by_hand)
     with schemaless.connect(admin_url) as admin_store:
@@ -78,7 +78,7 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
     ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
-    found = report(migrate_store, Ledger(migrate_store.catalog, migrate_store.name).job(ran.job_id), NOW)
+    found = report(migrate_store, Ledger(migrate_store).job(ran.job_id), NOW)
     off = {each.what: each.off for each in found.predictions}
 
     assert off["cells re-encoded"] == off["body bytes before"] == off["body bytes after"] == 0
@@ -89,7 +89,7 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
 
 def test_report_of_a_migration_without_notes_says_what_it_knows(fresh_store, legacy, migrate_store):
     """One that was begun and not run has neither sizes nor predictions, and no figure is made up."""
-    job, _ = migrate.start(migrate_store, MigrateSpec())
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     found = report(migrate_store, job, NOW)
 
     assert (found.total.tally.cells, found.total.file.before, found.total.file.last) == (0, None, None)

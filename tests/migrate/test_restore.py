@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import threading
 import uuid
 
 import pytest
@@ -11,14 +14,20 @@ import pytest
 from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
 from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate import put_back as put_back_job
 from schemaless.migrate import restore as restore_job
+from schemaless.migrate import run as migration
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files
-from schemaless.migrate.restore import restore
+from schemaless.migrate.restore import RESTORE, RestoreSpec
+from schemaless.migrate.restore import run as run_restore
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.sql.bodies import replace_bodies
-from tests.migrate.originals import TEXTS, everything, load, migrate
+from tests.faults.kinds import ONE_KIND
+from tests.migrate.originals import TEXTS, everything, load, migrate, restore
 
 pytestmark = pytest.mark.mysql
 
@@ -39,26 +48,31 @@ def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store,
     """Bodies, keys, ids and times are as before the migration; a second restore finds nothing to do."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
-    dry = restore(migrate_store, [tmp_path], execute=False)
-    unchanged = everything(fresh_store) == migrated
     seen = []
-    report = restore(migrate_store, [tmp_path], on_cells=seen.append)
+    dry = restore(migrate_store, [tmp_path], execute=False, on_cells=seen.append)
+    unchanged = everything(fresh_store) == migrated
+    report = restore(migrate_store, [tmp_path])
 
     assert migrated != before
     assert unchanged
     assert everything(fresh_store) == before
-    assert (report.archived, report.restored, report.already, report.left) == (len(TEXTS), len(TEXTS), 0, {})
-    assert (dry.restored, dry.bytes_before, dry.bytes_after) == (
-        report.restored,
-        report.bytes_before,
-        report.bytes_after,
+    assert (report.total.archived, report.total.restored, report.total.already, report.total.left) == (
+        len(TEXTS),
+        len(TEXTS),
+        0,
+        {},
     )
-    assert report.bytes_before == sum(len(body) for _, body, _ in migrated.values())
-    assert report.bytes_after == sum(len(body) for _, body, _ in before.values())
+    assert (dry.total.restored, dry.total.bytes_before, dry.total.bytes_after) == (
+        report.total.restored,
+        report.total.bytes_before,
+        report.total.bytes_after,
+    )
+    assert report.total.bytes_before == sum(len(body) for _, body, _ in migrated.values())
+    assert report.total.bytes_after == sum(len(body) for _, body, _ in before.values())
     assert (sum(seen), report.shards, report.files, report.torn) == (len(TEXTS), 4, 4, {})
 
     again = restore(migrate_store, [tmp_path])
-    assert (again.restored, again.already, again.left) == (0, len(TEXTS), {})
+    assert (again.total.restored, again.total.already, again.total.left) == (0, len(TEXTS), {})
     assert everything(fresh_store) == before
 
 
@@ -79,7 +93,7 @@ def test_restore_of_bodies_in_yet_another_codec_goes_by_their_meaning(fresh_stor
     migrate(migrate_store, tmp_path / "not kept", codec_named("msgpack+zstd"), job_id=2)
     report = restore(migrate_store, [tmp_path / "a"])
 
-    assert (report.restored, report.left) == (len(TEXTS), {})
+    assert (report.total.restored, report.total.left) == (len(TEXTS), {})
     assert everything(fresh_store) == before
 
 
@@ -89,7 +103,7 @@ def test_restore_undoes_the_jobs_of_several_archives_newest_first(fresh_store, b
     between = everything(fresh_store)
     migrate(migrate_store, tmp_path / "b", codec_named("json+zlib"), job_id=2)
 
-    restore(migrate_store, [tmp_path], job_id=2)
+    restore(migrate_store, [tmp_path], job=2)
     assert everything(fresh_store) == between
     migrate(migrate_store, tmp_path / "b", codec_named("json+zlib"), job_id=2, epoch=2)
     restore(migrate_store, [tmp_path / "a", tmp_path / "b", tmp_path])
@@ -103,8 +117,8 @@ def test_restore_after_originals_were_archived_twice(fresh_store, before, migrat
     migrate(migrate_store, tmp_path, epoch=2)
     report = restore(migrate_store, [tmp_path])
 
-    assert (first.restored, first.already) == (0, len(TEXTS))
-    assert (report.archived, report.restored, report.left) == (len(TEXTS), len(TEXTS), {})
+    assert (first.total.restored, first.total.already) == (0, len(TEXTS))
+    assert (report.total.archived, report.total.restored, report.total.left) == (len(TEXTS), len(TEXTS), {})
     assert everything(fresh_store) == before
 
 
@@ -117,7 +131,7 @@ def test_the_original_that_was_archived_last_counts(fresh_store, before, migrate
     report = restore(migrate_store, [tmp_path])
     after = everything(fresh_store)
 
-    assert report.left == {}
+    assert report.total.left == {}
     assert json.loads(after[shard, added_id][1]) == {"changed": "by hand " * 30}
     assert {place for place in before if after[place] != before[place]} == {(shard, added_id)}
 
@@ -137,14 +151,14 @@ def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, bef
     report = restore(migrate_store, [tmp_path])
     after = everything(fresh_store)
 
-    assert report.left == {"Changed": 2, "Erased": 1, "OtherCell": 1}
+    assert report.total.left == {"Changed": 2, "Erased": 1, "OtherCell": 1}
     assert [(left.shard, left.added_id, left.reason) for left in report.failures] == [
-        (2, ids[2], "Erased"),
-        (2, ids[3], "OtherCell"),
         (2, ids[0], "Changed"),
         (2, ids[1], "Changed"),
+        (2, ids[2], "Erased"),
+        (2, ids[3], "OtherCell"),
     ]
-    assert uuid.UUID(bytes=report.failures[2].row_key) == before[places[0]][0].row_key
+    assert uuid.UUID(bytes=report.failures[0].row_key) == before[places[0]][0].row_key
     assert {place for place in after if after[place] == damaged[place]} >= set(places) - {places[2]}
     assert all(after[place] == before[place] for place in before if place not in places)
 
@@ -163,31 +177,39 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
             set_body(by_hand(fresh_store), fresh_store, *changed[0], b'{"changed": true}')
         return replace_bodies(database, changes)
 
-    monkeypatch.setattr(restore_job, "replace_bodies", replace)
+    monkeypatch.setattr(put_back_job, "replace_bodies", replace)
     report = restore(migrate_store, [tmp_path])
     added_id, shard = changed[0]
 
-    assert (report.restored, report.left) == (len(TEXTS) - 1, {"Changed": 1})
+    assert (report.total.restored, report.total.left) == (len(TEXTS) - 1, {"Changed": 1})
     assert everything(fresh_store)[shard, added_id][1] == b'{"changed": true}'
 
 
 def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tmp_path, monkeypatch):
-    """Stopped after any chunk, it is run again; no state is kept but the bytes."""
-    monkeypatch.setattr(restore_job, "_CHUNK_CELLS", 7)
+    """Stopped at any statement, the same call goes on with its job, and counts what all its runs did."""
+    monkeypatch.setattr(put_back_job, "_CHUNK_CELLS", 7)
     migrate(migrate_store, tmp_path)
-    for stop_after in (1, 5, 9):
-        chunks = []
+    original = put_back_job.replace_bodies
+    for _ in range(3):
+        statements = []
 
-        def stop(more, chunks=chunks, stop_after=stop_after):
-            chunks.append(more)
-            if len(chunks) == stop_after:
+        def stop(database, changes, statements=statements):
+            statements.append(database)
+            if len(statements) == 2:
                 raise KeyboardInterrupt
+            return original(database, changes)
 
+        monkeypatch.setattr(put_back_job, "replace_bodies", stop)
         with pytest.raises(KeyboardInterrupt):
-            restore(migrate_store, [tmp_path], on_cells=stop)
+            restore(migrate_store, [tmp_path])
+    partly = everything(fresh_store)
+    monkeypatch.setattr(put_back_job, "replace_bodies", original)
     report = restore(migrate_store, [tmp_path])
+    jobs = Ledger(migrate_store).jobs()
 
-    assert 0 < report.restored < len(TEXTS)
+    assert 0 < sum(partly[place] == before[place] for place in before) < len(TEXTS)
+    assert (report.total.archived, report.total.restored, report.total.already) == (len(TEXTS), len(TEXTS), 0)
+    assert [(job.job_id, job.kind, job.state) for job in jobs] == [(report.job_id, "restore", "done")]
     assert everything(fresh_store) == before
 
 
@@ -204,11 +226,14 @@ def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, mig
     with pytest.raises(CorruptArchive, match=file.path.name):
         restore(migrate_store, [tmp_path / "a"])
     after = everything(fresh_store)
-    assert {place for place in before if after[place] != before[place]} == {place for place in before if place[0] >= 2}
-    assert all(after[place] == migrated[place] for place in before if place[0] >= 2)
+    assert all(after[place] == before[place] for place in before if place[0] < 2)
+    assert all(after[place] == migrated[place] for place in before if place[0] == 2)
 
-    restore(migrate_store, [tmp_path / "copy"])
+    report = restore(migrate_store, [tmp_path / "copy"])
     assert everything(fresh_store) == before
+    # Nobody was left to go on with the first.
+    assert [job.state for job in Ledger(migrate_store).jobs()] == ["aborted", "done"]
+    assert report.total.archived == len(TEXTS)
 
 
 def test_a_torn_end_is_told_and_no_hindrance(fresh_store, before, migrate_store, tmp_path):
@@ -243,14 +268,14 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
     """The job would replace again what is put back; once it has ended, or for other shards, it runs."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
-    ledger = Ledger(migrate_store.catalog, migrate_store.name)
+    ledger = Ledger(migrate_store)
     clusters = {migrate_store.topology.cluster_of(shard).name for shard in (0, 1)}
     job = ledger.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
 
     with pytest.raises(JobConflict, match=f"migrate abort --job {job.job_id}"):
         restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == migrated
-    assert restore(migrate_store, [tmp_path], [2, 3]).left == {}
+    assert restore(migrate_store, [tmp_path], [2, 3]).total.left == {}
     ledger.change_state(job.job_id, ["running"], "aborted")
     restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == before
@@ -264,38 +289,54 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     migrate(migrate_store, tmp_path)
     (place,) = [place for place in before if before[place][1] == too_long]
     packet = migrate_store.shards.run(place[0], lambda connection: connection.max_allowed_packet)
-    monkeypatch.setattr(restore_job, "_PACKET_MARGIN_BYTES", packet - 10_000)
+    monkeypatch.setattr(put_back_job, "_PACKET_MARGIN_BYTES", packet - 10_000)
     sent = []
-    original = restore_job._Shard._send
-    monkeypatch.setattr(restore_job._Shard, "_send", lambda work, sql: (sent.append(len(sql)), original(work, sql))[1])
+    watch(monkeypatch, lambda store, shard, sql: sent.append(len(sql)))
     report = restore(migrate_store, [tmp_path])
     after = everything(fresh_store)
 
-    assert (report.restored, report.left) == (len(TEXTS), {"BodyTooLarge": 1})
+    assert (report.total.restored, report.total.left) == (len(TEXTS), {"BodyTooLarge": 1})
     assert "raise the server's max_allowed_packet" in report.failures[0].message
     assert len(sent) > 4
     assert max(sent) <= 10_000
     assert [found for found in before if after[found] != before[found]] == [place]
 
 
-def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_store, tmp_path):
+def watch(monkeypatch, on_sent):
+    """Have a function called with the store, the shard and the statement behind each that a restore sends."""
+
+    def watched(store, shard, *arguments, send, **options):
+        def sending(sql, body_bytes):
+            send(sql, body_bytes)
+            on_sent(store, shard, sql)
+
+        return put_back_job.put_back(store, shard, *arguments, send=sending, **options)
+
+    monkeypatch.setattr(restore_job, "put_back", watched)
+
+
+def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_store, tmp_path, eventually):
     """A flag file holds it up, with the reason told; once it is gone, the restore goes on to its end."""
-    migrate(migrate_store, tmp_path)
+    migrate(migrate_store, tmp_path / "a")
     migrated = everything(fresh_store)
     flag = tmp_path / "wait"
     flag.touch()
-    reasons = []
-
-    def told(cluster: str, reason: str) -> None:
-        reasons.append((cluster, reason))
-        assert everything(fresh_store) == migrated
-        flag.unlink()
-
     thresholds = Thresholds(flag_file=str(flag), max_mb_per_s=1000)
-    report = restore(migrate_store, [tmp_path], thresholds=thresholds, on_wait=told)
+    ledger = Ledger(migrate_store)
+    reports = []
+    run = threading.Thread(
+        target=lambda: reports.append(restore(migrate_store, [tmp_path / "a"], thresholds=thresholds))
+    )
+    run.start()
+    eventually(lambda: ledger.jobs() and status_of(ledger, 1).waits, "it waits")
+    ((cluster, reason),) = status_of(ledger, 1).waits
+    waiting = everything(fresh_store)
+    flag.unlink()
+    run.join(60)
 
-    assert report.restored == len(TEXTS)
-    assert [(cluster, str(flag) in reason) for cluster, reason in reasons] == [("cluster-1", True)]
+    assert (cluster, str(flag) in reason) == ("cluster-1", True)
+    assert waiting == migrated
+    assert reports[0].total.restored == len(TEXTS)
     assert everything(fresh_store) == before
 
 
@@ -303,21 +344,153 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
     """What it sends goes through sessions that are set as a migration's are; not so where full images are asked for."""
     migrate(migrate_store, tmp_path)
     seen: list[str] = []
-    original = restore_job._Shard._send
 
-    def send(work, sql):
-        original(work, sql)
-        ((image,),) = work._store.shards.rows(work._shard, b"SELECT @@session.binlog_row_image")
+    def look(store, shard, sql):
+        ((image,),) = store.shards.rows(shard, b"SELECT @@session.binlog_row_image")
         seen.append(image)
 
-    monkeypatch.setattr(restore_job._Shard, "_send", send)
+    watch(monkeypatch, look)
     with connect(migrate_url) as store:
         may = store.shards.run(0, binary_log).row_image
-    with connect(migrate_url) as store:
-        restore(store, [tmp_path], [0, 1], full_row_images=True)
+    restore(migrate_store, [tmp_path], [0, 1], full_row_images=True)
     full = list(seen)
-    with connect(migrate_url) as store:
-        restore(store, [tmp_path], [2, 3])
+    restore(migrate_store, [tmp_path], [2, 3])
 
     assert set(full) == {"FULL"}
     assert set(seen[len(full) :]) == {may}
+
+
+# ---- as a job
+
+
+@ONE_KIND
+def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before, migrate_store, tmp_path):
+    """Processes: the bytes, the counts and what is missing are those of one thread."""
+    migrated = Ledger(migrate_store).job(migration.run(migrate_store, MigrateSpec(archive=str(tmp_path))).job_id)
+    file = archive_files(tmp_path, shards=[1])[0]
+    dry = restore(migrate_store, [tmp_path], execute=False)
+    whole = file.path.read_bytes()
+    file.path.write_bytes(whole[:-3])
+    report = restore(migrate_store, [tmp_path], count=2)
+    events = Ledger(migrate_store).events(migrated.job_id)
+
+    assert everything(fresh_store) == before
+    assert (report.total.restored, report.total.already, report.total.left) == (len(TEXTS), 0, {})
+    assert report.total.bytes_after == dry.total.bytes_after
+    assert (list(report.torn), report.missing, report.jobs) == ([file.path], [], {migrated.job_id})
+    assert events[-1][2] == f"restored {len(TEXTS)} cells in 4 shards"
+
+
+def held(migrate_store, tmp_path, eventually, count=1):
+    """Begin a restore in a thread, which is paused before its first cell; gives its job, thread and outcomes."""
+    ledger = Ledger(migrate_store)
+    spec = RestoreSpec((str(tmp_path),))
+    job, _ = RESTORE.begin_or_join(migrate_store, spec)
+    ledger.change_state(job.job_id, ("running",), "paused", "by a test")
+    outcomes = []
+
+    def work():
+        try:
+            outcomes.append(restore(migrate_store, [tmp_path], count=count))
+        except JobConflict as error:
+            outcomes.append(error)
+
+    run = threading.Thread(target=work)
+    run.start()
+    eventually(lambda: status_of(ledger, job.job_id).runners, "a runner waits")
+    return job, run, outcomes
+
+
+def test_paused_restore_waits_and_goes_on(fresh_store, before, migrate_store, tmp_path, eventually):
+    """From any terminal; its status says how far it is, and nothing is put back meanwhile."""
+    migrate(migrate_store, tmp_path)
+    migrated = everything(fresh_store)
+    job, run, outcomes = held(migrate_store, tmp_path, eventually)
+    ledger = Ledger(migrate_store)
+    waiting = status_of(ledger, job.job_id)
+    paused = everything(fresh_store)
+    ledger.change_state(job.job_id, ("paused",), "running")
+    run.join(60)
+    through = status_of(ledger, job.job_id)
+
+    assert paused == migrated
+    assert (waiting.job.kind, waiting.waits, waiting.done) == ("restore", [("all clusters", "paused by a test")], 0)
+    assert everything(fresh_store) == before
+    assert (outcomes[0].job_id, outcomes[0].total.restored) == (job.job_id, len(TEXTS))
+    assert (through.job.state, through.done, through.fraction) == ("done", 4, 1.0)
+    assert sum(state.cells for state in through.shards) == len(TEXTS)
+
+
+def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, migrate_store, tmp_path, eventually):
+    """Its runners hear of it; what is left is a new job's."""
+    migrate(migrate_store, tmp_path)
+    job, run, outcomes = held(migrate_store, tmp_path, eventually)
+    Ledger(migrate_store).change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
+    run.join(60)
+    report = restore(migrate_store, [tmp_path])
+
+    assert "was aborted: by a test" in str(outcomes[0])
+    assert report.job_id == job.job_id + 1
+    assert everything(fresh_store) == before
+
+
+def test_another_restore_beside_one_that_somebody_works_on_is_refused(
+    fresh_store, before, migrate_store, tmp_path, eventually
+):
+    """So is a migration; of other shards neither is, and one that is paused is not taken for abandoned."""
+    migrate(migrate_store, tmp_path)
+    job, run, _ = held(migrate_store, tmp_path, eventually)
+    ledger = Ledger(migrate_store)
+    goes_on = f"join it with 'schemaless migrate restore --execute --job {job.job_id}', or end it"
+    with pytest.raises(JobConflict, match=goes_on):
+        restore(migrate_store, [tmp_path], [1])
+    with pytest.raises(JobConflict, match=goes_on):
+        migration.run(migrate_store, MigrateSpec(), [1])
+    ledger.change_state(job.job_id, ("paused",), "running")
+    run.join(60)
+
+    assert ledger.job(job.job_id).state == "done"
+    assert everything(fresh_store) == before
+
+
+def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, migrate_store, tmp_path, eventually):
+    """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
+    migrate(migrate_store, tmp_path)
+    ledger = Ledger(migrate_store)
+    database = fresh_store.shards.database(0).encode()
+    with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
+        # A worker stands still in the middle of its shard while these rows are locked.
+        blocker.execute(b"START TRANSACTION")
+        blocker.execute(b"UPDATE `%b`.cell SET body=body" % database)
+        reports = []
+        run = threading.Thread(target=lambda: reports.append(restore(migrate_store, [tmp_path], count=2)))
+        run.start()
+        eventually(lambda: ledger.jobs() and ledger.shards(1)[0].held, "shard 0 is taken")
+        taken = ledger.shards(1)[0]
+        eventually(lambda: ledger.shards(1)[3].state == "done", "others are through")
+        os.kill(int(taken.runner.rpartition("/")[2].partition(".")[0]), signal.SIGKILL)
+        eventually(lambda: ledger.shards(1)[0].epoch > taken.epoch, "shard 0 is taken over")
+        blocker.execute(b"ROLLBACK")
+    run.join(60)
+
+    assert everything(fresh_store) == before
+    # The server went on with the UPDATE of the one that was killed.
+    assert reports[0].total.restored + reports[0].total.already == len(TEXTS)
+    assert ledger.job(1).state == "done"
+
+
+def test_restore_that_is_gone_on_with_where_its_files_are_not_is_refused(
+    fresh_store, before, migrate_store, tmp_path, eventually
+):
+    """A worker without a shard's files must not call it done."""
+    migrate(migrate_store, tmp_path)
+    migrated = everything(fresh_store)
+    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(tmp_path),)))
+    for file in archive_files(tmp_path, shards=[0, 1, 2]):
+        file.path.unlink()
+    with pytest.raises(InvalidInput, match="has no originals of shard 0 where this worker runs"):
+        run_restore(migrate_store, RestoreSpec.of(job), job=job)
+    after = everything(fresh_store)
+
+    assert Ledger(migrate_store).job(job.job_id).unfinished
+    assert all(after[place] == migrated[place] for place in before if place[0] < 3)

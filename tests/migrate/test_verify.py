@@ -38,7 +38,7 @@ def found_by(store, job, **options):
     faults = []
     report = verify(
         store,
-        wanted=MigrateSpec.from_json(job.spec),
+        wanted=MigrateSpec.of(job),
         archive=archive_of(store, job),
         on_fault=lambda fault: faults.append((fault.kind, fault.shard, fault.added_id)),
         **options,
@@ -118,7 +118,7 @@ def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_
     """Processes, a shard at a time: the same report, faults, and sample."""
     place = next(iter(everything(fresh_store)))
     change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
-    options = {"wanted": MigrateSpec.from_json(job.spec), "sample": 0.9, "seed": 3}
+    options = {"wanted": MigrateSpec.of(job), "sample": 0.9, "seed": 3}
     alone, together = [], []
     one = verify(migrate_store, archive=archive_of(migrate_store, job), on_fault=alone.append, **options)
     shards: list[int] = []

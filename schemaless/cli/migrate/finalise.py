@@ -75,9 +75,9 @@ def finalise(
     """
     faults = ShownFaults(as_json)
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         job = chosen_job(ledger, job_id)
-        shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+        shards = ledger.numbers(job.job_id)
         with proving_hands(store, shards, workers, dask) as (hands, advance):
             result = finalise_job(
                 store,

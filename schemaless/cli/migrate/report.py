@@ -52,7 +52,7 @@ def report(
       schemaless migrate report --csv - > report.csv
     """
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         job = chosen_job(ledger, job_id)
         job.check_kind("migrate")
         found = make_report(store, job, datetime.now(UTC))
@@ -122,7 +122,7 @@ def _json(found: SpaceReport) -> dict[str, Any]:
         "datastore": found.datastore,
         "job": found.job.job_id,
         "state": found.job.state,
-        "to": found.job.spec["to"],
+        "to": found.to,
         "made_at": found.made_at.isoformat(timespec="seconds"),
         "total": {**part(found.total), "binary_log_bytes": found.binary_log_bytes},
         "clusters": [{**part(each), "binary_log_bytes": found.binary_log.get(each.name)} for each in found.clusters],
@@ -156,7 +156,7 @@ def known(count: int | None) -> str:
 
 def _show(found: SpaceReport, show_all: bool) -> None:
     job, total = found.job, found.total
-    out().print(f"migration {job.job_id} of {found.datastore} to {job.spec['to']}, {job.state}\n")
+    out().print(f"migration {job.job_id} of {found.datastore} to {found.to}, {job.state}\n")
     tally = total.tally
     if tally.bytes_before:
         gained = tally.reclaimed_bytes

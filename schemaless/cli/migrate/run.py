@@ -15,10 +15,11 @@ from schemaless.cli.jobs import (
 )
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.errors import InvalidInput
-from schemaless.jobs.job import Job, check_goes_on
+from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_prediction
+from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.run import run as run_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateReport, Tally
@@ -92,7 +93,7 @@ def run(
     Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command goes on.
     """
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         spec = MigrateSpec(
             codec,
             sources,
@@ -102,19 +103,17 @@ def run(
             follow,
             full_row_images,
             chunk_ms,
-            thresholds,
             level,
             dictionary_id,
+            thresholds=thresholds,
         )
         shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
-        job = None if job_id is None else ledger.job(job_id)
-        if job is None:
+        job = None
+        if job_id is None:
             _note_settings(store, spec)
         else:
             # As it was begun, whatever else is asked for.
-            check_goes_on(job, "migrate")
-            spec = MigrateSpec.from_json(job.spec)
-            shards = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+            job, spec, shards = MIGRATE.resumed(ledger, job_id)
         if spec.archive is not None and dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
             # Before there is a job that keeps its originals there. Where Dask's workers are, nobody can look.
             raise InvalidInput(f"cannot keep originals in {spec.archive}: {reason}")

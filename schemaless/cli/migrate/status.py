@@ -36,7 +36,7 @@ def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_js
       watch schemaless migrate status
     """
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         if show_all:
             _show_jobs(ledger.jobs(), as_json)
             return

@@ -83,17 +83,17 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
     """
     Thresholds(**changes)  # refuses what is none
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         job = chosen_job(ledger, job_id, unfinished=True)
         if not job.unfinished:
             raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
-        now = ledger.change_thresholds(job.job_id, changes) if changes else job.spec["thresholds"]
+        now = ledger.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
     out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
 
 
 def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) -> None:
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         job = chosen_job(ledger, job_id, unfinished=True)
         if not ledger.change_state(job.job_id, before, after, f"by {who()}"):
             now = ledger.job(job.job_id)

@@ -92,14 +92,14 @@ def verify(
         raise InvalidInput("--archive and --no-archive contradict each other; give one of them")
     faults = ShownFaults(as_json)
     with open_store(url) as store:
-        ledger = Ledger(store.catalog, store.name)
+        ledger = Ledger(store)
         job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
         shards = _shards_to_verify(store, ledger, job, shards_text)
         wanted = None
         if job is not None and job.unfinished:
             note(f"job {job.job_id} is {job.state}: that all is in its codec is not asked for yet")
         elif job is not None and job.state != "aborted":
-            wanted = MigrateSpec.from_json(job.spec)
+            wanted = MigrateSpec.of(job)
         states = [] if job is None else [state for state in ledger.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
         options: dict[str, Any] = {
@@ -142,7 +142,7 @@ def _shards_to_verify(store: Datastore, ledger: Ledger, job: Job | None, shards_
     if job is None:
         return shards_of(shards_text, store.shard_count)
     job.check_kind("migrate")
-    own = [state.shard for state in ledger.shards(job.job_id, counters=False)]
+    own = ledger.numbers(job.job_id)
     if shards_text is None:
         return own
     shards = shards_of(shards_text, store.shard_count)

@@ -1,0 +1,186 @@
+"""A kind of job: what is asked for, what is done on a shard, and what around it; begun or joined and run in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
+
+from schemaless.cluster.topology import check_shard
+from schemaless.errors import JobConflict
+from schemaless.jobs.job import Job, Kind, check_goes_on, thresholds_of
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.runner import make_watch
+from schemaless.jobs.throttle import Thresholds
+from schemaless.jobs.versions import versions
+from schemaless.jobs.workers import GIVE_UP_S, Driver, Work, opening_of, workers
+from schemaless.store.datastore import Datastore
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a job is to do, as it stands in the catalog: the base of each kind's.
+
+    Attributes:
+        thresholds: when to wait; they are the job's own once it is begun, and may be changed.
+    """
+
+    thresholds: Thresholds = field(default_factory=Thresholds, kw_only=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return what a job is to do."""
+        return cls.from_json(job.spec)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return what ``as_json`` gave, by this version or an earlier one."""
+        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
+        told: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
+        return cls(**{**told, "thresholds": thresholds_of(value)})
+
+
+S = TypeVar("S", bound=JobSpec)
+
+
+class HowToRun(TypedDict, total=False):
+    """How a job is run, whatever its kind.
+
+    Attributes:
+        job: go on with this one, whatever else is asked for.
+        count: workers: 1, unless given, is a thread of this process, more are processes.
+        dask: the address of a Dask scheduler, or "local".
+        give_up_s: how long a server may be unreachable before the run ends.
+        on_job: called with the job, and whether it is new.
+        on_turn: called about twice a second.
+    """
+
+    job: Job | None
+    count: int
+    dask: str | None
+    give_up_s: float
+    on_job: Callable[[Job, bool], None]
+    on_turn: Callable[[], None]
+
+
+def _nothing(store: Datastore, job: Job) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind(Generic[S]):
+    """A kind of job.
+
+    Attributes:
+        name: as the catalog has it.
+        spec: the class of what is asked for.
+        weigh: returns what each of some shards weighs against the others, in bytes.
+        work: does the work on a shard. A function of a module.
+        check: raises where what is asked for cannot be done on these shards; before there is a job.
+        before: called once a job is new, before its work.
+        after: called after each run that came to the job's end, or to its abortion.
+    """
+
+    name: Kind
+    spec: type[S]
+    weigh: Callable[[Datastore, Sequence[int]], Mapping[int, int]]
+    work: Work
+    check: Callable[[Datastore, S, Sequence[int]], None] = lambda store, spec, shards: None
+    before: Callable[[Datastore, Job], None] = _nothing
+    after: Callable[[Datastore, Job], None] = _nothing
+
+    def begin_or_join(self, store: Datastore, spec: S, shards: Iterable[int] | None = None) -> tuple[Job, bool]:
+        """Return a job for this, and whether it is new: an unfinished one that is about just this is joined.
+
+        Args:
+            store: the datastore.
+            spec: what to do. With other thresholds it is the same all the same.
+            shards: numbers of the shards; all unless given.
+
+        Raises:
+            InvalidInput: there is no such shard, no shard at all, or what ``check`` raises.
+            JobConflict: another unfinished job is about one of these shards.
+        """
+        chosen = chosen_shards(store, shards)
+        self.check(store, spec, chosen)
+        ledger = Ledger(store)
+        joined = self.same(ledger, spec, chosen)
+        if joined is not None:
+            return joined, False
+        clusters = {store.topology.cluster_of(shard).name for shard in chosen}
+        try:
+            job = ledger.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
+        except JobConflict:
+            # Somebody may have begun the same at this moment.
+            joined = self.same(ledger, spec, chosen)
+            if joined is None:
+                raise
+            return joined, False
+        return job, True
+
+    def same(self, ledger: Ledger, spec: S, shards: Sequence[int]) -> Job | None:
+        """Return the unfinished job that is about just this, whatever its thresholds; None where there is none."""
+        for job in ledger.jobs(self.name):
+            same = job.unfinished and replace(self.spec.of(job), thresholds=spec.thresholds) == spec
+            if same and ledger.numbers(job.job_id) == list(shards):
+                return job
+        return None
+
+    def resumed(self, ledger: Ledger, job_id: int) -> tuple[Job, S, list[int]]:
+        """Return a job that a run is to go on with, what it is to do, and the shards that it is about.
+
+        Raises:
+            InvalidInput: there is no such job, or it is of another kind.
+            JobConflict: it has ended.
+        """
+        job = ledger.job(job_id)
+        check_goes_on(job, self.name)
+        return job, self.spec.of(job), ledger.numbers(job_id)
+
+    def run(self, store: Datastore, spec: S, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]) -> Job:
+        """Begin a job, or go on with one, and work until it has ended; return it.
+
+        Raises:
+            InvalidInput: the job is of another kind, or what ``begin_or_join`` raises.
+            JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
+            ServerError: a server cannot be reached; what was done is kept, and the same call goes on.
+        """
+        new = False
+        job = how.get("job")
+        if job is None:
+            job, new = self.begin_or_join(store, spec, shards)
+        else:
+            check_goes_on(job, self.name)
+        if "on_job" in how:
+            how["on_job"](job, new)
+        with workers(how.get("count", 1), how.get("dask")) as hands:
+            hands.prepare(opening_of(store))
+            if new:
+                self.before(store, job)
+            ended = Driver(
+                store,
+                job,
+                self.work,
+                make_watch,
+                give_up_s=how.get("give_up_s", GIVE_UP_S),
+                on_turn=how.get("on_turn", lambda: None),
+            ).run(hands)
+            hands.let_go()
+            self.after(store, ended)
+        if ended.state == "aborted":
+            raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
+        return ended
+
+
+def chosen_shards(store: Datastore, shards: Iterable[int] | None) -> list[int]:
+    """Return shards in their order, each once; all unless some are named.
+
+    Raises:
+        InvalidInput: there is no such shard.
+    """
+    numbers = range(store.shard_count) if shards is None else shards
+    return sorted({check_shard(shard, store.shard_count) for shard in numbers})
