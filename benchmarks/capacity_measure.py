@@ -33,8 +33,8 @@ from schemaless.capacity.measurement import Measurement, added
 from schemaless.cell import NewStoredCell
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.mysql.sql.schema import rebuild_table
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore, connect
-from schemaless.survey.sampling import Estimate
 from schemaless.testing.servers import private_servers
 
 SHARDS = 16
@@ -78,7 +78,7 @@ class Seen:
     widths: list[float] = field(default_factory=list)
     off: list[float] = field(default_factory=list)
 
-    def add(self, estimate: Estimate, counted: float) -> None:
+    def add(self, estimate: Interval, counted: float) -> None:
         """Add one run."""
         self.of += 1
         self.inside += estimate.low - 0.5 <= counted <= estimate.high + 0.5

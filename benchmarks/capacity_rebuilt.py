@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
-from schemaless.capacity.report import make
+from schemaless.capacity.reporting import make
 from schemaless.cell import NewStoredCell
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.migrate.run import run as migrate

@@ -352,7 +352,7 @@ class Share:
             for cell in store.scan_shard(shard, legacy_only=True):
                 quick = read_quickly(cell.body, 512, ENGINE)
                 assert quick is not None
-                sealed = seal(ENGINE.msgpack, ENGINE.msgpack.dumps_model(quick[0]), DEFAULT, ENGINE)
+                sealed = seal(ENGINE.msgpack, ENGINE.msgpack.dumps(quick[0], checked=True), DEFAULT, ENGINE)
                 self._parsed.append(quick[0])
                 self._changes[shard].append((cell.added_id, cell.body, sealed))
 
@@ -377,7 +377,7 @@ class Share:
     def encode(self) -> None:
         """Encode and compress what was parsed."""
         for document in self._parsed:
-            seal(ENGINE.msgpack, ENGINE.msgpack.dumps_model(document), DEFAULT, ENGINE)
+            seal(ENGINE.msgpack, ENGINE.msgpack.dumps(document, checked=True), DEFAULT, ENGINE)
 
     def verify(self) -> None:
         """Decode new bodies, and write them as text to compare."""

@@ -19,7 +19,7 @@ from schemaless.cell import row_key_for
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
-from schemaless.mysql.sql.parts import blob
+from schemaless.mysql.sql.cells import insert_numbered_cells
 from schemaless.store.datastore import Datastore
 
 _WORDS: Final = (
@@ -166,23 +166,9 @@ def write(store: Datastore, history: History) -> int:
 
 
 def _insert(store: Datastore, made: list[Made]) -> None:
-    values = b",".join(
-        b"(%d,x'%b','%b',1,%b,'%b')"
-        % (
-            each.added_id,
-            each.row_key.hex.encode(),
-            each.column_name.encode(),
-            blob(each.body),
-            each.created_at.replace(tzinfo=None).isoformat(" ").encode(),
-        )
-        for each in made
-    )
     shard = made[0].shard
-    table = b"`%b`.cell" % store.shards.database(shard).encode()
-    store.shards.execute(
-        shard,
-        b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (table, values),
-    )
+    rows = [(each.added_id, each.row_key.bytes, each.column_name, 1, each.body, each.created_at) for each in made]
+    store.shards.execute(shard, insert_numbered_cells(store.shards.database(shard), rows))
 
 
 def _hour(drawn: random.Random) -> float:

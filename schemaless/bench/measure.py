@@ -34,7 +34,6 @@ from schemaless.bench.results import (
     CorpusFacts,
     Fidelity,
     Result,
-    Spread,
     article_of,
     front_of,
     spread_of,
@@ -48,6 +47,7 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.codec.serializers import NotHeld
 from schemaless.errors import InvalidBody, InvalidInput
+from schemaless.numbers import Interval
 
 _CHUNK_BYTES: Final = 1 << 20
 _CHUNK_DOCUMENTS: Final = 250
@@ -393,7 +393,7 @@ class Benchmark:
         reads = [times[2] + times[3] for times in rounds]
         factors = [sum(times) / base for times, base in zip(rounds, baseline_ms, strict=True) if base]
         baseline_bytes = sum(self._baseline_bytes) - sum(self._baseline_bytes[place] for place in tally.refused)
-        time_factor: Spread | None = spread_of(factors) if factors and not tally.refused else None
+        time_factor: Interval | None = spread_of(factors) if factors and not tally.refused else None
         return Combination(
             serializer=entrant.serializer.name,
             compressor=pair.compressor.name,

@@ -13,6 +13,7 @@ from typing import Any, Final
 from schemaless.bench.article import ARTICLE, Figures
 from schemaless.bench.contenders import Absentee
 from schemaless.bench.needs import version_of
+from schemaless.numbers import Interval
 
 STAGES: Final = ("encode", "compress", "inflate", "decode")
 BASELINE: Final = ("json", "zlib")
@@ -37,27 +38,12 @@ _LIBRARIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """A figure of several rounds.
-
-    Attributes:
-        mid: the median.
-        low: the lower quartile; of three rounds and fewer, the least.
-        high: the upper one, or the greatest.
-    """
-
-    mid: float
-    low: float
-    high: float
-
-
-def spread_of(values: Sequence[float]) -> Spread:
-    """Return the spread of at least one value."""
+def spread_of(values: Sequence[float]) -> Interval:
+    """Return the median of at least one value, between the quartiles; of three and fewer, the least and greatest."""
     if len(values) <= 3:
-        return Spread(median(values), min(values), max(values))
+        return Interval(min(values), median(values), max(values))
     low, mid, high = quantiles(values, n=4, method="inclusive")
-    return Spread(mid, low, high)
+    return Interval(low, mid, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +96,12 @@ class Combination:
     compressor: str
     store: bool
     size_bytes: int
-    stages: dict[str, Spread]
-    write_ms: Spread
-    read_ms: Spread
-    total_ms: Spread
+    stages: dict[str, Interval]
+    write_ms: Interval
+    read_ms: Interval
+    total_ms: Interval
     size_factor: float
-    time_factor: Spread | None
+    time_factor: Interval | None
     write_cost: float
     read_cost: float
     fidelity: Fidelity

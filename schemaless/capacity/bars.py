@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import Report
@@ -33,7 +33,7 @@ class Bar:
     name: str
     columns: Mapping[str, float]
     rest: float
-    total: Estimate
+    total: Interval
 
 
 def bars(report: Report) -> list[Bar]:
@@ -46,7 +46,7 @@ def bars(report: Report) -> list[Bar]:
     if not sum(columns.values()):
         return []
     files = [space.file_bytes for space in measurement.clusters if space.problem is None]
-    known = None if None in files else Estimate.of(float(sum(size or 0 for size in files)))
+    known = None if None in files else Interval.of(float(sum(size or 0 for size in files)))
     first = _bar("now", columns, known)
     codecs = []
     for scenario in report.scenarios:
@@ -59,11 +59,11 @@ def bars(report: Report) -> list[Bar]:
     return [first, *sorted(codecs, key=lambda bar: bar.total.mid)]
 
 
-def _bar(name: str, columns: Mapping[str, float], files: Estimate | None) -> Bar:
+def _bar(name: str, columns: Mapping[str, float], files: Interval | None) -> Bar:
     """Return a bar that is as long as the files, where these are known."""
     cells = sum(columns.values())
     if files is None:
-        return Bar(name, columns, 0.0, Estimate.of(cells))
+        return Bar(name, columns, 0.0, Interval.of(cells))
     fits = min(1.0, files.mid / cells) if cells else 1.0
     sizes = {column: size * fits for column, size in columns.items()}
     return Bar(name, sizes, max(0.0, files.mid - sum(sizes.values())), files)

@@ -24,9 +24,10 @@ from typing import Final, NamedTuple
 from schemaless.capacity.groups import Taken
 from schemaless.capacity.measurement import DailyGrowth, Method, added
 from schemaless.mysql.sql.figures import count_columns, select_moments
+from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
-from schemaless.survey.sampling import LEVEL, Estimate, Span, draw, poisson_bounds, student_t, tile_count
+from schemaless.survey.sampling import Span, draw, tile_count
 
 MOST_DAYS: Final = 400
 """Days of history that are looked at, the latest ones."""
@@ -413,7 +414,7 @@ class _Counted:
     def seen(self, column: str) -> int:
         return sum(found.get(column, 0) for _, found in self.windows)
 
-    def cells(self, column: str, scatter: float, degrees: float) -> Estimate:
+    def cells(self, column: str, scatter: float, degrees: float) -> Interval:
         """Return how many cells of a column the day has.
 
         Args:
@@ -423,7 +424,7 @@ class _Counted:
         """
         ids, seen = self.window_ids, self.seen(column)
         if not ids:
-            return Estimate.of(0.0)
+            return Interval.of(0.0)
         density, times = seen / ids, self.ids / ids
         left = 0.0 if self.whole else max(0.0, 1 - 1 / times)
         variance = scatter * seen * times**2 * left + density**2 * self.variance + scatter * density * self.slack
@@ -432,7 +433,7 @@ class _Counted:
         if left and seen <= _FEW:
             fewest, most = poisson_bounds(seen)
             low, high = min(low, fewest * times), max(high, most * times)
-        return Estimate(max(0.0, low), mid, high)
+        return Interval(max(0.0, low), mid, high)
 
 
 def _scatter(counted: Sequence[_Counted], column: str) -> tuple[float, float]:
@@ -469,15 +470,15 @@ class _Sizes:
         self._windows = sorted(found)
         self._times = [at for at, *_ in self._windows]
 
-    def bytes_of(self, cells: Estimate, noon: float) -> Estimate:
+    def bytes_of(self, cells: Interval, noon: float) -> Interval:
         """Return what so many cells of the day with this noon take."""
         if not self._windows or not cells.high:
-            return Estimate.of(0.0)
+            return Interval.of(0.0)
         near = self._nearest(noon)
         count, total, squares = (sum(part) for part in list(zip(*near, strict=True))[1:])
         mean, mid = total / count, cells.mid * total / count
         if len(near) < 4:
-            return Estimate(0.0, mid, 2 * cells.high * mean)
+            return Interval(0.0, mid, 2 * cells.high * mean)
         errors = sum((size - mean * cells_of) ** 2 for _, cells_of, size, _ in near)
         half = cells.mid * math.sqrt(errors * len(near) / (len(near) - 1)) / count
         # The cells of the day are others than those of the windows: their mean has a spread of its own.
@@ -485,7 +486,7 @@ class _Sizes:
         half *= student_t((1 + LEVEL) / 2, len(near) - 1)
         below = math.hypot((cells.mid - cells.low) * mean, half)
         above = math.hypot((cells.high - cells.mid) * mean, half)
-        return Estimate(max(0.0, mid - below), mid, mid + above)
+        return Interval(max(0.0, mid - below), mid, mid + above)
 
     def _nearest(self, noon: float) -> list[tuple[float, ...]]:
         low, high = (bisect_left(self._times, noon + side * _DAY_S / 2) for side in (-1, 1))

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from schemaless.capacity.interval import check_number
 from schemaless.errors import InvalidInput
+from schemaless.numbers import check_number
 
 if TYPE_CHECKING:
     import numpy

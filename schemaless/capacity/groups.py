@@ -22,9 +22,10 @@ from schemaless.codec.registry import LEGACY
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
 from schemaless.mysql.sql.figures import select_bodies, select_figures
+from schemaless.numbers import Interval, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
-from schemaless.survey.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, student_t
+from schemaless.survey.sampling import Bounds, Key, Measured, Sample, Window, sample
 from schemaless.survey.sizing import content_values, rebuilt_files
 
 _DESCENT_PAGES: Final = 3
@@ -114,16 +115,16 @@ class Taken:
             for column, codec in names
         ]
 
-    def _json_bytes(self, column: str, codec: str) -> Estimate:
+    def _json_bytes(self, column: str, codec: str) -> Interval:
         known = self.sample.total(("json", column, codec))
         half = self.json_halves.get((column, codec), 0.0)
-        return Estimate(max(0.0, known.low - half), known.mid, known.high + half)
+        return Interval(max(0.0, known.low - half), known.mid, known.high + half)
 
-    def file_bytes(self) -> Estimate:
+    def file_bytes(self) -> Interval:
         """Return what the files would take, were they rebuilt now."""
         return rebuilt_files(self.sample, ("file",), self.part.layout, len(self.part.shards))
 
-    def body_bytes(self) -> Estimate:
+    def body_bytes(self) -> Interval:
         """Return what all bodies take."""
         return self.sample.total(*self.sample.found("bytes"))
 

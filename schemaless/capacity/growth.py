@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from schemaless.capacity.interval import check_number
 from schemaless.errors import InvalidInput
+from schemaless.numbers import check_number
 
 __all__ = ["CONSTANT", "YEAR_DAYS", "Growth", "Kind"]
 

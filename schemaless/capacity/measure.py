@@ -21,9 +21,11 @@ from schemaless.errors import InvalidInput, ServerError
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
+from schemaless.mysql.sql.servers import SELECT_NOW
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sampling import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,7 @@ def measure(
     for name in disks or {}:
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
-    now = datetime.fromisoformat(
-        store.catalog.run(lambda connection: str(connection.rows(b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')")[0][0]))
-    )
+    now = datetime.fromisoformat(store.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     clusters = [each for each in store.topology.clusters if store.topology.shards_of(each.name)]
     by_shard = store.shard_count <= bounds.parts
@@ -184,7 +184,7 @@ class _Work:
             file_allocated_bytes=files.allocated_bytes,
             file_bytes_measured=files.measured,
             rebuilt_bytes=rebuilt,
-            overhead_bytes=Estimate(*between),
+            overhead_bytes=Interval(*between),
         )
         shown = disk_space_of(pool, databases[0])
         if shown is not None:

@@ -1,6 +1,6 @@
 """What was measured of a live datastore: frozen values, and their JSON. Nothing is measured here, and nothing asked.
 
-All sizes are bytes, all days UTC. A figure is an ``Estimate``: low, mid, high, with the measurement's confidence; the
+All sizes are bytes, all days UTC. A figure is an ``Interval``: low, mid, high, with the measurement's confidence; the
 three are the same where it was counted.
 """
 
@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
 from schemaless.errors import InvalidInput
-from schemaless.survey.sampling import LEVEL, Estimate
+from schemaless.numbers import LEVEL, Interval
 
 UNREADABLE: Final = "unreadable"
 """Stands for the codec of a body whose first bytes name none."""
@@ -45,10 +45,10 @@ class Group:
     shard: int | None
     column_name: str
     codec: str
-    cells: Estimate
-    body_bytes: Estimate
-    allocated_bytes: Estimate
-    json_bytes: Estimate
+    cells: Interval
+    body_bytes: Interval
+    allocated_bytes: Interval
+    json_bytes: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class DailyGrowth:
     day: date
     cluster: str
     column_name: str
-    cells: Estimate
-    body_bytes: Estimate
+    cells: Interval
+    body_bytes: Interval
     method: Method
     complete: bool = True
 
@@ -105,8 +105,8 @@ class ClusterSpace:
     file_bytes: int | None = None
     file_allocated_bytes: int | None = None
     file_bytes_measured: bool = False
-    rebuilt_bytes: Estimate | None = None
-    overhead_bytes: Estimate | None = None
+    rebuilt_bytes: Interval | None = None
+    overhead_bytes: Interval | None = None
     disk_bytes: int | None = None
     free_bytes: int | None = None
     disk_from: Literal["server", "flag"] | None = None
@@ -247,23 +247,23 @@ class Measurement:
         )
 
 
-def added(estimates: Iterable[Estimate]) -> Estimate:
+def added(estimates: Iterable[Interval]) -> Interval:
     """Return the sum of figures that were estimated apart from each other: errors add up in squares.
 
-    >>> added([Estimate(90, 100, 110), Estimate(40, 50, 60), Estimate.of(7)])
-    Estimate(low=142.85786437626905, mid=157.0, high=171.14213562373095)
+    >>> added([Interval(90, 100, 110), Interval(40, 50, 60), Interval.of(7)])
+    Interval(low=142.85786437626905, mid=157.0, high=171.14213562373095)
     """
     mid = below = above = 0.0
     for estimate in estimates:
         mid += estimate.mid
         below += (estimate.mid - estimate.low) ** 2
         above += (estimate.high - estimate.mid) ** 2
-    return Estimate(mid - below**0.5, mid, mid + above**0.5)
+    return Interval(mid - below**0.5, mid, mid + above**0.5)
 
 
-def _numbers(estimate: Estimate) -> list[int]:
+def _numbers(estimate: Interval) -> list[int]:
     return [round(estimate.low), round(estimate.mid), round(estimate.high)]
 
 
-def _estimates(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Estimate | None]:
-    return {name: None if data[name] is None else Estimate(*data[name]) for name in names}
+def _estimates(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Interval | None]:
+    return {name: None if data[name] is None else Interval(*data[name]) for name in names}

@@ -49,8 +49,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from schemaless.capacity.growth import CONSTANT, Growth
-from schemaless.capacity.interval import check_number
 from schemaless.errors import InvalidInput
+from schemaless.numbers import check_number
 
 __all__ = [
     "GB",

@@ -13,8 +13,8 @@ from typing import Literal
 
 from schemaless.capacity import model
 from schemaless.capacity.growth import Growth, Kind
-from schemaless.capacity.interval import ZERO, Interval
 from schemaless.capacity.model import Plan
+from schemaless.numbers import ZERO, Interval
 
 __all__ = ["At", "Outlook", "Ranges", "outlook"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from schemaless.capacity.interval import Interval, check_number
 from schemaless.errors import InvalidInput
 from schemaless.mysql.page_model import MYSQL, Layout, Packer, rebuilt_file_bytes
+from schemaless.numbers import Interval, check_number
 
 __all__ = ["LONGEST_BODY_BYTES", "disk_bytes", "disk_bytes_range"]
 

@@ -16,9 +16,10 @@ from schemaless.capacity.measurement import ClusterSpace, Group, Measurement
 from schemaless.codec.registry import Codec
 from schemaless.mysql.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.mysql.sizes import layout_of
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sampling import Bounds
 from schemaless.survey.sizing import expected_file_bytes, model_error, predict
 
 __all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "whole_files"]
@@ -51,7 +52,7 @@ class Unit:
 
 
 def unit_of(
-    column: str, lengths: Sequence[int], layout: Layout, share: Estimate | None, before: Sequence[int] = ()
+    column: str, lengths: Sequence[int], layout: Layout, share: Interval | None, before: Sequence[int] = ()
 ) -> Unit | None:
     """Return what a cell takes whose body has one of these lengths; None without any.
 
@@ -86,7 +87,7 @@ def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float 
 
 def predicted_files(
     measurement: Measurement, space: ClusterSpace, units: Mapping[str, Unit], layout: Layout
-) -> Estimate | None:
+) -> Interval | None:
     """Return how long a cluster's files are when every cell takes what ``units`` has for its column.
 
     None where the cluster could not be measured.
@@ -125,7 +126,7 @@ def predicted_files(
         for place, sign in enumerate((-1, 1)):
             ends[place] += shard.times * rebuilt_file_bytes(content.times(max(0.0, 1 + sign * _95 * common)), layout)
     half = math.hypot(_95 * math.sqrt(apart), (ends[1] - ends[0]) / 2)
-    return Estimate(max(0.0, mid - half), mid, mid + half)
+    return Interval(max(0.0, mid - half), mid, mid + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class _Shard:
     times: int
 
 
-def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: int) -> dict[tuple[str, str], Estimate]:
+def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: int) -> dict[tuple[str, str], Interval]:
     """Return the same as ``predicted_files``, by cluster and codec, from every body: of a datastore that is small.
 
     Raises:
@@ -164,7 +165,7 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
             for shard in shards
         ]
         # The model is wrong about all of them in the same way.
-        found[space.cluster, codec.name] = Estimate(
+        found[space.cluster, codec.name] = Interval(
             *(sum(getattr(size, end) for size in files) for end in ("low", "mid", "high"))
         )
     return found

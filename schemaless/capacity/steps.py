@@ -21,7 +21,7 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from schemaless.capacity.series import RECENT_DAYS
-from schemaless.survey.sampling import Estimate, student_t
+from schemaless.numbers import LEVEL, Interval, student_t
 
 __all__ = ["Rate", "Step", "rate", "steps"]
 
@@ -58,7 +58,7 @@ class Rate:
     """
 
     days: int
-    per_day: Estimate
+    per_day: Interval
 
 
 def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] = ()) -> Rate | None:
@@ -70,13 +70,8 @@ def rate(history: Sequence[tuple[datetime.date, float]], since: Sequence[Step] =
     values = [value for _, value in days[len(days) - 7 * weeks :]]
     means = [fmean(values[first : first + 7]) for first in range(0, len(values), 7)]
     mid = fmean(means)
-    half = _t(weeks - 1) * stdev(means) / math.sqrt(weeks)
-    return Rate(7 * weeks, Estimate(max(0.0, mid - half), mid, mid + half))
-
-
-def _t(degrees: int) -> float:
-    """Return Student's t of 95 %, for few degrees too, where the expansion is off."""
-    return {1: 12.706, 2: 4.303}.get(degrees) or student_t(0.975, degrees)
+    half = student_t((1 + LEVEL) / 2, weeks - 1) * stdev(means) / math.sqrt(weeks)
+    return Rate(7 * weeks, Interval(max(0.0, mid - half), mid, mid + half))
 
 
 def steps(history: Sequence[tuple[datetime.date, float]]) -> tuple[Step, ...]:

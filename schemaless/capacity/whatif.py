@@ -22,8 +22,8 @@ from schemaless.capacity.measurement import Group, Measurement, added
 from schemaless.capacity.series import Series
 from schemaless.capacity.steps import Rate
 from schemaless.codec.registry import LEGACY
+from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice, Option, choose
-from schemaless.survey.sampling import Estimate
 from schemaless.survey.trial import ColumnTrial
 
 __all__ = [
@@ -62,9 +62,9 @@ class CodecTrial:
     codec: str
     sampled: int
     left: int
-    body_share: Estimate
-    allocated_share: Estimate
-    migrated_share: Estimate
+    body_share: Interval
+    allocated_share: Interval
+    migrated_share: Interval
     encode_s: float
     decode_s: float
     cells_per_day: float
@@ -98,13 +98,13 @@ class DiskOutlook:
     """
 
     disk: str
-    free_bytes: Estimate | None
+    free_bytes: Interval | None
     bytes_per_day: float | None
     days: Band | None
     why: str | None
     first_day: datetime.date | None
     horizon_days: int | None
-    at_rate: Estimate | None = None
+    at_rate: Interval | None = None
     rate_days: int | None = None
 
 
@@ -124,7 +124,7 @@ class Scenario:
     text: str
     codec: str | None
     disks: tuple[DiskOutlook, ...]
-    file_bytes: Estimate | None = None
+    file_bytes: Interval | None = None
 
     @property
     def first(self) -> DiskOutlook | None:
@@ -215,7 +215,7 @@ def scenarios(
     forecasts: Mapping[str, Forecast | NoForecast],
     series: Sequence[Series],
     trials: Sequence[CodecTrial],
-    files: Mapping[tuple[str, str], Estimate],
+    files: Mapping[tuple[str, str], Interval],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
     rates: Mapping[str, Rate | None],
@@ -266,7 +266,7 @@ class _WhatIf:
     forecasts: Mapping[str, Forecast | NoForecast]
     series: Sequence[Series]
     trials: Sequence[CodecTrial]
-    files: Mapping[tuple[str, str], Estimate]
+    files: Mapping[tuple[str, str], Interval]
     weights: Mapping[tuple[str, str], float]
     rates: Mapping[str, Rate | None]
 
@@ -279,8 +279,8 @@ class _WhatIf:
             files = self.file_bytes(disk, codec, rebuilt=rebuilt)
             free = None
             if disk.free_bytes is not None and files is not None and disk.file_bytes is not None:
-                given_back = Estimate(*(disk.file_bytes - size for size in (files.high, files.mid, files.low)))
-                free = Estimate(*(disk.free_bytes + back for back in (given_back.low, given_back.mid, given_back.high)))
+                given_back = Interval(*(disk.file_bytes - size for size in (files.high, files.mid, files.low)))
+                free = Interval(*(disk.free_bytes + back for back in (given_back.low, given_back.mid, given_back.high)))
             grows = self.growth_factor(disk, codec).times(factor)
             outlooks.append(self.outlook(disk, free, grows))
             if files is not None:
@@ -288,7 +288,7 @@ class _WhatIf:
         known = added(sizes) if sizes and len(sizes) == len(self.disks) else None
         return Scenario(name, text, codec, tuple(outlooks), known)
 
-    def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Estimate | None:
+    def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Interval | None:
         """Return the lengths of the disk's files at the start.
 
         Small files grow in steps, and a rebuild may make them longer. Where bodies get no longer, it is not done then:
@@ -298,7 +298,7 @@ class _WhatIf:
             return None
         spaces = [each for each in self.measurement.clusters if each.cluster in disk.clusters]
         if not rebuilt:
-            return Estimate.of(disk.file_bytes)
+            return Interval.of(disk.file_bytes)
         shrinks = self.growth_factor(disk, codec).mid <= 1
         sizes = []
         for space in spaces:
@@ -306,18 +306,18 @@ class _WhatIf:
             if size is None:
                 return None
             if shrinks and space.file_bytes is not None:
-                size = Estimate(*(min(end, float(space.file_bytes)) for end in (size.low, size.mid, size.high)))
+                size = Interval(*(min(end, float(space.file_bytes)) for end in (size.low, size.mid, size.high)))
             sizes.append(size)
         return added(sizes)
 
-    def growth_factor(self, disk: Disk, codec: str | None) -> Estimate:
+    def growth_factor(self, disk: Disk, codec: str | None) -> Interval:
         """Return how much a day takes of the disk in a codec, as a part of what it takes now."""
         return _mean(
             {each.column_name: each.allocated_share for each in self.trials if each.codec == codec},
             {name: self._bytes_per_day(disk, name) for name in self.measurement.column_names},
         )
 
-    def outlook(self, disk: Disk, free: Estimate | None, factor: Estimate) -> DiskOutlook:
+    def outlook(self, disk: Disk, free: Interval | None, factor: Interval) -> DiskOutlook:
         """Return how long so much lasts."""
         per_day = sum(self._bytes_per_day(disk, name) for name in self.measurement.column_names)
         forecast = self.forecasts.get(disk.name)
@@ -379,11 +379,11 @@ class _WhatIf:
             own = sum(self._bytes_per_day(disk, name) for name in self.measurement.column_names)
             left = (disk.free_bytes or 0) - share * (lost.file_bytes or 0)
             if own:
-                factor = Estimate.of(1 + share * moving_per_day / own)
-                outlooks.append(self.outlook(disk, Estimate.of(left), factor))
+                factor = Interval.of(1 + share * moving_per_day / own)
+                outlooks.append(self.outlook(disk, Interval.of(left), factor))
             else:
                 outlooks.append(
-                    DiskOutlook(disk.name, Estimate.of(left), None, None, "it has no growth of its own", None, None)
+                    DiskOutlook(disk.name, Interval.of(left), None, None, "it has no growth of its own", None, None)
                 )
         return Scenario("a lost host", text, None, tuple(outlooks))
 
@@ -395,7 +395,7 @@ class _WhatIf:
         )
 
 
-def _days(forecast: Forecast, free: Estimate, factor: Estimate) -> Band:
+def _days(forecast: Forecast, free: Interval, factor: Interval) -> Band:
     """Return days until so much is full, when each day takes ``factor`` of what is forecast."""
     low, mid, high = free.low / factor.high, free.mid / factor.mid, free.high / factor.low
     best = forecast.days_until(mid)
@@ -409,13 +409,13 @@ def _days(forecast: Forecast, free: Estimate, factor: Estimate) -> Band:
     )
 
 
-def _at_rate(per_day: Estimate, free: Estimate, factor: Estimate) -> Estimate:
+def _at_rate(per_day: Interval, free: Interval, factor: Interval) -> Interval:
     """Return days until so much is full, when every day takes ``factor`` of the rate."""
 
     def days(room: float, taken: float) -> float:
         return max(0.0, room) / taken if taken else math.inf
 
-    return Estimate(
+    return Interval(
         days(free.low, per_day.high * factor.high),
         days(free.mid, per_day.mid * factor.mid),
         days(free.high, per_day.low * factor.low),
@@ -426,13 +426,13 @@ def _groups(measurement: Measurement, column: str) -> list[Group]:
     return [group for group in measurement.groups if group.column_name == column]
 
 
-def _mean(shares: Mapping[str, Estimate], weights: Mapping[str, float]) -> Estimate:
+def _mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Interval:
     """Return the columns' shares, weighted; a column that was not tried stays as it is."""
     total = sum(weights.values())
     if not total:
-        return Estimate.of(1.0)
-    parts = [shares.get(name, Estimate.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
-    return Estimate(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
+        return Interval.of(1.0)
+    parts = [shares.get(name, Interval.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
+    return Interval(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
 
 
 def _by_codec(trials: Sequence[CodecTrial]) -> dict[str, list[CodecTrial]]:

@@ -9,6 +9,7 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import AccessDenied
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.mysql.sql.figures import estimate_cells
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.output import (
     bytes_text,
@@ -76,11 +77,7 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
                 cells += sum(rows for _, _, rows in store.id_blocks(shard, _BLOCK_ROWS))
                 advance(1)
     else:
-        names = ",".join(f"'{database}'" for database in databases).encode()
-        sql = (
-            b"SELECT COALESCE(SUM(table_rows), 0) FROM information_schema.tables "
-            b"WHERE table_name = 'cell' AND table_schema IN (%b)" % names
-        )
+        sql = estimate_cells(databases)
         cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])
     try:
         size = sum(cell_table_sizes(pool, databases).values(), TableSize(0, 0))

@@ -10,8 +10,8 @@ from typing import Final
 import click
 
 from schemaless.capacity import model
-from schemaless.capacity.interval import Interval
 from schemaless.errors import InvalidInput
+from schemaless.numbers import Interval
 
 _UNITS: Final = {
     "b": 1,
@@ -109,7 +109,7 @@ def range_of(read: Callable[[str], float]) -> Callable[[str], Interval]:
         if len(ends) not in (1, 3):
             raise click.BadParameter(f"{value!r} is not a value, LOW..HIGH or LOW..MID..HIGH")
         try:
-            return Interval.of(ends[0]) if len(ends) == 1 else Interval(*ends)
+            return Interval.of(ends[0]) if len(ends) == 1 else Interval.given(*ends)
         except InvalidInput:
             raise click.BadParameter(f"{value!r} does not rise from low to high") from None
 

@@ -14,7 +14,7 @@ from schemaless.jobs.rebuild import REBUILD, RebuildSpec, ShardPlan, ShardRebuil
 from schemaless.jobs.rebuild import plan as make_plan
 from schemaless.jobs.rebuild import run as run_rebuild
 from schemaless.jobs.throttle import Thresholds
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,
@@ -194,7 +194,7 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
         "done": len(done),
         "before_bytes": sum(each.before_bytes for each in done),
         "after_bytes": sum(each.after_bytes or 0 for each in done),
-        "predicted_bytes": round(sum((each.predicted or Estimate.of(0)).mid for each in done)),
+        "predicted_bytes": round(sum((each.predicted or Interval.of(0)).mid for each in done)),
         "seconds": round(sum(each.seconds or 0.0 for each in done), 3),
     }
     if as_json:

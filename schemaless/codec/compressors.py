@@ -116,7 +116,8 @@ class Stored(Compressor):
 
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
         """Return ``compressed`` itself."""
-        check_decoded_bytes(compressed, max_bytes)
+        if len(compressed) > max_bytes:
+            raise too_large(max_bytes)
         return compressed
 
     def check_canonical(self, compressed: Payload, payload_bytes: int) -> None:
@@ -230,7 +231,7 @@ class Zstd(Compressor):
         """
         size, dictionary_id = frame_header(compressed)
         if size is not None and size > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         dictionary = dictionaries.get(dictionary_id) if dictionary_id else None
         decompressor = self._decompressor() if dictionary is None else dictionary.decompressor()
         if size is not None and 0 < size <= len(compressed) * _ZSTD_PLAUSIBLE_RATIO + 65536:
@@ -296,7 +297,8 @@ def _inflate(compressed: Payload, max_bytes: int) -> bytes:
         inflated = stream.decompress(compressed, max_bytes + 1)
     except zlib.error as refusal:
         raise MalformedPayload(f"zlib refuses the payload: {refusal}") from None
-    check_decoded_bytes(inflated, max_bytes)
+    if len(inflated) > max_bytes:
+        raise too_large(max_bytes)
     if not stream.eof:
         raise TruncatedBody("the zlib stream does not end")
     if stream.unused_data:
@@ -316,7 +318,7 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
             piece = stream.decompress(compressed[start : start + _ZSTD_STEP_BYTES])
         except zstandard.ZstdError as refusal:
             if "too much memory" in str(refusal):
-                raise _too_large(max_bytes) from None
+                raise too_large(max_bytes) from None
             if dictionary is not None:
                 # The envelope's checksum holds, so the frame is as it was written.
                 raise DictionaryDamaged(
@@ -326,7 +328,7 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
             raise MalformedPayload(f"zstd refuses the payload: {refusal}") from None
         size += len(piece)
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
         pieces.append(piece)
     if not stream.eof:
         raise TruncatedBody("the zstd frame does not end")
@@ -335,15 +337,6 @@ def _decompress_in_steps(compressed: Payload, max_bytes: int, dictionary: Dictio
     return b"".join(pieces)
 
 
-def check_decoded_bytes(payload: Payload, max_bytes: int) -> None:
-    """Raise where a payload is longer than it may be.
-
-    Raises:
-        DecodedSizeExceeded: it is longer than ``max_bytes``.
-    """
-    if len(payload) > max_bytes:
-        raise _too_large(max_bytes)
-
-
-def _too_large(max_bytes: int) -> DecodedSizeExceeded:
+def too_large(max_bytes: int) -> DecodedSizeExceeded:
+    """Return what is raised where a payload is longer than ``max_bytes``."""
     return DecodedSizeExceeded(f"decodes to more than {max_bytes} bytes")

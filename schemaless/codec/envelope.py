@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cell import MAX_BODY_BYTES, JSONDocument
-from schemaless.codec.compressors import check_decoded_bytes
+from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.engine import ENGINE, REFERENCE, Engine
@@ -138,7 +138,8 @@ def decode_body(
         RecursionError: the caller's own stack is too deep; the body may be sound.
     """
     if body[:1] != b"\xc1":
-        check_decoded_bytes(body, limits.decoded_bytes)
+        if len(body) > limits.decoded_bytes:
+            raise too_large(limits.decoded_bytes)
         return parse_legacy(body, limits.depth, limits.values, engine=engine)
     serializer, payload = unseal(body, limits, engine, dictionaries)
     return serializer.loads(payload, limits.depth, limits.values)
@@ -258,7 +259,7 @@ def payload_of(
         BodyTooLarge: the document has more values than readers accept.
     """
     serializer = engine.serializers[codec.serializer.id]
-    payload = serializer.dumps_model(document) if checked else serializer.dumps(document)
+    payload = serializer.dumps(document, checked=checked)
     if serializer.is_preferred(payload, document, text, codec.compress_min_bytes):
         return payload
     raise NotHeld(SHORT_AS_TEXT)
@@ -302,7 +303,7 @@ def same_put(left: JSONDocument, right: JSONDocument, *, engine: Engine = ENGINE
 
 def _same_bytes(left: JSONDocument, right: JSONDocument, engine: Engine) -> bool:
     try:
-        return engine.msgpack.dumps_model(left) == engine.msgpack.dumps_model(right)
+        return engine.msgpack.dumps(left, checked=True) == engine.msgpack.dumps(right, checked=True)
     except NotHeld:
         return False
 

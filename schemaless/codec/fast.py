@@ -54,21 +54,15 @@ class Gate:
             orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
         )
 
-    def messagepack(self, document: JSONDocument) -> bytes | None:
+    def messagepack(self, document: JSONDocument, checked: bool) -> bytes | None:
         """Return ``document`` as MessagePack, or None where only the reference can tell."""
         try:
             payload = self._pack(document, None, self._pack_options)
-            self._dump(document, None, self._dump_options)
+            if not checked:
+                self._dump(document, None, self._dump_options)
         except TypeError:
             return None
         return payload
-
-    def messagepack_model(self, document: JSONDocument) -> bytes | None:
-        """Return the same for what a parser returned, which holds no strangers."""
-        try:
-            return self._pack(document, None, self._pack_options)
-        except TypeError:
-            return None
 
     def text(self, document: JSONDocument) -> bytes | None:
         """Return compact JSON text for comparing, never for storing (it spells NaN ``null``), or None."""

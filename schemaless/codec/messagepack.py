@@ -39,21 +39,14 @@ class MessagePack(Serializer):
     def __init__(self, *, fast: bool) -> None:
         self._gate, self._typed = fast_path("msgpack") if fast else (None, None)
 
-    def dumps(self, document: JSONDocument) -> bytes:
+    def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
         """Return a document's MessagePack."""
         if self._gate is not None:
-            payload = self._gate.messagepack(document)
+            payload = self._gate.messagepack(document, checked)
             if payload is not None:
                 return payload
-        documents.check_document(document)
-        return pack_reference(document)
-
-    def dumps_model(self, document: JSONDocument) -> bytes:
-        """Return the MessagePack of what a parser returned."""
-        if self._gate is not None:
-            payload = self._gate.messagepack_model(document)
-            if payload is not None:
-                return payload
+        if not checked:
+            documents.check_document(document)
         return pack_reference(document)
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:

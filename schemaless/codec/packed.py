@@ -102,18 +102,14 @@ class Packed(Serializer):
         self._pack: Callable[[JSONDocument], bytes | None] | None = native.pack if native else None
         self._unpack: Callable[[Payload, int, int], JSONDocument] | None = native.unpack if native else None
 
-    def dumps(self, document: JSONDocument) -> bytes:
+    def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
         """Return a document's columns."""
         payload = None if self._pack is None else self._pack(document)
         if payload is None:
-            documents.check_document(document)
+            if not checked:
+                documents.check_document(document)
             payload = pack_reference(document)
         return payload
-
-    def dumps_model(self, document: JSONDocument) -> bytes:
-        """Return the columns of what a parser returned."""
-        payload = None if self._pack is None else self._pack(document)
-        return pack_reference(document) if payload is None else payload
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
         """Return a payload's document, as ``unpack_reference`` does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from schemaless.cell import JSONDocument
-from schemaless.codec.compressors import check_decoded_bytes
+from schemaless.codec.compressors import too_large
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE, Engine
@@ -68,7 +68,8 @@ def recode(
         VerificationFailed: the new bytes do not decode to the same document; nothing may be written.
     """
     if not is_enveloped(body):
-        check_decoded_bytes(body, limits.decoded_bytes)
+        if len(body) > limits.decoded_bytes:
+            raise too_large(limits.decoded_bytes)
         if not codec.enveloped:
             parse_legacy(body, limits.depth, limits.values, engine=engine)
             return Recoded(body, None, True)
@@ -157,7 +158,7 @@ def _from_document(
             return Recoded(_written(document, None, codec, engine), None, False)
         except NotHeld as refusal:
             reason = str(refusal)
-    text = engine.json.dumps_model(document)
+    text = engine.json.dumps(document, checked=True)
     if not same_document(engine.json.parse(text), document, engine=engine):
         raise VerificationFailed(f"{len(text)} bytes of JSON text do not read back as the document that went in")
     return _as_text(text, reason, codec, engine)

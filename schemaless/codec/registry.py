@@ -100,7 +100,16 @@ class Codec:
         if self.level is not None and self.level not in levels:
             among = f"levels {levels[0]} to {levels[-1]}" if levels else "no levels"
             raise InvalidInput(f"{self.name} has {among}, got {self.level}")
-        if self.dictionary is not None and not self.compressor.takes_dictionary:
+        if self.dictionary is not None:
+            self.check_takes_dictionary()
+
+    def check_takes_dictionary(self) -> None:
+        """Raise unless its compressor takes a dictionary.
+
+        Raises:
+            InvalidInput: it takes none.
+        """
+        if not self.compressor.takes_dictionary:
             raise InvalidInput(f"{self.name} takes no dictionary; zstd does")
 
     @property

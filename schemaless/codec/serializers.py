@@ -66,20 +66,16 @@ class Serializer(ABC):
         """Take the packages of the ``[fast]`` extra that are there if ``fast``, and none otherwise."""
 
     @abstractmethod
-    def dumps(self, document: JSONDocument) -> bytes:
+    def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
         """Return a document's payload.
+
+        Args:
+            document: what to write.
+            checked: whether it is known to be in the JSON data model, since a parser returned it.
 
         Raises:
             InvalidBody: it is outside the JSON data model.
             NotHeld: it is inside, but there is no payload for it.
-        """
-
-    @abstractmethod
-    def dumps_model(self, document: JSONDocument) -> bytes:
-        """Return the payload of what a parser returned: known to be in the data model.
-
-        Raises:
-            NotHeld: there is no payload for it.
         """
 
     @abstractmethod
@@ -122,7 +118,7 @@ class Serializer(ABC):
             NotCanonical: it is another one.
         """
         try:
-            canonical = self.dumps_model(document) == payload
+            canonical = self.dumps(document, checked=True) == payload
         except NotHeld:  # the payload was longer than the right one, and so paid for more values
             canonical = False
         if not canonical:

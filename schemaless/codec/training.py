@@ -117,8 +117,7 @@ def train(
     Raises:
         InvalidInput: the codec is not one of zstd, there are too few cells or rows, or zstd finds nothing that repeats.
     """
-    if not codec.compressor.takes_dictionary:
-        raise InvalidInput(f"{codec.name} takes no dictionary; zstd does")
+    codec.check_takes_dictionary()
     codec = replace(codec, dictionary=None)
     parts: dict[Part, list[bytes]] = {"train": [], "choose": [], "judge": []}
     rows: dict[Part, set[bytes]] = {"train": set(), "choose": set(), "judge": set()}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from schemaless.capacity import history
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.measure import measure
-from schemaless.capacity.report import make
+from schemaless.capacity.reporting import make
 from schemaless.pages.capacity_page import page
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.files import write_whole

@@ -23,13 +23,13 @@ from schemaless.mysql.errors import ConnectionLost, DuplicateKey
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, rebuild_log_bytes
-from schemaless.mysql.sql.parts import text
 from schemaless.mysql.sql.schema import rebuild_table, select_table_made
+from schemaless.mysql.sql.servers import set_session, take_lock
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.survey.sampling import Estimate
 from schemaless.survey.sizing import Prediction, predict
 
-ASSUMED_BYTES_PER_S: Final = Estimate(20e6, 60e6, 400e6)
+ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
 """Of the larger of the files before and after, where no rebuild on that cluster has been measured yet."""
 
 _SPREAD: Final = 1.5
@@ -90,7 +90,7 @@ class ShardPlan:
     replicas: int
     size: TableSize
     prediction: Prediction
-    seconds: Estimate
+    seconds: Interval
     needed_bytes: float
     free_bytes: int | None
     refusal: str | None
@@ -132,7 +132,7 @@ def plan(
 
 
 def _shard_plan(
-    store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Estimate], seed: int
+    store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Interval], seed: int
 ) -> ShardPlan:
     cluster = store.topology.cluster_of(shard)
     pool = store.shards.pool_for(cluster.primary)
@@ -141,7 +141,7 @@ def _shard_plan(
     prediction = predict(store, shard, layout_of(pool), seed)
     speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
     work = max(size.file_bytes, prediction.file_bytes.high)
-    seconds = Estimate(work / speed.high, work / speed.mid, work / speed.low)
+    seconds = Interval(work / speed.high, work / speed.mid, work / speed.low)
     # Beside the new file: what is written meanwhile, and the sort of the second index.
     needed = prediction.file_bytes.high + rebuild_log_bytes(pool) + 64 * prediction.cells.high
     disk = disk_space_of(pool, database)
@@ -160,7 +160,7 @@ def _shard_plan(
     return ShardPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
 
 
-def _speeds(ledger: Ledger) -> dict[str, Estimate]:
+def _speeds(ledger: Ledger) -> dict[str, Interval]:
     """Return the bytes a second of each cluster whose last rebuilds were measured."""
     bytes_done: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
@@ -169,7 +169,7 @@ def _speeds(ledger: Ledger) -> dict[str, Estimate]:
             bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
             seconds[state.cluster] += state.measures.get(_SECONDS, 0)
     means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
-    return {cluster: Estimate(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
+    return {cluster: Interval(mean / _SPREAD, mean, mean * _SPREAD) for cluster, mean in means.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class ShardRebuilt:
     state: str
     before_bytes: int
     after_bytes: int | None
-    predicted: Estimate | None
+    predicted: Interval | None
     seconds: float | None
     attempts: int
     message: str | None
@@ -254,7 +254,7 @@ def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
         state.state,
         state.bytes_before,
         state.bytes_after if state.state == "done" else None,
-        None if predicted is None else Estimate(*predicted),
+        None if predicted is None else Interval(*predicted),
         noted.get("seconds"),
         noted.get("attempts", 0),
         state.message or noted.get("note"),
@@ -318,7 +318,7 @@ class _ShardWork:
             "measured": found.size.measured,
         }
         self._state.bytes_before = found.size.file_bytes
-        self._connection.execute(b"SET SESSION lock_wait_timeout=%d" % self._spec.lock_wait_s)
+        self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
         began_s = self._alter()
         if began_s is not None:
             noted["seconds"] = round(time.monotonic() - began_s, 3)
@@ -334,9 +334,9 @@ class _ShardWork:
 
         The lock is this session's, and the server keeps a session whose client is gone for as long as its ALTER runs.
         """
-        lock = text(f"schemaless-rebuild-{self._store.name}"[:64])
+        lock = f"schemaless-rebuild-{self._store.name}"[:64]
         self._run.gate()
-        while self._connection.rows(b"SELECT GET_LOCK(%b, 0)" % lock)[0][0] != 1:
+        while self._connection.rows(take_lock(lock, 0))[0][0] != 1:
             self._run.pause(_TURN_S)
 
     def _made(self) -> str:

@@ -37,6 +37,7 @@ from schemaless.mysql.load import ServerLoad, history_length_grant, server_load
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import is_same_server
+from schemaless.mysql.sql.servers import SELECT_READ_ONLY, set_session
 from schemaless.store.shards import Shards
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ PROOF_S: Final = 60.0
 _OPTIONS: Final = PoolOptions(
     connect_timeout_s=0.8, read_timeout_s=0.8, write_timeout_s=0.8, pool_size=2, pool_timeout_s=0.8
 )
-_NO_LONG_LOCKS: Final = b"SET SESSION lock_wait_timeout=1, innodb_lock_wait_timeout=1"
+_NO_LONG_LOCKS: Final = set_session({"lock_wait_timeout": 1, "innodb_lock_wait_timeout": 1})
 """Where a lock, such as a backup's, keeps a token from being written, its statement must not wait there for ever."""
 
 _FIRST_PAUSE_S: Final = 1.0
@@ -244,7 +245,7 @@ class ClusterWatch:
     def _ask_primary(self, connection: Connection) -> ServerLoad:
         connection.ensure(_NO_LONG_LOCKS)
         # A replica that has become the primary elsewhere, or the other way round, must not be written to.
-        if connection.rows(b"SELECT @@global.read_only")[0][0]:
+        if connection.rows(SELECT_READ_ONLY)[0][0]:
             raise TopologyError(
                 f"the primary {connection.node} of {self.cluster.name} is read-only; if another server has taken its "
                 "place, name it with 'schemaless topology set-primary', then run the job again"

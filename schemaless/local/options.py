@@ -17,6 +17,7 @@ from schemaless.local import space
 from schemaless.local.binaries import Binary, cache_folder, cache_lock, environment
 from schemaless.local.description import Description
 from schemaless.local.processes import processes_on, send
+from schemaless.mysql.sql.servers import BEGIN_MARIADB, END_MARIADB
 
 INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
 """Room asked for before a data folder is made: the folder, its logs, and some to work with."""
@@ -216,7 +217,7 @@ def _initialise(binary: Binary, data: Path) -> None:
 
 
 def _mariadb_script(share: Path) -> bytes:
-    parts = [b"create database if not exists mysql;\nuse mysql;\nSET @auth_root_socket=NULL;\n"]
+    parts = [BEGIN_MARIADB]
     for name in _MARIADB_TABLES:
         names = (name,) if name.startswith("maria_") else (f"mysql_{name}", f"mariadb_{name}")
         path = next((share / each for each in names if (share / each).is_file()), None)
@@ -225,9 +226,7 @@ def _mariadb_script(share: Path) -> bytes:
                 continue
             raise LocalServerError(f"{share} has no {' or '.join(names)}, which a new MariaDB server needs")
         parts.append(path.read_bytes() + b"\n")
-    # No anonymous accounts, and root from this machine only.
-    parts.append(b"delete from global_priv where User='' or (User='root' and Host<>'localhost');\n")
-    return b"".join(parts)
+    return b"".join([*parts, END_MARIADB])
 
 
 def _raise_for(said: str, folder: Path, what: str) -> None:

@@ -16,6 +16,7 @@ from pymysql.cursors import DictCursor
 
 from schemaless.errors import LocalServerError
 from schemaless.local.description import LocalServer
+from schemaless.mysql.sql import replicas, servers
 
 MINIMUM: Final = {"mysql": (8, 0, 27), "mariadb": (10, 6, 1)}
 """The oldest servers that can be replicas here: parallel appliers that keep the order of commits are their default."""
@@ -37,17 +38,17 @@ class Session:
             unix_socket=str(socket), user="root", autocommit=True, connect_timeout=10, read_timeout=60
         )
 
-    def run(self, sql: str) -> Any:
+    def run(self, sql: bytes) -> Any:
         """Run a statement and return the first value of its first row, None without one."""
         with self._connection.cursor() as cursor:
-            cursor.execute(sql)
+            cursor.execute(sql.decode())
             row = cursor.fetchone()
         return row[0] if row else None
 
-    def rows(self, sql: str) -> list[dict[str, Any]]:
+    def rows(self, sql: bytes) -> list[dict[str, Any]]:
         """Run a query and return its rows, by column name."""
         with self._connection.cursor(DictCursor) as cursor:
-            cursor.execute(sql)
+            cursor.execute(sql.decode())
             return list(cursor.fetchall())
 
     def close(self) -> None:
@@ -111,7 +112,7 @@ class Condition:
 
 def condition(replica: Session) -> Condition | None:
     """Return what a replica says, or None where it was never pointed at a primary."""
-    rows = replica.rows("SHOW SLAVE STATUS" if _is_mariadb(replica) else "SHOW REPLICA STATUS")
+    rows = replica.rows(replicas.show_replica(mariadb=_is_mariadb(replica)))
     if not rows:
         return None
     # MariaDB says Slave and Master.
@@ -152,8 +153,8 @@ def require_whole_history(primary: LocalServer) -> None:
         LocalServerError: the primary's first binary logs were purged, as they are a day after they were written.
     """
     with session(primary) as opened:
-        first = str(opened.run("SHOW BINARY LOGS") or "")
-        purged = "" if _is_mariadb(opened) else str(opened.run("SELECT @@GLOBAL.gtid_purged"))
+        first = str(opened.run(servers.SHOW_BINARY_LOGS) or "")
+        purged = "" if _is_mariadb(opened) else str(opened.run(replicas.SELECT_GTID_PURGED))
     if purged or not re.search(r"\.0*1\Z", first):
         raise LocalServerError(
             f"{primary.name} cannot get a new replica: its binary logs begin with {first or 'nothing'}, the earlier "
@@ -170,9 +171,8 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
     account = f"replica_{replica.replica}"
     with session(primary) as source, session(replica) as opened:
         mariadb = _is_mariadb(opened)
-        role, master = ("SLAVE", "MASTER") if mariadb else ("REPLICA", "SOURCE")
-        port = int(source.run("SELECT @@GLOBAL.port"))
-        if int(source.run("SELECT @@GLOBAL.skip_networking")):
+        port = int(source.run(servers.SELECT_PORT))
+        if int(source.run(servers.SELECT_SKIPS_NETWORKING)):
             raise LocalServerError(
                 f"{primary.name} does not listen on {HOST}, where its replicas come from; leave the option "
                 "skip-networking out"
@@ -181,28 +181,23 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
         authority = "" if mariadb else str(primary.data / "ca.pem")
         wanted = (HOST, port, account, authority)
         found = condition(opened)
-        change: dict[str, object] = {f"{master}_HOST": _quoted(HOST), f"{master}_PORT": port}
-        if mariadb:
-            change["MASTER_USE_GTID"] = "slave_pos"
-        else:
-            change["SOURCE_SSL_CA"] = _quoted(authority)
+        change: dict[str, str | int | float | None] = {"HOST": HOST, "PORT": port}
+        if not mariadb:
+            change["SSL_CA"] = authority
         if found is None or found.source[2] != account or found.code == _ACCESS_DENIED:
             password = secrets.token_urlsafe(24)
-            source.run(f"CREATE USER IF NOT EXISTS '{account}'@'{HOST}' IDENTIFIED BY '{password}'")
-            source.run(f"ALTER USER '{account}'@'{HOST}' IDENTIFIED BY '{password}'")
-            source.run(f"GRANT REPLICATION SLAVE ON *.* TO '{account}'@'{HOST}'")
-            change |= {f"{master}_USER": _quoted(account), f"{master}_PASSWORD": _quoted(password)}
-            change[f"{master}_CONNECT_RETRY"] = 1
+            for sql in replicas.make_replication_account(account, HOST, password):
+                source.run(sql)
+            change |= {"USER": account, "PASSWORD": password, "CONNECT_RETRY": 1}
             if not mariadb:
-                change |= {"SOURCE_AUTO_POSITION": 1, "SOURCE_SSL": 1, "SOURCE_RETRY_COUNT": 0}
+                change |= {"AUTO_POSITION": 1, "SSL": 1, "RETRY_COUNT": 0}
             found = None
         if found is None or found.source != wanted:
-            opened.run(f"STOP {role}")
-            values = ", ".join(f"{name} = {value}" for name, value in change.items())
-            opened.run(f"CHANGE {'MASTER' if mariadb else 'REPLICATION SOURCE'} TO {values}")
+            opened.run(replicas.stop_replica(mariadb=mariadb))
+            opened.run(replicas.point_replica(change, mariadb=mariadb))
             found = None
         if found is None or not (found.receives and found.applies):
-            opened.run(f"START {role}")
+            opened.run(replicas.start_replica(mariadb=mariadb))
 
 
 def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Callable[[str], None]) -> None:
@@ -213,19 +208,19 @@ def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Call
     """
     with session(primary) as source, session(replica) as opened:
         mariadb = _is_mariadb(opened)
-        position = "@@GLOBAL.gtid_binlog_pos" if mariadb else "@@GLOBAL.gtid_executed"
-        applied = "@@GLOBAL.gtid_slave_pos" if mariadb else "@@GLOBAL.gtid_executed"
-        wait = "MASTER_GTID_WAIT" if mariadb else "WAIT_FOR_EXECUTED_GTID_SET"
-        target = str(source.run(f"SELECT {position}")).replace("\n", "")
+        position = replicas.SELECT_GTID_POSITION_MARIADB if mariadb else replicas.SELECT_GTID_POSITION
+        applied = replicas.SELECT_GTID_APPLIED_MARIADB if mariadb else replicas.SELECT_GTID_APPLIED
+        target = str(source.run(position)).replace("\n", "")
+        wait = replicas.select_gtid_wait(target, 0.1, mariadb=mariadb)
         before, moved = "", time.monotonic()
         said = moved
         while True:
             found = condition(opened)
-            arrived = not target or int(opened.run(f"SELECT {wait}('{target}', 0.1)")) == 0
+            arrived = not target or int(opened.run(wait)) == 0
             if found is not None and found.fault is None and arrived:
                 return
             now = time.monotonic()
-            here = str(opened.run(f"SELECT {applied}"))
+            here = str(opened.run(applied))
             if here != before:
                 before, moved = here, now
             if found is None or _is_final(found) or now - moved > STANDSTILL_S:
@@ -247,10 +242,5 @@ def _has_purged(found: Condition | None) -> bool:
     return found is not None and found.code == _PURGED
 
 
-def _quoted(text: str) -> str:
-    """Return text as a string literal of SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def _is_mariadb(opened: Session) -> bool:
-    return "mariadb" in str(opened.run("SELECT VERSION()")).lower()
+    return "mariadb" in str(opened.run(servers.SELECT_VERSION)).lower()

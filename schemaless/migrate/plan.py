@@ -22,9 +22,10 @@ from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, Verificat
 from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
 from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize, Row
-from schemaless.survey.sampling import BOUNDS, Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sampling import BOUNDS, Bounds, Key, Measured, Sample, Window, sample, window_rows
 from schemaless.survey.sizing import content_values, rebuilt_files
 
 Values = defaultdict[Key, float]
@@ -39,18 +40,18 @@ _EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
 _GROWN_BYTES: Final = (3 << 20, 8 << 20)
 """How much longer the file of a shard got that had 5 to 100 MB of bodies in overflow pages: at least, and mostly."""
 
-_WRITE_SHARE: Final = Estimate(0.40, 0.57, 0.75)
+_WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
 """Of a run's time, what is neither reading nor re-encoding: the UPDATEs. docs/migration-plan.md has where from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBefore:
     """What is stored of a column in a codec."""
 
     column_name: str
     codec: str
-    cells: Estimate
-    body_bytes: Estimate
+    cells: Interval
+    body_bytes: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,18 @@ class Change:
         after_share: after over before; None where there is nothing to do.
     """
 
-    cells: Estimate
-    bytes_before: Estimate
-    bytes_after: Estimate
-    after_share: Estimate | None
+    cells: Interval
+    bytes_before: Interval
+    bytes_after: Interval
+    after_share: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """Bodies that a run would leave as they are, for one reason."""
 
-    cells: Estimate
-    body_bytes: Estimate
+    cells: Interval
+    body_bytes: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class RunTime:
         recode_bytes_per_s: bodies that were read, re-encoded and verified in a second of this machine's time.
     """
 
-    seconds: Estimate
+    seconds: Interval
     read_bytes_per_s: float
     recode_bytes_per_s: float
 
@@ -115,8 +116,8 @@ class LogCost:
         grants: by cluster, what would let the account set that; empty where it may.
     """
 
-    noblob: Estimate
-    full: Estimate
+    noblob: Interval
+    full: Interval
     kept: bool
     grants: dict[str, str]
 
@@ -135,9 +136,9 @@ class Space:
     """
 
     files: TableSize
-    growth: Estimate
-    rebuilt_now: Estimate
-    rebuilt_after: Estimate
+    growth: Interval
+    rebuilt_now: Interval
+    rebuilt_after: Interval
     largest_rebuild_bytes: float
 
 
@@ -163,10 +164,10 @@ class Plan:
     codec: str
     shards: int
     sample: Sample
-    stored: list[Stored]
+    stored: list[StoredBefore]
     columns: dict[str, Change]
     total: Change
-    kept_as_text: dict[str, Estimate]
+    kept_as_text: dict[str, Interval]
     left: dict[str, Left]
     examples: list[Example]
     run_time: RunTime | None
@@ -174,7 +175,7 @@ class Plan:
     space: Space | None
 
     @property
-    def cells(self) -> Estimate:
+    def cells(self) -> Interval:
         """How many cells there are."""
         return self.sample.total(("rows",))
 
@@ -319,7 +320,9 @@ def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
         shards=len(numbers),
         sample=taken,
         stored=[
-            Stored(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
+            StoredBefore(
+                column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name))
+            )
             for _, column, name in taken.found("stored")
         ],
         columns={name: _change(taken, [name]) for name in names},
@@ -352,7 +355,7 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
     one_byte_s = 1 / read_bytes_per_s + 1 / recode_bytes_per_s
     before = total.bytes_before
     return RunTime(
-        Estimate(
+        Interval(
             before.low * one_byte_s / (1 - _WRITE_SHARE.low),
             before.mid * one_byte_s / (1 - _WRITE_SHARE.mid),
             before.high * one_byte_s / (1 - _WRITE_SHARE.high),
@@ -371,7 +374,7 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
         if log.grant is not None:
             grants[cluster.name] = log.grant
 
-    def cost(image: str) -> Estimate:
+    def cost(image: str) -> Interval:
         log = BinaryLog(True, "ROW", True, image, None)
         low, mid, high = (
             predicted_bytes(
@@ -382,7 +385,7 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
             )
             for bound in ("low", "mid", "high")
         )
-        return Estimate(low, mid, high)
+        return Interval(low, mid, high)
 
     return LogCost(cost("NOBLOB"), cost("FULL"), kept, dict(sorted(grants.items())))
 
@@ -421,15 +424,15 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
     pages = taken.total(*taken.found("new pages"))
     unpurged = pages.high * PAGE_BYTES
     least, usual = (len(numbers) * grown for grown in _GROWN_BYTES)
-    growth = Estimate(
+    growth = Interval(
         min(unpurged, least), min(unpurged, max(usual, unpurged / 2)), unpurged + (usual if unpurged else 0)
     )
     largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
     return Space(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
 
 
-def _sum(estimates: Iterable[Estimate]) -> Estimate:
+def _sum(estimates: Iterable[Interval]) -> Interval:
     low = mid = high = 0.0
     for estimate in estimates:
         low, mid, high = low + estimate.low, mid + estimate.mid, high + estimate.high
-    return Estimate(low, mid, high)
+    return Interval(low, mid, high)

@@ -20,8 +20,9 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally, Tally, total_of
 from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
 from schemaless.mysql.sizes import known_table_sizes
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sampling import Bounds
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
 """Of one cluster."""
@@ -91,7 +92,7 @@ def note_prediction(store: Datastore, job: Job) -> None:
         ledger.measure_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
 
 
-def _noted(estimate: Estimate) -> list[int]:
+def _noted(estimate: Interval) -> list[int]:
     return [round(estimate.low), round(estimate.mid), round(estimate.high)]
 
 
@@ -142,7 +143,7 @@ class Prediction:
     """What was predicted, and what it came to."""
 
     what: str
-    predicted: Estimate
+    predicted: Interval
     actual: int
 
     @property
@@ -177,7 +178,7 @@ class SpaceReport:
     clusters: list[Part]
     shards: list[Part]
     columns: dict[str, Tally]
-    stored_before: list[tuple[str, str, Estimate, Estimate]]
+    stored_before: list[tuple[str, str, Interval, Interval]]
     binary_log: dict[str, int | None]
     predictions: list[Prediction] = field(default_factory=list)
 
@@ -277,7 +278,7 @@ def _stages(stages: Sequence[Stages]) -> Stages:
     )
 
 
-def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Estimate, Estimate]]:
+def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Interval, Interval]]:
     found: dict[tuple[str, str], list[list[list[int]]]] = {}
     for state in clusters:
         for column, codec, *sizes in state.measures.get("predicted", {}).get("stored", ()):
@@ -290,12 +291,12 @@ def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Estimate, 
     ]
 
 
-def _added(noted: Iterable[Sequence[int]]) -> Estimate:
+def _added(noted: Iterable[Sequence[int]]) -> Interval:
     """Return the sum of figures that were estimated apart from each other: errors add up in squares."""
     parts = list(noted)
     mid = float(sum(part[1] for part in parts))
     below, above = (math.hypot(*(part[place] - part[1] for part in parts)) for place in (0, 2))
-    return Estimate(mid - below, mid, mid + above)
+    return Interval(mid - below, mid, mid + above)
 
 
 def _predictions(
@@ -303,11 +304,11 @@ def _predictions(
 ) -> Iterable[Prediction]:
     """Yield what was predicted where there is something to hold it against."""
 
-    def noted(name: str) -> Estimate | None:
+    def noted(name: str) -> Interval | None:
         values = [state.measures.get("predicted", {}).get(name) for state in clusters]
         if not values or None in values:
             return None
-        return Estimate(*(float(sum(value[bound] for value in values)) for bound in range(3)))
+        return Interval(*(float(sum(value[bound] for value in values)) for bound in range(3)))
 
     total, job = found.total, found.job
     through = not job.unfinished and job.state != "aborted"
@@ -330,4 +331,4 @@ def _predictions(
     if mine:
         low, mid, high = (sum(state.counters["predicted"][bound] for state in mine) for bound in range(3))
         actual = sum(state.bytes_after for state in mine)
-        yield Prediction("files after a rebuild, just before it", Estimate(low, mid, high), actual)
+        yield Prediction("files after a rebuild, just before it", Interval(low, mid, high), actual)

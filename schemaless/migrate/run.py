@@ -20,6 +20,7 @@ from schemaless.migrate.tally import MigrateReport, ShardTally
 from schemaless.mysql.binary_log import binary_log, binary_log_point
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.figures import select_data_lengths
+from schemaless.mysql.sql.servers import FRESH_STATISTICS
 from schemaless.store.datastore import Datastore
 
 
@@ -63,7 +64,7 @@ def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
 def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tuple[Any, ...], ...]:
     if not connection.is_mariadb:
         # MySQL would answer with what it has noted up to a day ago.
-        connection.ensure(b"SET SESSION information_schema_stats_expiry=0")
+        connection.ensure(FRESH_STATISTICS)
     return connection.rows(select_data_lengths(databases))
 
 

@@ -7,11 +7,11 @@ from typing import Literal
 
 from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
-from schemaless.codec.registry import DEFAULT, ZSTD, Codec, codec_named
+from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.jobs.kind import JobSpec
 from schemaless.mysql.sql.bodies import wanted_bodies
-from schemaless.store.columns import check_takes_dictionary, codec_with
+from schemaless.store.columns import codec_with
 
 VerifyAfter = Literal["primary", "replica"]
 
@@ -49,10 +49,10 @@ class MigrateSpec(JobSpec):
     def __post_init__(self) -> None:
         to = codec_with(self.to, self.level, None, NO_DICTIONARIES)
         if self.dictionary is not None:
-            check_takes_dictionary(to)
+            to.check_takes_dictionary()
         for name in self.sources:
             codec_named(name)
-        if self.sources and set(self.sources) == {self.to} and to.compressor != ZSTD:
+        if self.sources and set(self.sources) == {self.to} and not to.compressor.takes_dictionary:
             raise InvalidInput(f"from {self.to} to {self.to} there is nothing to do; name another codec")
         for name in self.columns:
             check_column_name(name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import added
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 from schemaless.terminal.output import bytes_text, estimate_text
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _constant_text(outlook: DiskOutlook) -> str:
     return f" At the constant rate of the last {outlook.rate_days} days: {sentence}."
 
 
-def at_rate_text(days: Estimate | None) -> str:
+def at_rate_text(days: Interval | None) -> str:
     """Return days at a constant rate with their interval, in whole days."""
     if days is None:
         return ""
@@ -140,10 +140,10 @@ def history_table(report: Report) -> Table:
         return Table("By week", [], [])
     for begin in range(0, len(total.history), 7):
         days = total.history[begin : begin + 7]
-        size = Estimate.of(sum(value for _, value in days))
+        size = Interval.of(sum(value for _, value in days))
         if total.errors:
             half = math.hypot(*total.errors[begin : begin + 7])
-            size = Estimate(max(0.0, size.mid - half), size.mid, size.mid + half)
+            size = Interval(max(0.0, size.mid - half), size.mid, size.mid + half)
         rows.append([days[0][0].isoformat(), str(len(days)), "measured", estimate_text(size, bytes_text)])
     if isinstance(total.forecast, Forecast):
         sums = total.forecast.cumulative
@@ -331,7 +331,7 @@ def _cluster_skew(report: Report) -> Table:
     return Table("Skew", ["cluster", "allocated", "its share", "of its share", "after the moves"], rows, 1, note)
 
 
-def _allocated(report: Report, cluster: str, shard: int | None = None) -> Estimate:
+def _allocated(report: Report, cluster: str, shard: int | None = None) -> Interval:
     return added(
         group.allocated_bytes
         for group in report.measurement.groups

@@ -17,7 +17,7 @@ from typing import Final
 
 from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
-from schemaless.codec.registry import DEFAULT, LEGACY, ZSTD, Codec, codec_named
+from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
@@ -71,14 +71,8 @@ def codec_with(name: str, level: int | None, dictionary_id: int | None, dictiona
         codec = replace(codec, level=level)
     if dictionary_id is None:
         return codec
-    check_takes_dictionary(codec)
+    codec.check_takes_dictionary()
     return replace(codec, dictionary=dictionaries.get(dictionary_id))
-
-
-def check_takes_dictionary(codec: Codec) -> None:
-    """Raise InvalidInput unless a codec's compressor is zstd."""
-    if codec.compressor != ZSTD:
-        raise InvalidInput(f"{codec.name} takes no dictionary; zstd does")
 
 
 def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
@@ -111,7 +105,7 @@ def set_column(pool: NodePool, name: str, setting: ColumnSetting) -> None:
         raise InvalidInput("a column cannot be set to legacy: bare JSON text has no checksum; take json+none")
     codec = codec_with(setting.codec, setting.level, None, NO_DICTIONARIES)
     if setting.dictionary_id is not None:
-        check_takes_dictionary(codec)
+        codec.check_takes_dictionary()
     statement = sql.upsert_column_codec(name, setting.column_name, setting.codec, setting.level, setting.dictionary_id)
 
     def write(connection: Connection) -> None:

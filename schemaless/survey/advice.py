@@ -29,9 +29,10 @@ from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.survey.sampling import Bounds
 from schemaless.survey.trial import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
 
 BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
@@ -60,10 +61,10 @@ class Candidate:
 
     codec: Codec
     trial: ColumnTrial
-    body_share: Estimate
-    share: Estimate
-    body_bytes: Estimate
-    allocated_bytes: Estimate
+    body_share: Interval
+    share: Interval
+    body_bytes: Interval
+    allocated_bytes: Interval
     cpu_s: float
 
     @property
@@ -97,10 +98,10 @@ class ColumnAdvice:
     """
 
     column_name: str
-    cells: Estimate
+    cells: Interval
     stored: Counter[str]
-    body_bytes: Estimate
-    allocated_bytes: Estimate
+    body_bytes: Interval
+    allocated_bytes: Interval
     setting: Codec
     candidates: list[Candidate]
     default: Candidate | None
@@ -281,9 +282,9 @@ def _codecs(trainings: Iterable[Training]) -> list[Codec]:
     return tried
 
 
-def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Estimate, allocated_bytes: Estimate) -> Candidate:
-    body_share = trial.migrated_share or Estimate.of(1.0)
-    share = trial.migrated_pages_share or Estimate.of(1.0)
+def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Interval, allocated_bytes: Interval) -> Candidate:
+    body_share = trial.migrated_share or Interval.of(1.0)
+    share = trial.migrated_pages_share or Interval.of(1.0)
     return Candidate(
         codec,
         trial,
@@ -295,14 +296,14 @@ def _candidate(trial: ColumnTrial, codec: Codec, body_bytes: Estimate, allocated
     )
 
 
-def _product(one: Estimate, other: Estimate) -> Estimate:
+def _product(one: Interval, other: Interval) -> Interval:
     """Return the product of two figures that were estimated apart: relative errors add up in squares."""
     mid = one.mid * other.mid
     below, above = (
         math.hypot((getattr(one, end) - one.mid) * other.mid, (getattr(other, end) - other.mid) * one.mid)
         for end in ("low", "high")
     )
-    return Estimate(max(0.0, mid - below), mid, mid + above)
+    return Interval(max(0.0, mid - below), mid, mid + above)
 
 
 def _notes(
@@ -311,7 +312,7 @@ def _notes(
     notes = []
     text = next(each for each in candidates if each.codec == Codec(JSON, ZLIB, ZLIB.level))
     over, under = ([float(sum(window)) for window in each.trial.migrated_bytes] for each in (default, text))
-    ratio = compared.ratio(over, under) or Estimate.of(1.0)
+    ratio = compared.ratio(over, under) or Interval.of(1.0)
     takes = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
     if ratio.mid > 1.01:
         notes.append(f"{takes}: short decimals are shorter and more alike as text than as 9 bytes of MessagePack.")

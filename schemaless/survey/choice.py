@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.codec.registry import PACKED
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 
 __all__ = ["LEAST_GAIN", "MOST_CPU", "Choice", "Option", "choose", "share_text"]
 
@@ -47,15 +47,15 @@ class Option:
     """
 
     name: str
-    share: Estimate
+    share: Interval
     body_share: float
     cpu_s: float
     left: int = 0
 
     @property
-    def gain(self) -> Estimate:
+    def gain(self) -> Interval:
         """The part of the pages that it saves."""
-        return Estimate(1 - self.share.high, 1 - self.share.mid, 1 - self.share.low)
+        return Interval(1 - self.share.high, 1 - self.share.mid, 1 - self.share.low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _knee(edge: Sequence[Option]) -> Option:
     return edge[max(range(len(edge)), key=lambda place: (round(below(place), 9), place))]
 
 
-def share_text(share: Estimate, *, digits: int = 1) -> str:
+def share_text(share: Interval, *, digits: int = 1) -> str:
     """Return a share as percent, with its interval unless it is exact."""
     low, mid, high = (f"{value:.{digits}%}" for value in (share.low, share.mid, share.high))
     return mid if share.exact else f"{mid} ({low} to {high})"

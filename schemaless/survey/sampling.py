@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import InvalidInput
@@ -27,14 +27,12 @@ from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sql.cells import select_block_end, select_id_span
 from schemaless.mysql.sql.figures import select_probe
+from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.store.pages import PageSize, Row, every_row
 from schemaless.store.shards import ReadFrom, Shards
 
 Key = tuple[str, ...]
 """What a value is called by who measures, such as ``("cells", "BASE")``."""
-
-LEVEL: Final = 0.95
-"""The confidence of an interval unless another is asked for."""
 
 _PROBE_ROUNDS: Final = 20
 _MOST_TIMES: Final = 8
@@ -119,29 +117,6 @@ class Measured(NamedTuple):
     pages: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A figure with its interval; the three are the same where everything was read."""
-
-    low: float
-    mid: float
-    high: float
-
-    @property
-    def exact(self) -> bool:
-        """Whether it was counted, and not estimated."""
-        return self.low == self.high
-
-    @classmethod
-    def of(cls, value: float) -> Estimate:
-        """Return a figure that is known."""
-        return cls(value, value, value)
-
-    def times(self, factor: float) -> Estimate:
-        """Return it in another unit."""
-        return Estimate(self.low * factor, self.mid * factor, self.high * factor)
-
-
 @dataclass(slots=True)
 class Sample:
     """The windows that were read, in the order of their strata, and what is estimated from them.
@@ -186,7 +161,7 @@ class Sample:
         """Return the sum of some values over the windows that were read."""
         return sum(found.values.get(key, 0) for found in self.measured for key in keys)
 
-    def total(self, *keys: Key) -> Estimate:
+    def total(self, *keys: Key) -> Interval:
         """Return the sum of some values over the whole datastore, with its interval.
 
         By the ratio to the added_ids of a window, whose sum is known: tiles differ by one or so.
@@ -202,9 +177,9 @@ class Sample:
             mid *= self.ids / self._weighted(widths)
         half = self._half([value - mid / self.ids * width for value, width in zip(values, widths, strict=True)])
         # What was seen is there.
-        return Estimate(max(mid - half, math.fsum(values)), mid, mid + half)
+        return Interval(max(mid - half, math.fsum(values)), mid, mid + half)
 
-    def count(self, *keys: Key) -> Estimate:
+    def count(self, *keys: Key) -> Interval:
         """Return how many of something there are, as ``total`` does, for what may be rare.
 
         Where few or none were seen, windows that differ little say nothing about those that were not read: the bounds
@@ -216,11 +191,11 @@ class Sample:
             return estimate
         weight = self.tiles / len(self.windows)
         low, high = poisson_bounds(seen, self.level)
-        return Estimate(
+        return Interval(
             max(min(estimate.low, low * weight), seen), estimate.mid, max(estimate.high, high * weight, seen)
         )
 
-    def ratio(self, over: Sequence[Key], under: Sequence[Key]) -> Estimate | None:
+    def ratio(self, over: Sequence[Key], under: Sequence[Key]) -> Interval | None:
         """Return the ratio of two sums, with its interval; None where the second one is 0.
 
         Windows with much of the one have much of the other, so it is known better than either.
@@ -232,7 +207,7 @@ class Sample:
             return None
         mid = self._weighted(above) / total
         half = self._half([(y - mid * x) / total for x, y in zip(below, above, strict=True)])
-        return Estimate(max(0.0, mid - half), mid, mid + half)
+        return Interval(max(0.0, mid - half), mid, mid + half)
 
     def _weighted(self, values: Sequence[float]) -> float:
         return math.fsum(window.weight * value for window, value in zip(self.windows, values, strict=True))
@@ -251,42 +226,6 @@ class Sample:
         )
         # Differences of neighbours share a term: n - 1 of them tell as much as two thirds of that.
         return student_t((1 + self.level) / 2, 2 * (len(values) - 1) / 3) * math.sqrt(variance)
-
-
-def student_t(probability: float, degrees: float) -> float:
-    """Return a quantile of Student's t distribution, by its expansion for many degrees of freedom.
-
-    Within 1 % from 3 degrees on, within 0.01 % from 10.
-
-    >>> round(student_t(0.975, 10), 3), round(student_t(0.975, 132), 3), round(student_t(0.9, 20), 3)
-    (2.228, 1.978, 1.325)
-
-    Source: Abramowitz and Stegun, 26.7.5.
-    """
-    z = NormalDist().inv_cdf(probability)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / degrees**power for power, term in enumerate(terms))
-
-
-def poisson_bounds(seen: float, level: float = LEVEL) -> tuple[float, float]:
-    """Return the bounds of the expected number of something of which ``seen`` were met.
-
-    >>> [round(bound, 1) for bound in poisson_bounds(0)], [round(bound, 1) for bound in poisson_bounds(10)]
-    ([0.0, 3.7], [4.8, 18.4])
-
-    Source: Byar's approximation of the exact bounds, within 1 %.
-    """
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    above = seen + 1
-    high = above * (1 - 1 / (9 * above) + z / (3 * math.sqrt(above))) ** 3
-    low = seen * max(0.0, 1 - 1 / (9 * seen) - z / (3 * math.sqrt(seen))) ** 3 if seen else 0.0
-    return low, high
 
 
 def draw(spans: Sequence[Span], width: int, most: int, seed: int) -> list[Window]:

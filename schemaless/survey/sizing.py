@@ -13,10 +13,11 @@ from schemaless.codec.registry import Codec
 from schemaless.codec.trial import try_codec
 from schemaless.mysql.page_model import Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.mysql.sql.figures import select_lengths
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize
 from schemaless.store.shards import ReadFrom
-from schemaless.survey.sampling import Bounds, Estimate, Key, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sampling import Bounds, Key, Measured, Sample, Window, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_rows=2_000)
 """Of one shard."""
@@ -39,9 +40,9 @@ class Prediction:
         file_bytes: how long its file would be.
     """
 
-    cells: Estimate
-    body_bytes: Estimate
-    file_bytes: Estimate
+    cells: Interval
+    body_bytes: Interval
+    file_bytes: Interval
 
 
 def predict(
@@ -108,7 +109,7 @@ def content_values(content: Content, *name: str) -> dict[Key, float]:
     return {(part, *name): pages for part, pages in asdict(content).items()}
 
 
-def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Estimate:
+def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Interval:
     """Return the bytes of the files of so many rebuilt shards from such values; where all was read, shard by shard."""
     if taken.exact:
         by_shard: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * len(fields(Content)))
@@ -118,7 +119,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Esti
         # Of several kinds of servers, a shard has values of its own kind only.
         known = [Content(*parts) for parts in by_shard.values() if any(parts)]
         known += [Content()] * max(0, shards - len(known))
-        return Estimate.of(float(sum(rebuilt_file_bytes(content, layout) for content in known)))
+        return Interval.of(float(sum(rebuilt_file_bytes(content, layout) for content in known)))
     parts = {each.name: taken.total((each.name, *name)) for each in fields(Content)}
     low, mid, high = (
         Content(**{part: getattr(pages, bound) / shards for part, pages in parts.items()})
@@ -128,7 +129,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Esti
     common = (_pages(high) - _pages(low)) / (2 * _95 * _pages(mid)) if _pages(mid) else 0.0
     middle = shards * expected_file_bytes(mid, layout, math.hypot(common, own))[0]
     ends = [shards * expected_file_bytes(content, layout, own)[0] for content in (low, high)]
-    return Estimate(min(ends[0], middle), middle, max(ends[1], middle))
+    return Interval(min(ends[0], middle), middle, max(ends[1], middle))
 
 
 def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple[float, float]:
@@ -149,11 +150,11 @@ def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple
     return fmean(sizes), pstdev(sizes)
 
 
-def modelled(content: Content, layout: Layout) -> Estimate:
+def modelled(content: Content, layout: Layout) -> Interval:
     """Return how long a file is whose rows are all known: by the page model, with an interval of its own error."""
     error = model_error(content)
     ends = (rebuilt_file_bytes(content.times(1 + sign * _95 * error), layout) for sign in (-1, 0, 1))
-    return Estimate(*(float(end) for end in ends))
+    return Interval(*(float(end) for end in ends))
 
 
 def model_error(content: Content) -> float:

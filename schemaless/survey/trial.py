@@ -18,9 +18,10 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.mysql.sizes import layout_of
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize
-from schemaless.survey.sampling import Bounds, Estimate, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sampling import Bounds, Measured, Sample, Window, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
 """Of all columns together: so much is held in memory, too."""
@@ -72,11 +73,11 @@ class CellSample:
         counts = [sum(cell.column_name == column_name for cell in window) for window in self.windows]
         return sum(counts) >= LEAST_CELLS and sum(map(bool, counts)) >= _LEAST_WINDOWS
 
-    def estimate(self, values: Sequence[float]) -> Estimate:
+    def estimate(self, values: Sequence[float]) -> Interval:
         """Return the total over the datastore of something that has one value for each window."""
         return self._with(("value",), values).total(("value",))
 
-    def ratio(self, over: Sequence[float], under: Sequence[float]) -> Estimate | None:
+    def ratio(self, over: Sequence[float], under: Sequence[float]) -> Interval | None:
         """Return the ratio of two such totals; None where the second one is 0."""
         both = [Measured({("over",): a, ("under",): b}, 0, 0) for a, b in zip(over, under, strict=True)]
         return replace(self.taken, measured=both).ratio([("over",)], [("under",)])
@@ -95,8 +96,8 @@ class Space:
             free.
     """
 
-    body_bytes: Estimate
-    allocated_bytes: Estimate
+    body_bytes: Interval
+    allocated_bytes: Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,13 @@ class ColumnTrial:
 
     column_name: str
     codec: Codec
-    cells: Estimate
+    cells: Interval
     sampled: int
     now: Space
     new: Space
     migrated: Space
-    share: Estimate | None
-    migrated_share: Estimate | None
+    share: Interval | None
+    migrated_share: Interval | None
     encode_s: float
     decode_s: float
     left: Counter[str]
@@ -136,21 +137,21 @@ class ColumnTrial:
     carried: bool = True
 
     @property
-    def pages_share(self) -> Estimate | None:
+    def pages_share(self) -> Interval | None:
         """The pages that it would fill, had it been written in this codec, over those now; None without any."""
         return self._pages(self.share, self.new)
 
     @property
-    def migrated_pages_share(self) -> Estimate | None:
+    def migrated_pages_share(self) -> Interval | None:
         """The same after a migration."""
         return self._pages(self.migrated_share, self.migrated)
 
-    def _pages(self, share: Estimate | None, space: Space) -> Estimate | None:
+    def _pages(self, share: Interval | None, space: Space) -> Interval | None:
         """Return a share of pages; it is known as well as that of the bodies, in proportion."""
         if share is None or not self.now.allocated_bytes.mid:
             return None
         mid = space.allocated_bytes.mid / self.now.allocated_bytes.mid
-        return share.times(mid / share.mid) if share.mid else Estimate.of(mid)
+        return share.times(mid / share.mid) if share.mid else Interval.of(mid)
 
 
 def sample_cells(

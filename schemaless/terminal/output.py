@@ -22,7 +22,7 @@ from schemaless.terminal.shown import JSONTerminal, shown, shown_json
 from schemaless.terminal.tables import table_lines
 
 if TYPE_CHECKING:  # it would have --help import SQLAlchemy
-    from schemaless.survey.sampling import Estimate
+    from schemaless.numbers import Interval
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -138,7 +138,7 @@ def bytes_text(count: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def estimate_text(estimate: Estimate, text: Callable[[float], str] = "{:,.0f}".format) -> str:
+def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".format) -> str:
     """Return an estimate for people: its middle, and its interval in brackets unless it is exact."""
     if estimate.exact:
         return text(estimate.mid)
@@ -149,7 +149,7 @@ def estimate_text(estimate: Estimate, text: Callable[[float], str] = "{:,.0f}".f
     return f"{mid} ({low} to {high})"
 
 
-def estimate_json(estimate: Estimate, *, digits: int | None = None) -> dict[str, Any]:
+def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str, Any]:
     """Return an estimate for ``print_json``: whole numbers, or so many digits behind the point."""
     return {
         "low": round(estimate.low, digits),

@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from schemaless.errors import SchemalessError
 from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.schema import databases_like
+from schemaless.mysql.schema import databases_like, tables_of
+from schemaless.mysql.sql.schema import checksum_table, drop_database, show_definition, truncate_table
+from schemaless.mysql.sql.servers import set_session
 from schemaless.mysql.urls import parse_url
 
-_LOCK_WAIT: Final = b"SET SESSION lock_wait_timeout = 1"
+_LOCK_WAIT: Final = set_session({"lock_wait_timeout": 1})
 """In place of a day, or a year: a test may have left a transaction open."""
 
 _NEXT_ID: Final = re.compile(r" AUTO_INCREMENT=\d+")
@@ -115,7 +117,7 @@ class Datastores:
                 return False
             written.append(table)
         for pool, database, name in written:
-            _execute(pool, f"TRUNCATE TABLE `{database}`.`{name}`")
+            _execute(pool, truncate_table(database, name))
         return True
 
     def _picture(self, name: str) -> dict[_Table, _Seen]:
@@ -123,28 +125,25 @@ class Datastores:
         picture: dict[_Table, _Seen] = {}
         for pool in self._pools:
             for database in databases_like(pool, name):
-                for row in _rows(pool, f"SHOW TABLES FROM `{database}`"):
-                    named = f"`{database}`.`{row[0]}`"
-                    definition = str(_rows(pool, f"SHOW CREATE TABLE {named}")[0][1])
+                for table in sorted(tables_of(pool, database)):
+                    definition = str(_rows(pool, show_definition(database, table))[0][1])
                     # It shows unless it is 1; of cells, which may be many, it says whether there were any.
                     next_id = _NEXT_ID.search(definition)
-                    rows = 0 if row[0] == "cell" else int(_rows(pool, f"CHECKSUM TABLE {named}")[0][1] or 0)
-                    picture[pool, database, str(row[0])] = _Seen(
-                        _NEXT_ID.sub("", definition), next_id and next_id[0], rows
-                    )
+                    rows = 0 if table == "cell" else int(_rows(pool, checksum_table(database, table))[0][1] or 0)
+                    picture[pool, database, table] = _Seen(_NEXT_ID.sub("", definition), next_id and next_id[0], rows)
         return picture
 
     def _drop(self, name: str) -> None:
         for pool in self._pools:
             for database in databases_like(pool, name):
-                _execute(pool, f"DROP DATABASE `{database}`")
+                _execute(pool, drop_database(database))
 
 
-def _rows(pool: NodePool, sql: str) -> tuple[tuple[Any, ...], ...]:
-    return pool.run(lambda connection: connection.rows(sql.encode()))
+def _rows(pool: NodePool, sql: bytes) -> tuple[tuple[Any, ...], ...]:
+    return pool.run(lambda connection: connection.rows(sql))
 
 
-def _execute(pool: NodePool, sql: str) -> None:
+def _execute(pool: NodePool, sql: bytes) -> None:
     with pool.connection() as connection:
         connection.execute(_LOCK_WAIT)
-        connection.execute(sql.encode())
+        connection.execute(sql)

@@ -89,6 +89,7 @@ def _servers(config: pytest.Config) -> Iterator[list[str]]:
     if named := _setting(config, "server"):
         from schemaless.mysql.pool import NodePool, PoolOptions
         from schemaless.mysql.secret import PASSWORD_VARIABLE
+        from schemaless.mysql.sql.servers import SELECT_ONE
         from schemaless.mysql.urls import parse_url
 
         urls = [parse_url(url) for url in named]
@@ -98,7 +99,7 @@ def _servers(config: pytest.Config) -> Iterator[list[str]]:
                 patch.setenv(PASSWORD_VARIABLE, urls[0].credentials.password.reveal())
             for url in urls:
                 with closing(NodePool(url.node, url.credentials, PoolOptions(pool_size=1))) as pool:
-                    pool.run(lambda connection: connection.rows(b"SELECT 1"))
+                    pool.run(lambda connection: connection.rows(SELECT_ONE))
             yield [url.for_database("") for url in urls]
     else:
         from schemaless.testing.servers import private_servers

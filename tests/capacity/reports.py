@@ -12,10 +12,11 @@ from datetime import UTC
 
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
 from schemaless.capacity.rebuilt import Unit
-from schemaless.capacity.report import NOTHING_TRIED, Report, Tried, put_together
+from schemaless.capacity.report import NOTHING_TRIED, Report, Tried
+from schemaless.capacity.reporting import put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.mysql.page_model import Content
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 from schemaless.survey.trial import ColumnTrial, Space
 
 TODAY = datetime.date(2026, 6, 1)
@@ -37,8 +38,8 @@ SHARES = {
 }
 
 
-def within(value: float, share: float = 0.03) -> Estimate:
-    return Estimate(value * (1 - share), value, value * (1 + share))
+def within(value: float, share: float = 0.03) -> Interval:
+    return Interval(value * (1 - share), value, value * (1 + share))
 
 
 def growth(cluster: str, column: str, days: int, bytes_a_day: float, last: datetime.date) -> list[DailyGrowth]:

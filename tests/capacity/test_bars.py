@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from schemaless.capacity.bars import bars
+from schemaless.numbers import Interval
 from schemaless.pages.capacity_page import page
-from schemaless.survey.sampling import Estimate
 from schemaless.survey.trial import Space
 from tests.capacity.reports import GIB, MIB, common, measurement, report, space, tried, within
 
@@ -52,7 +52,7 @@ def test_bars_are_as_long_as_the_files_that_the_page_names():
 
         for bar in bars(found):
             if bar.name == "now":
-                assert bar.total == Estimate.of(float(sum(each.file_bytes or 0 for each in found.measurement.clusters)))
+                assert bar.total == Interval.of(float(sum(each.file_bytes or 0 for each in found.measurement.clusters)))
             else:
                 assert bar.total == by_name[bar.name].file_bytes
             assert sum(bar.columns.values()) + bar.rest == pytest.approx(bar.total.mid)

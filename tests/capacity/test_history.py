@@ -12,17 +12,17 @@ from schemaless import AccessDenied, InvalidInput
 from schemaless.capacity import history
 from schemaless.capacity.history import Kept, thinned
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 
 NOW = datetime(2026, 5, 20, 3, 0, 0, 123456, tzinfo=UTC)
 MEASUREMENT = Measurement(
     taken_at=NOW,
     datastore="trips",
     shard_count=2,
-    groups=(Group("a", 0, "BASE", "legacy", *(Estimate(1.0, 2.0, 3.0) for _ in range(4))),),
-    growth=(DailyGrowth(date(2026, 5, 19), "a", "BASE", Estimate.of(2.0), Estimate(1.0, 2.0, 4.0), "search"),),
+    groups=(Group("a", 0, "BASE", "legacy", *(Interval(1.0, 2.0, 3.0) for _ in range(4))),),
+    growth=(DailyGrowth(date(2026, 5, 19), "a", "BASE", Interval.of(2.0), Interval(1.0, 2.0, 4.0), "search"),),
     clusters=(
-        ClusterSpace("a", "db-1:3306", "replica", 2, 1, None, 10, 20, True, Estimate.of(9.0), None, 100, None, "flag"),
+        ClusterSpace("a", "db-1:3306", "replica", 2, 1, None, 10, 20, True, Interval.of(9.0), None, 100, None, "flag"),
         ClusterSpace("b", "db-2:3306", "primary", 1, 1, "db-2:3306 is down"),
     ),
     notes=("it's \\ a note",),

@@ -21,8 +21,8 @@ from schemaless.capacity.measure import MeasureBounds, measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.survey.sampling import Estimate
 from tests.accounts import accounts_on
 
 pytestmark = pytest.mark.mysql
@@ -59,13 +59,13 @@ def written(accounts, prefix, history) -> Iterator[Datastore]:
         yield store
 
 
-def near(estimate: Estimate, counted: float) -> bool:
+def near(estimate: Interval, counted: float) -> bool:
     """Whether a figure is within three times its interval of what was counted."""
     reach = 3 * max(estimate.mid - estimate.low, estimate.high - estimate.mid, 0.5)
     return abs(estimate.mid - counted) <= reach
 
 
-def totals(found: Measurement, what: str, *names: str) -> dict[tuple[object, ...], Estimate]:
+def totals(found: Measurement, what: str, *names: str) -> dict[tuple[object, ...], Interval]:
     """Return sums over groups that have the same values of ``names``."""
     parts = defaultdict(list)
     for group in found.groups:
@@ -91,8 +91,8 @@ def test_one_cell_is_counted_and_is_no_history(fresh_store, row):
 
     assert len(found.groups) == 1
     assert found.groups[0].shard == fresh_store.shard_of(row)
-    assert found.groups[0].cells == Estimate.of(1.0)
-    assert found.groups[0].json_bytes == Estimate.of(float(len(b'{"fare":12.5}')))
+    assert found.groups[0].cells == Interval.of(1.0)
+    assert found.groups[0].json_bytes == Interval.of(float(len(b'{"fare":12.5}')))
     assert [(each.cells.mid, each.method, each.complete) for each in found.growth] == [(1.0, "count", False)]
     assert "no day is whole yet, so growth cannot be told" in found.notes
 
@@ -125,11 +125,11 @@ def test_a_small_datastore_is_counted(fresh_store, new_row):
         sizes[name] += len(cell.body)
     found = measure(fresh_store)
 
-    assert totals(found, "cells", "column_name", "codec") == {name: Estimate.of(n) for name, n in counted.items()}
-    assert totals(found, "body_bytes", "column_name", "codec") == {name: Estimate.of(n) for name, n in sizes.items()}
+    assert totals(found, "cells", "column_name", "codec") == {name: Interval.of(n) for name, n in counted.items()}
+    assert totals(found, "body_bytes", "column_name", "codec") == {name: Interval.of(n) for name, n in sizes.items()}
     assert ("BASE", "unreadable") in counted
     text = totals(found, "json_bytes", "column_name", "codec")
-    assert text["BASE", "legacy"] == Estimate.of(sizes["BASE", "legacy"])
+    assert text["BASE", "legacy"] == Interval.of(sizes["BASE", "legacy"])
     assert near(text["BASE", "msgpack+zlib"], 30 * len(b'{"long":"%b"}' % (b"word " * 50)))
     space = added(each.rebuilt_bytes for each in found.clusters)
     assert sum(each.allocated_bytes.mid for each in found.groups) == pytest.approx(space.mid)

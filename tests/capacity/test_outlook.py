@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemaless.capacity.interval import Interval
 from schemaless.capacity.outlook import Ranges, outlook
 from schemaless.capacity.pages import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range
 from schemaless.capacity.ratios import ratio
 from schemaless.errors import InvalidInput
 from schemaless.mysql.page_model import MARIADB, MYSQL
+from schemaless.numbers import Interval
 
 START = datetime.date(2016, 3, 1)
 
@@ -83,7 +83,7 @@ def outlook_of(ranges: Ranges, case: str, days: float):
 def test_an_interval_rises_and_holds_numbers(ends):
     """Low, mid, high, in this order."""
     with pytest.raises(InvalidInput):
-        Interval(*ends)
+        Interval.given(*ends)
 
 
 def test_bodies_of_half_a_page_take_much_more_than_shorter_ones():

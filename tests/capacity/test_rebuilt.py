@@ -11,13 +11,13 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
-from schemaless.capacity.report import make
+from schemaless.capacity.reporting import make
 from schemaless.jobs import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.page_model import MYSQL
 from schemaless.mysql.sizes import cell_table_sizes
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 from tests.capacity.reports import down, measurement, space, within
 
 
@@ -49,7 +49,7 @@ def test_close_to_a_step_the_interval_has_both_sides():
     assert unit is not None
     near = 30.5 / unit.content.leaf_pages
     groups = [group for group in found.groups if group.column_name == "BASE"]
-    sized = replace(found, groups=tuple(replace(group, cells=Estimate.of(near)) for group in groups))
+    sized = replace(found, groups=tuple(replace(group, cells=Interval.of(near)) for group in groups))
 
     size = predicted_files(sized, found.clusters[0], {"BASE": unit}, MYSQL)
 

@@ -11,9 +11,11 @@ import pytest
 
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import BackTest, Forecast, NoForecast
-from schemaless.capacity.report import Report, put_together
+from schemaless.capacity.report import Report
+from schemaless.capacity.reporting import put_together
 from schemaless.capacity.series import daily
 from schemaless.cli.capacity.report import show
+from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import page
 from schemaless.pages.capacity_text import answer, history_table, shard_table, tables
 from tests.capacity.reports import (
@@ -187,7 +189,7 @@ def test_days_without_cells_after_the_last_one_count():
 def test_every_report_is_json(odd, seen):
     """All of them are plain values, without infinity or NaN, which JSON does not have."""
     for found in (seen, *odd.values()):
-        text = json.dumps(found.as_json(), allow_nan=False)
+        text = json.dumps(report_json(found), allow_nan=False)
 
         assert json.loads(text)["answer"]["now"].keys() >= {"days_until_full", "unknown"}
 
@@ -313,7 +315,7 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     assert first.at_rate.mid == pytest.approx(first.free_bytes.mid / (2.5 * 16 * MIB * 1.15 * 1.3), rel=0.1)
     assert first.at_rate.low < first.at_rate.mid < first.at_rate.high
     assert "At the constant rate of the last 14 days: " in answer(launched.now).detail
-    assert launched.as_json()["answer"]["now"]["at_constant_rate"]["rate_of_days"] == 14
+    assert report_json(launched)["answer"]["now"]["at_constant_rate"]["rate_of_days"] == 14
     assert not any("failed" in each for each in seen.warnings)
     show(launched)
     lines = capsys.readouterr().out.splitlines()

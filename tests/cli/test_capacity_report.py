@@ -14,11 +14,12 @@ from sqlalchemy import make_url
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.disks import GivenDisk
-from schemaless.capacity.report import make
+from schemaless.capacity.reporting import make
 from schemaless.cluster.topology import Node
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
 from schemaless.mysql.urls import parse_url
+from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_text import answer
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import Shards
@@ -159,7 +160,7 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
         ) as half:
             found = make(half, fresh=True, disks=disks)
 
-    data = found.as_json()
+    data = report_json(found)
     assert data["answer"]["now"]["disk"] == up.name
     assert data["answer"]["now"]["days_until_full"]["mid"] > 0
     assert "nobody.sock" in data["answer"]["now"]["unknown"][down.name]

@@ -214,9 +214,9 @@ def test_recode_with_a_faulty_writer_is_found_out(
     faults: list[tuple[Any, str, Callable[..., Any]]] = []
     writer, reader = (engine.serializers[codec_named(name).serializer.id] for name in (target, source))
     if codec_named(target).is_binary and writer is not reader:
-        faults.append((writer, "dumps_model", lambda document: writer.dumps(altered(document))))
+        faults.append((writer, "dumps", lambda document, dumps=writer.dumps, **_: dumps(altered(document))))
     if codec_named(source).is_binary and not codec_named(target).is_binary:
-        faults.append((engine.json, "dumps_model", lambda document: json.dumps(altered(document)).encode()))
+        faults.append((engine.json, "dumps", lambda document, **_: json.dumps(altered(document)).encode()))
     compressor_id = codec_named(target).compressor.id
     if compressor_id:
         compressor: Any = engine.compressors[compressor_id]

@@ -15,7 +15,7 @@ from schemaless.jobs.rebuild import REBUILD, RebuildSpec
 from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import DiskSpace, cell_table_sizes
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 
 pytestmark = pytest.mark.mysql
 
@@ -149,7 +149,7 @@ def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_
 
 def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admin_store, monkeypatch):
     """Predicted before it starts, since it cannot be slowed down; a cluster without replicas has nobody to lag."""
-    monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Estimate.of(1))
+    monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
     alone = rebuild.plan(admin_store, RebuildSpec(), [0])[0]
     topology = admin_store.topology.with_nodes(
         "cluster-1", [alone_node := admin_store.topology.cluster_of(0).primary, alone_node.having("replica")]

@@ -14,7 +14,8 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
-from schemaless.survey.sampling import Bounds, Estimate
+from schemaless.numbers import Interval
+from schemaless.survey.sampling import Bounds
 
 pytestmark = pytest.mark.mysql
 
@@ -54,17 +55,17 @@ def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, mig
 
     assert unchanged
     assert found.sample.exact
-    assert found.cells == Estimate.of(400)
+    assert found.cells == Interval.of(400)
     assert sum(stored.cells.mid for stored in found.stored) == 400
     assert {(stored.column_name, stored.codec) for stored in found.stored} == {
         ("A", "legacy"),
         ("B", "legacy"),
         ("A", "json+zlib"),
     }
-    assert found.total.cells == Estimate.of(total.cells)
-    assert found.total.bytes_before == Estimate.of(total.bytes_before)
-    assert found.total.bytes_after == Estimate.of(total.bytes_after)
-    assert found.total.after_share == Estimate.of(total.bytes_after / total.bytes_before)
+    assert found.total.cells == Interval.of(total.cells)
+    assert found.total.bytes_before == Interval.of(total.bytes_before)
+    assert found.total.bytes_after == Interval.of(total.bytes_after)
+    assert found.total.after_share == Interval.of(total.bytes_after / total.bytes_before)
     assert {name: change.cells.mid for name, change in found.columns.items()} == {
         name: tally.cells for name, tally in report.by_column().items() if tally.cells
     }
@@ -72,7 +73,7 @@ def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, mig
     assert found.left == {}
     again = plan(migrate_store, codec_named(to), sources=sources or None)
     assert (again.columns, again.run_time, again.binary_log) == ({}, None, None)
-    assert again.total.cells == Estimate.of(0)
+    assert again.total.cells == Interval.of(0)
 
 
 def test_plan_of_one_column_and_some_shards_keeps_to_them(fresh_store, mixed, migrate_store):
@@ -93,13 +94,13 @@ def test_plan_says_what_cannot_be_read_with_examples(fresh_store, mixed, migrate
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body='{broken' WHERE added_id=%d" % (name, cell.added_id))
     found = plan(migrate_store)
 
-    assert {reason: left.cells for reason, left in found.left.items()} == {"UnreadableLegacy": Estimate.of(1)}
-    assert found.left["UnreadableLegacy"].body_bytes == Estimate.of(7)
+    assert {reason: left.cells for reason, left in found.left.items()} == {"UnreadableLegacy": Interval.of(1)}
+    assert found.left["UnreadableLegacy"].body_bytes == Interval.of(7)
     [example] = found.examples
     assert (example.shard, example.key, example.added_id) == (2, cell.key, cell.added_id)
     assert example.reason == "UnreadableLegacy"
     assert "{broken" in example.message or "JSON" in example.message
-    assert found.total.cells == Estimate.of(399)
+    assert found.total.cells == Interval.of(399)
 
 
 def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_store, new_row):
@@ -120,7 +121,7 @@ def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_
     sampled = plan(migrate_store, seed=7, bounds=bounds)
 
     assert exact.sample.exact
-    assert exact.total.cells == Estimate.of(3_000)
+    assert exact.total.cells == Interval.of(3_000)
     assert not sampled.sample.exact
     assert sampled.sample.rows < 1_500
     for one, other in (

@@ -15,7 +15,7 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.reclaimed import note_prediction, report
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import cell_table_sizes
-from schemaless.survey.sampling import Estimate
+from schemaless.numbers import Interval
 
 pytestmark = pytest.mark.mysql
 
@@ -68,8 +68,8 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     assert all(written > 1_000 for written in found.binary_log.values())
     assert found.binary_log_bytes == sum(found.binary_log.values())
     assert found.stored_before == [
-        ("A", "legacy", Estimate.of(100.0), Estimate.of(float(found.columns["A"].bytes_before))),
-        ("B", "legacy", Estimate.of(100.0), Estimate.of(float(found.columns["B"].bytes_before))),
+        ("A", "legacy", Interval.of(100.0), Interval.of(float(found.columns["A"].bytes_before))),
+        ("B", "legacy", Interval.of(100.0), Interval.of(float(found.columns["B"].bytes_before))),
     ]
 
 

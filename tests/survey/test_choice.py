@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from schemaless.numbers import Interval
 from schemaless.survey.choice import LEAST_GAIN, Option, choose
-from schemaless.survey.sampling import Estimate
 
 
 def option(name: str, share: float, cpu_s: float = 1.0, *, apart: float = 0.0, left: int = 0) -> Option:
-    return Option(name, Estimate(share - apart, share, share + apart), share, cpu_s, left)
+    return Option(name, Interval(share - apart, share, share + apart), share, cpu_s, left)
 
 
 DEFAULT = option("default", 0.5)

@@ -12,11 +12,11 @@ import pytest
 
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.mysql.sql.figures import select_probe
+from schemaless.numbers import Interval
 from schemaless.store.pages import PageSize
 from schemaless.survey import sampling
 from schemaless.survey.sampling import (
     Bounds,
-    Estimate,
     Measured,
     Sample,
     Span,
@@ -131,8 +131,8 @@ def test_a_sample_of_all_tiles_is_exact():
     taken = rows.sample(500, 10**9, 3)
 
     assert taken.exact
-    assert taken.total(ROWS) == Estimate.of(rows.rows)
-    assert taken.count(BYTES) == Estimate.of(rows.bytes)
+    assert taken.total(ROWS) == Interval.of(rows.rows)
+    assert taken.count(BYTES) == Interval.of(rows.bytes)
     assert taken.total(ROWS).exact
     assert not rows.sample(500, 50, 3).total(ROWS).exact
 
@@ -224,7 +224,7 @@ def test_a_small_datastore_is_read_as_a_whole(fresh_store, gaps):
 
     assert taken.exact
     assert len(seen) == len(gaps)
-    assert taken.total(("rows", "A")) == taken.total(("rows", "B")) == Estimate.of(600)
+    assert taken.total(("rows", "A")) == taken.total(("rows", "B")) == Interval.of(600)
 
 
 @pytest.mark.mysql
@@ -260,7 +260,7 @@ def test_an_empty_datastore_has_an_empty_sample(fresh_store):
     taken = sample(fresh_store.shards, range(4), reader(fresh_store), seed=1)
 
     assert (taken.exact, taken.windows, taken.rows) == (True, [], 0)
-    assert taken.total(("rows", "A")) == taken.count(("rows", "A")) == Estimate.of(0)
+    assert taken.total(("rows", "A")) == taken.count(("rows", "A")) == Interval.of(0)
     assert id_spans(fresh_store.shards, range(4)) == []
 
 

@@ -64,7 +64,7 @@ def report(
       schemaless capacity report --html report.html --png report.png
       schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd --json
     """
-    from schemaless.capacity.report import make
+    from schemaless.capacity.reporting import make
 
     given = dict(disk_of(disk) for disk in disks)
     with open_store(url) as store:
@@ -92,7 +92,9 @@ def report(
         write_whole(csv_file, csv_text(found))
         note(f"written: {csv_file}")
     if as_json:
-        print_json(found.as_json())
+        from schemaless.pages.capacity_json import report_json
+
+        print_json(report_json(found))
     else:
         show(found, show_all=show_all)
 

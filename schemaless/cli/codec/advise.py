@@ -12,11 +12,11 @@ from schemaless.capacity.model import Plan, days_until_full
 from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import size_of
 from schemaless.codec.registry import MSGPACK
+from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.advice import Candidate, ColumnAdvice
 from schemaless.survey.advice import advise as make_advice
 from schemaless.survey.choice import share_text
-from schemaless.survey.sampling import Estimate
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
@@ -36,8 +36,8 @@ _SHOWN = 12
 class _Days:
     """How long disks last: as it is, and as advised."""
 
-    now: Estimate
-    advised: Estimate
+    now: Interval
+    advised: Interval
     basis: str
 
 
@@ -256,7 +256,7 @@ def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, di
         return days_of(per_cell[0], filled), days_of(per_cell[1], max(0.0, filled - sum(pages) + sum(then)))
 
     worst, mid, best = both("high"), both("mid"), both("low")
-    now, advised = (Estimate(worst[place], mid[place], best[place]) for place in (0, 1))
+    now, advised = (Interval(worst[place], mid[place], best[place]) for place in (0, 1))
     return _Days(now, advised, basis)
 
 

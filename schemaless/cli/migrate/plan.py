@@ -10,8 +10,8 @@ import click
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.migrate.plan import Change, LogCost, Plan, Space
 from schemaless.migrate.plan import plan as make_plan
+from schemaless.numbers import Interval
 from schemaless.store.columns import codec_with
-from schemaless.survey.sampling import Estimate
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
@@ -185,7 +185,7 @@ def _less(change: Change) -> str:
     share = change.after_share
     if share is None:
         return "-"
-    return estimate_text(Estimate(1 - share.high, 1 - share.mid, 1 - share.low), "{:.1%}".format)
+    return estimate_text(Interval(1 - share.high, 1 - share.mid, 1 - share.low), "{:.1%}".format)
 
 
 def _plan_json(result: Plan) -> dict[str, Any]:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from schemaless.mysql.sql.parts import CELL, CREATED_AT, blob, by_id, by_key, cell_table, id_range, moment, numbers
+from schemaless.mysql.sql.parts import (
+    CELL,
+    CREATED_AT,
+    blob,
+    blob_hex,
+    by_id,
+    by_key,
+    cell_table,
+    id_range,
+    moment,
+    numbers,
+    text,
+)
 
 
 def insert_cells(
@@ -31,6 +43,18 @@ def insert_cells(
             b",".join(timed),
         )
     return b"INSERT INTO %b (row_key,column_name,ref_key,body) VALUES %b" % (cell_table(database), b",".join(values))
+
+
+def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, int, bytes, datetime]]) -> bytes:
+    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; those that are there stay."""
+    return b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (
+        cell_table(database),
+        b",".join(
+            b"(%d,%b,%b,%d,%b,%b)"
+            % (added_id, blob_hex(row_key), text(column_name), ref_key, blob(body), moment(created_at))
+            for added_id, row_key, column_name, ref_key, body, created_at in cells
+        ),
+    )
 
 
 def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:

@@ -91,6 +91,14 @@ def select_table_lengths(databases: Iterable[str]) -> bytes:
     return _of_tables(b"DATA_LENGTH+INDEX_LENGTH+DATA_FREE", databases)
 
 
+def estimate_cells(databases: Iterable[str]) -> bytes:
+    """Select how many cells some shards of one server have together, as InnoDB's statistics have it."""
+    return (
+        b"SELECT COALESCE(SUM(TABLE_ROWS),0) FROM information_schema.TABLES WHERE TABLE_NAME='cell' "
+        b"AND TABLE_SCHEMA IN (%b)" % texts(databases)
+    )
+
+
 def _of_tables(figure: bytes, databases: Iterable[str]) -> bytes:
     return (
         b"SELECT TABLE_SCHEMA, %b FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA IN (%b)"

@@ -33,6 +33,26 @@ def show_tables(database: str) -> bytes:
     return b"SHOW TABLES FROM `%b`" % database.encode()
 
 
+def show_definition(database: str, table: str) -> bytes:
+    """Show the statement that would make a table."""
+    return b"SHOW CREATE TABLE %b" % _table(database, table)
+
+
+def checksum_table(database: str, table: str) -> bytes:
+    """Show the checksum of a table's rows."""
+    return b"CHECKSUM TABLE %b" % _table(database, table)
+
+
+def truncate_table(database: str, table: str) -> bytes:
+    """Make a table as good as new."""
+    return b"TRUNCATE TABLE %b" % _table(database, table)
+
+
+def drop_database(database: str) -> bytes:
+    """Drop a database with all that is in it."""
+    return b"DROP DATABASE `%b`" % database.encode()
+
+
 def select_identity(database: str) -> bytes:
     """Select what a shard says of itself."""
     return b"SELECT datastore, shard, shard_count, placement, format FROM `%b`.shard_identity" % database.encode()
@@ -83,3 +103,7 @@ def select_table_made(database: str) -> bytes:
 def rebuild_table(database: str) -> bytes:
     """Rebuild the ``cell`` table while it is read and written."""
     return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)
+
+
+def _table(database: str, table: str) -> bytes:
+    return b"`%b`.`%b`" % (database.encode(), table.encode())

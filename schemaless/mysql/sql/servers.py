@@ -16,12 +16,21 @@ NOTHING: Final = b"DO 0"
 
 SELECT_ONE: Final = b"SELECT 1"
 SELECT_ACCOUNT: Final = b"SELECT CURRENT_USER()"
+SELECT_VERSION: Final = b"SELECT VERSION()"
+SELECT_PORT: Final = b"SELECT @@global.port"
+SELECT_SKIPS_NETWORKING: Final = b"SELECT @@global.skip_networking"
 SELECT_READ_ONLY: Final = b"SELECT @@global.read_only"
 SELECT_DATA_FOLDER: Final = b"SELECT @@datadir"
 SELECT_PAGE_LAYOUT: Final = b"SELECT @@innodb_page_size, @@innodb_fill_factor"
 SELECT_REBUILD_LOG_BYTES: Final = b"SELECT @@innodb_online_alter_log_max_size"
 SELECT_NOW: Final = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
 """The server's clock, as text that says UTC."""
+
+BEGIN_MARIADB: Final = b"create database if not exists mysql;\nuse mysql;\nSET @auth_root_socket=NULL;\n"
+"""What a new MariaDB server's own scripts expect before them."""
+
+END_MARIADB: Final = b"delete from global_priv where User='' or (User='root' and Host<>'localhost');\n"
+"""Behind them: no anonymous accounts, and root from its machine only."""
 
 SHOW_BINARY_LOGS: Final = b"SHOW BINARY LOGS"
 SHOW_BINARY_LOG_SETTINGS: Final = (

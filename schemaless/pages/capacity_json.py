@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from schemaless.capacity.forecast import Band, NoForecast
 from schemaless.capacity.whatif import DiskOutlook, Scenario
+from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice
-from schemaless.survey.sampling import Estimate
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import ColumnForecast, DiskForecast, Report
@@ -208,9 +208,9 @@ def _band(band: Band) -> dict[str, float | None]:
     return {name: None if math.isinf(value) else round(value, 4) for name, value in band._asdict().items()}
 
 
-def _bytes(estimate: Estimate) -> dict[str, int]:
+def _bytes(estimate: Interval) -> dict[str, int]:
     return {"low": round(estimate.low), "mid": round(estimate.mid), "high": round(estimate.high)}
 
 
-def _shares(estimate: Estimate) -> dict[str, float]:
+def _shares(estimate: Interval) -> dict[str, float]:
     return {"low": round(estimate.low, 5), "mid": round(estimate.mid, 5), "high": round(estimate.high, 5)}

@@ -1,0 +1,292 @@
+"""How a report is made.
+
+``make`` reads the measurements that the catalog keeps, and a few cells of each column to try codecs on;
+``put_together`` is pure.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from schemaless.capacity import history
+from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
+from schemaless.capacity.forecast import Forecast, forecast
+from schemaless.capacity.measure import measure
+from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted_files, unit_of, whole_files
+from schemaless.capacity.report import NOTHING_TRIED, ColumnForecast, DiskForecast, Report, Tried
+from schemaless.capacity.report_notes import how_obtained, notes_of, warnings_of
+from schemaless.capacity.series import Series, daily, errors, weighted
+from schemaless.capacity.skew import ShardSize, Skew, skew
+from schemaless.capacity.steps import rate, steps
+from schemaless.capacity.whatif import (
+    best_codec,
+    codec_trials,
+    growth_weights,
+    scenarios,
+)
+from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
+from schemaless.codec.trial import NOT_TRIED, worth_trying
+from schemaless.errors import InvalidInput, ServerError
+from schemaless.numbers import Interval
+from schemaless.store.datastore import Datastore
+from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
+from schemaless.survey.sampling import Bounds
+from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_codec
+
+TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
+"""Cells that every codec is tried on: some seconds of CPU."""
+
+
+_MOST_COLUMN_FORECASTS: Final = 40
+
+
+def make(
+    store: Datastore,
+    *,
+    codec: str | None = None,
+    disks: Mapping[str, GivenDisk] | None = None,
+    fresh: bool = False,
+    least_gain: float = LEAST_GAIN,
+    most_cpu: float = MOST_CPU,
+    seed: int = 1,
+    on_step: Callable[[str], None] = lambda what: None,
+) -> Report:
+    """Make a report of a datastore. Writes nothing.
+
+    Args:
+        store: the datastore.
+        codec: what a re-encoding would be to; by default the one that is worth it, if any.
+        disks: by cluster, in place of what was measured.
+        fresh: measure anew, although the catalog has measurements; without any that is done anyhow.
+        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
+        most_cpu: how many times the time of the default codec the one that is worth it may take.
+        seed: of samples and simulated futures.
+        on_step: called with what begins, for people.
+
+    Raises:
+        UnknownCodec: there is no codec of that name.
+        InvalidInput: ``disks`` names a cluster that is not there, or [report] is not installed.
+        ServerError: the catalog's server cannot be reached. Other servers may be down: the report says it.
+    """
+    if codec is not None:
+        codec = codec_named(codec).name
+    names = [cluster.name for cluster in store.topology.clusters]
+    for name in disks or {}:
+        if name not in names:
+            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+    on_step("reading the measurements that are kept")
+    measurements = history.read(store, [each.sample_id for each in history.kept(store)])
+    notes: list[str] = []
+    if fresh or not measurements:
+        on_step("measuring")
+        measurements.append(measure(store, disks=disks, seed=seed))
+        if not fresh:
+            notes.append(
+                "no measurement is kept in the catalog, so one was taken for this report; 'capacity measure' keeps them"
+            )
+    tried = NOTHING_TRIED
+    try:
+        cells = _cells(store, measurements[-1], seed)
+        if cells is not None:
+            tried = try_all(cells, on_step)
+            choice = best_codec(codec_trials(tried.columns, []), measurements[-1], DEFAULT.name, least_gain, most_cpu)
+            target = codec or (choice.chosen.name if choice is not None and choice.chosen is not None else None)
+            if target is not None and is_small(measurements[-1]):
+                on_step(f"trying {target} on every cell")
+                files = whole_files(store, measurements[-1], codec_named(target), seed)
+                tried = replace(tried, files=files)
+            if not worth_trying(Codec(PACKED, NONE)):
+                notes.append(NOT_TRIED)
+    except (ServerError, InvalidInput) as error:
+        notes.append(f"no codec could be tried: {error}")
+    on_step("forecasting")
+    now = datetime.datetime.now(datetime.UTC)
+    return put_together(
+        measurements,
+        tried,
+        now,
+        codec=codec,
+        disks=disks,
+        least_gain=least_gain,
+        most_cpu=most_cpu,
+        seed=seed,
+        notes=notes,
+    )
+
+
+def put_together(
+    measurements: Sequence[Measurement],
+    tried: Tried,
+    made_at: datetime.datetime,
+    *,
+    codec: str | None = None,
+    disks: Mapping[str, GivenDisk] | None = None,
+    least_gain: float = LEAST_GAIN,
+    most_cpu: float = MOST_CPU,
+    seed: int = 1,
+    notes: Sequence[str] = (),
+) -> Report:
+    """Return a report of what was measured and tried. Asks no server.
+
+    Args:
+        measurements: oldest first, one at least; sizes are those of the last.
+        tried: every codec on sampled cells of every column.
+        made_at: now, UTC.
+        codec: what a re-encoding would be to; by default the one that is worth it, if any.
+        disks: by cluster, in place of what was measured.
+        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
+        most_cpu: how many times the time of the default codec the one that is worth it may take.
+        seed: of the simulated futures.
+        notes: what the reading has to say.
+
+    Raises:
+        InvalidInput: the extra [report] is not installed.
+    """
+    spaces, differences = with_disks(measurements[-1].clusters, disks or {})
+    newest = replace(measurements[-1], clusters=spaces)
+    series = daily([*measurements[:-1], newest])
+    trials = codec_trials(tried.columns, series)
+    choice = best_codec(trials, newest, DEFAULT.name, least_gain, most_cpu)
+    if codec is None:
+        codec = choice.chosen.name if choice is not None and choice.chosen is not None else None
+    elif not any(each.codec == codec for each in trials):
+        codec = None
+    weights = growth_weights(newest, tried.disk_per_body)
+    found = [
+        _disk_forecast(disk, [each for each in series if each.cluster in disk.clusters], weights, seed)
+        for disk in disks_of(newest)
+    ]
+    outlooks = scenarios(
+        newest,
+        [each.disk for each in found],
+        {each.disk.name: each.forecast for each in found},
+        series,
+        trials,
+        _files(newest, tried),
+        weights,
+        codec,
+        {each.disk.name: each.rate for each in found},
+    )
+    report = Report(
+        made_at=made_at,
+        measurement=newest,
+        measured_at=tuple(each.taken_at for each in measurements),
+        series=tuple(series),
+        disks=tuple(found),
+        total=_total(found, series, weights, seed),
+        too_few=tuple(sorted({each.column_name for each in tried.columns if not each.carried})),
+        columns=tuple(_column_forecasts(series, seed)),
+        trials=tuple(trials),
+        weights=weights,
+        choice=choice,
+        codec=codec,
+        scenarios=tuple(outlooks),
+        skew=_skew(newest),
+        warnings=(),
+        notes=(),
+        how=how_obtained(newest, codec),
+    )
+    return replace(
+        report, warnings=tuple(warnings_of(report)), notes=(*notes, *differences, *newest.notes, *notes_of(report))
+    )
+
+
+def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: None) -> Tried:
+    """Try every codec on sampled cells of every column. Asks no server."""
+    layout = cells.layouts[0]
+    now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
+    columns: list[ColumnTrial] = []
+    units: dict[str, dict[str, Unit]] = {}
+    for name in codec_names():
+        if not worth_trying(codec_named(name)):
+            continue
+        on_step(f"trying {name}")
+        for column in cells.column_names():
+            tried = try_codec(cells, column, codec_named(name))
+            columns.append(tried)
+            lengths = [length for window in tried.migrated_bytes for length in window]
+            unit = unit_of(column, lengths, layout, tried.migrated_share, now[column])
+            if unit is not None and tried.carried:
+                units.setdefault(name, {})[column] = unit
+    disk = {column: disk_per_body(column, lengths, layout) for column, lengths in now.items()}
+    return Tried(tuple(columns), units, {column: size for column, size in disk.items() if size is not None}, layout)
+
+
+def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Interval]:
+    """Return how long files are after a migration and a rebuild, by cluster and codec."""
+    found = {}
+    for space in measurement.clusters:
+        for name, units in tried.units.items():
+            size = predicted_files(measurement, space, units, tried.layout)
+            if size is not None:
+                found[space.cluster, name] = size
+    return found | dict(tried.files)
+
+
+def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
+    reached = {space.cluster for space in newest.clusters if space.problem is None}
+    shards = [shard for name in sorted(reached) for shard in store.topology.shards_of(name)]
+    if not shards or not newest.groups:
+        return None
+    cells = sample_cells(store, shards=shards, seed=seed, bounds=TRIAL_BOUNDS)
+    return cells if cells.column_names() else None
+
+
+def _total(
+    disks: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+) -> DiskForecast | None:
+    if len(disks) == 1:
+        return disks[0]
+    if not disks:
+        return None
+
+    def sum_of(name: str) -> int | None:
+        values = [getattr(each.disk, name) for each in disks]
+        return None if None in values else sum(values)
+
+    everything = Disk(
+        clusters=tuple(name for each in disks for name in each.disk.clusters),
+        disk_bytes=sum_of("disk_bytes"),
+        free_bytes=sum_of("free_bytes"),
+        free_assumed=any(each.disk.free_assumed for each in disks),
+        file_bytes=sum_of("file_bytes"),
+        copies=min(each.disk.copies for each in disks),
+        problem="; ".join(each.disk.problem for each in disks if each.disk.problem) or None,
+    )
+    return _disk_forecast(everything, series, weights, seed)
+
+
+def _disk_forecast(
+    disk: Disk, series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+) -> DiskForecast:
+    days = weighted(series, weights)
+    found = forecast(days, seed=seed)
+    changes = steps(days) if isinstance(found, Forecast) else ()
+    return DiskForecast(disk, tuple(days), found, changes, rate(days, changes), tuple(errors(series, weights)))
+
+
+def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:
+    most = sorted(series, key=lambda each: -each.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
+    found = []
+    for each in sorted(most, key=lambda each: (each.cluster, each.column_name)):
+        days = tuple((day.day, day.body_bytes) for day in each.days)
+        found.append(ColumnForecast(each.cluster, each.column_name, days, forecast(days, seed=seed)))
+    return found
+
+
+def _skew(measurement: Measurement) -> Skew:
+    measured = [space for space in measurement.clusters if space.problem is None]
+    sizes: dict[tuple[str, int], float] = {}
+    clusters = {space.cluster: 0.0 for space in measured}
+    for group in measurement.groups:
+        clusters[group.cluster] = clusters.get(group.cluster, 0.0) + group.allocated_bytes.mid
+        if group.shard is not None:
+            key = group.cluster, group.shard
+            sizes[key] = sizes.get(key, 0.0) + group.allocated_bytes.mid
+    shards = [ShardSize(shard, cluster, size) for (cluster, shard), size in sorted(sizes.items())]
+    disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in measured}
+    return skew(shards, clusters, disks, shard_count=sum(space.shards for space in measured))
