@@ -139,12 +139,12 @@ def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, m
 
 
 def public_texts() -> list[bytes]:
-    """Return each text of the suite, good and bad, and each line of the corpora."""
+    """Return each text of the suite, good and bad, and each fifth line of the corpora."""
     suite = _SHARED / "conformance" / "JSONTestSuite"
     texts = [path.read_bytes() for path in sorted(suite.glob("test_*/*.json"))]
     assert len(texts) > 330
     for path in sorted((_SHARED / "data").glob("*.ndjson.gz")):
-        texts += gzip.decompress(path.read_bytes()).splitlines()
+        texts += gzip.decompress(path.read_bytes()).splitlines()[::5]
     return texts
 
 
