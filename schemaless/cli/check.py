@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
 import click
 
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
-from schemaless.errors import ShardIdentityMismatch
-from schemaless.jobs.workers import workers as some_workers
-from schemaless.migrate.check import Fault, check_with_workers
-from schemaless.migrate.check import check as check_cells
-from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, out, print_json, progress
+from schemaless.cli.proof import ShownFaults, proving_hands
+from schemaless.migrate.verify import check as check_cells
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, out, print_json
 
 
 @click.command()
@@ -39,33 +32,11 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
 
     Exit status: 0 clean, 1 faults found.
     """
-    faults: list[dict[str, Any]] = []
-
-    def on_fault(fault: Fault) -> None:
-        if as_json:
-            key = fault.key
-            faults.append(
-                {
-                    "kind": fault.kind,
-                    "shard": fault.shard,
-                    "row_key": None if key is None else str(key.row_key),
-                    "column_name": None if key is None else key.column_name,
-                    "ref_key": None if key is None else key.ref_key,
-                    "added_id": fault.added_id,
-                    "message": fault.message,
-                }
-            )
-        else:
-            out().print(str(fault), markup=False)
-
+    faults = ShownFaults(as_json)
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        if workers == 1 and dask is None:
-            with progress("checking", _id_total(store, shards), "ids") as advance:
-                report = check_cells(store, shards, on_fault=on_fault, on_ids=advance)
-        else:
-            with some_workers(workers, dask) as hands, progress("checking", len(shards), "shards") as advance:
-                report = check_with_workers(store, hands, shards, on_fault=on_fault, on_shard=advance)
+        with proving_hands("checking", store, shards, workers, dask) as (hands, advance):
+            report = check_cells(store, shards, hands=hands, on_fault=faults.add, on_step=advance)
     if as_json:
         print_json(
             {
@@ -73,7 +44,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
                 "cells": report.cells,
                 "body_bytes": report.body_bytes,
                 "by_codec": dict(report.by_codec),
-                "faults": faults,
+                "faults": faults.found,
             }
         )
     else:
@@ -84,12 +55,3 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
             f"({codecs})"
         )
     return EXIT_FAILED if report.faults else 0
-
-
-def _id_total(store: Datastore, shards: list[int]) -> int:
-    """Return how many added_ids shards span, without those that the check will find missing or exchanged."""
-    total = 0
-    for shard in shards:
-        with suppress(ShardIdentityMismatch, DatabaseMissing):
-            total += store.id_span(shard)
-    return total

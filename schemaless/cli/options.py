@@ -136,11 +136,6 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
     return sorted(chosen)
 
 
-def id_total(store: Datastore, shards: list[int]) -> int:
-    """Return how many added_ids shards span: what progress over their cells is measured in."""
-    return sum(store.id_span(shard) for shard in shards)
-
-
 def row_key_of(text: str) -> uuid.UUID:
     """Return the row_key that a person typed: a UUID, or ``uuid5:NAME``.
 

@@ -19,10 +19,10 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.local import servers as local_servers
-from schemaless.migrate.check import check
 from schemaless.migrate.reclaimed import report as space_report
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import check
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.pages.capacity_text import answer
 from schemaless.pages.reclaimed_page import page as report_page

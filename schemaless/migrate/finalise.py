@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.jobs.job import Failure, Job, ShardState, go_on_command
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
 from schemaless.jobs.workers import Workers
 from schemaless.migrate.archive_files import ArchiveFile
-from schemaless.migrate.check import Fault
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import ERASED, LAG_TIMEOUT_S, VerifyReport, verify, verify_with_workers
+from schemaless.migrate.verify import ERASED, LAG_TIMEOUT_S, Depth, Proof, verify
 from schemaless.store.datastore import Datastore
 
 
@@ -35,7 +34,7 @@ class FinaliseReport:
     """
 
     job: Job
-    verified: VerifyReport
+    verified: Proof
     refused: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     files: list[ArchiveFile] = field(default_factory=list)
@@ -112,7 +111,7 @@ def finalise(
         lag_timeout_s: as in ``verify``.
         hands: who verifies; this process itself unless given.
         on_fault: as in ``verify``.
-        on_step: as ``on_ids`` of ``verify``, or ``on_shard`` of ``verify_with_workers``.
+        on_step: as in ``verify``.
 
     Raises:
         JobConflict: the job is not done.
@@ -132,18 +131,14 @@ def finalise(
     states = ledger.shards(job.job_id)
     originals = archive_of(store, job, folders)
     shards = [state.shard for state in states]
-    options: dict[str, Any] = {
-        "wanted": MigrateSpec.of(job),
-        "named": named_failures(ledger, job.job_id, states),
-        "archive": originals,
-        "replicas": replicas,
-        "lag_timeout_s": lag_timeout_s,
-        "on_fault": on_fault,
-    }
-    if hands is None:
-        report = verify(store, shards, on_ids=on_step, **options)
-    else:
-        report = verify_with_workers(store, hands, shards, on_shard=on_step, **options)
+    depth = Depth(
+        MigrateSpec.of(job),
+        named_failures(ledger, job.job_id, states),
+        archive=originals,
+        replicas=replicas,
+        lag_timeout_s=lag_timeout_s,
+    )
+    report = verify(store, shards, depth, hands=hands, on_fault=on_fault, on_step=on_step)
     # After it was finalised, its files may be deleted.
     compared = originals is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared else []
@@ -162,7 +157,7 @@ def finalise(
 
 
 def _objections(
-    report: VerifyReport, states: Iterable[ShardState], missing: Iterable[Missing], accept_left: bool
+    report: Proof, states: Iterable[ShardState], missing: Iterable[Missing], accept_left: bool
 ) -> list[str]:
     accepted = {ERASED} if accept_left else set()
     found = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]

@@ -11,10 +11,10 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from schemaless.cell import CellKey, StoredCell
 from schemaless.cluster.topology import Node, check_shard
@@ -27,7 +27,7 @@ from schemaless.jobs.ledger import FAILURES_KEPT
 from schemaless.jobs.workers import Workers, run_shards, store_for
 from schemaless.migrate.archive import ArchivedCell
 from schemaless.migrate.archive_files import ArchiveFile
-from schemaless.migrate.check import Fault, faults_of
+from schemaless.migrate.faults import Fault, faults_of
 from schemaless.migrate.originals import (
     Originals,
     StoredDigest,
@@ -51,14 +51,16 @@ ERASED: Final = "Erased"
 FAULTS_TOLD: Final = 1_000
 """Of each kind; all are counted."""
 
-_BLOCK_ROWS: Final = 500
+_MOST_FAULTS: Final = 10_000
+"""That a worker tells of a shard; all are counted."""
+
 _CHUNK_CELLS: Final = 500
 _CHUNK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
-class VerifyReport:
-    """What was looked at, and found.
+class Proof:
+    """What a proof looked at, and found.
 
     Attributes:
         cells: cells that were decoded.
@@ -88,7 +90,7 @@ class VerifyReport:
     torn: dict[Path, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: VerifyReport) -> None:
+    def add(self, other: Proof) -> None:
         """Add another report to this one; the seed stays."""
         self.shards += other.shards
         self.cells += other.cells
@@ -104,20 +106,68 @@ class VerifyReport:
         self.faults.update(other.faults)
 
 
-def verify(
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How deep a proof goes: cells by themselves, and what else is named here.
+
+    Attributes:
+        wanted: the migration whose work this is; None for bodies in whatever codec.
+        named: cells that the job left and named: that they are as they were is no fault.
+        sample: the share of blocks to look at, over 0 and below 1; at least one for each shard. None for all.
+        seed: for the sample; drawn unless given.
+        archive: the originals; None to do without.
+        replicas: whether to compare with them.
+        lag_timeout_s: how long a replica may take to catch up where it differs.
+        told: of each kind of fault that many are told, None for no limit; all are counted.
+        block_rows: how many neighbouring cells are looked at, and compared, at a time; None looks at all cells of a
+            shard in one go, and compares nothing.
+    """
+
+    wanted: MigrateSpec | None = None
+    named: Sequence[Failure] = ()
+    sample: float | None = None
+    seed: int | None = None
+    archive: Originals | None = None
+    replicas: bool = True
+    lag_timeout_s: float = LAG_TIMEOUT_S
+    told: int | None = FAULTS_TOLD
+    block_rows: int | None = 500
+
+    def of(self, shard: int, seed: int | None) -> Depth:
+        """Return the same for one shard alone: what a worker needs."""
+        named = [left for left in self.named if left.shard == shard]
+        archive = None if self.archive is None else self.archive.only(shard)
+        return replace(self, named=named, seed=seed, archive=archive)
+
+
+CELLS: Final = Depth(told=None, block_rows=None)
+"""Each cell by itself, and the identity of its shard."""
+
+
+def check(
     store: Datastore,
     shards: Iterable[int] | None = None,
     *,
-    wanted: MigrateSpec | None = None,
-    named: Iterable[Failure] = (),
-    sample: float | None = None,
-    seed: int | None = None,
-    archive: Originals | None = None,
-    replicas: bool = True,
-    lag_timeout_s: float = LAG_TIMEOUT_S,
+    hands: Workers | None = None,
     on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_ids: Callable[[int], None] = lambda more: None,
-) -> VerifyReport:
+    on_step: Callable[[int], None] = lambda more: None,
+) -> Proof:
+    """Decode every cell, prove that its payload is canonical, and verify its place and its shard's identity.
+
+    It is ``verify`` to the depth ``CELLS``, with its arguments.
+    """
+    return verify(store, shards, CELLS, hands=hands, on_fault=on_fault, on_step=on_step)
+
+
+def verify(
+    store: Datastore,
+    shards: Iterable[int] | None = None,
+    depth: Depth | None = None,
+    *,
+    hands: Workers | None = None,
+    on_fault: Callable[[Fault], None] = lambda fault: None,
+    on_step: Callable[[int], None] = lambda more: None,
+) -> Proof:
     """Look at cells on the primary, on each replica that the topology names, and in the archive.
 
     On the primary each is decoded and has to be what a writer of this store would write, in its place, and in the codec
@@ -127,220 +177,193 @@ def verify(
     Args:
         store: the datastore.
         shards: numbers of the shards; all unless given.
-        wanted: the migration whose work this is; None for bodies in whatever codec.
-        named: cells that the job left and named: that they are as they were is no fault.
-        sample: the share of blocks to look at, over 0 and below 1; at least one for each shard. None for all.
-        seed: for the sample; drawn unless given.
-        archive: the originals; None to do without.
-        replicas: whether to compare with them.
-        lag_timeout_s: how long a replica may take to catch up where it differs.
-        on_fault: called with each fault as it is found, with the first thousand of each kind.
-        on_ids: called with how many added_ids it has come further since the last call, as ``Datastore.id_span`` counts.
+        depth: how deep it goes; cells and replicas unless given.
+        hands: who works, a shard at a time each; they need the archive's files where this process has them. This
+            process alone unless given.
+        on_fault: called with each fault as it is found, or by workers when its shard is through.
+        on_step: called with how many added_ids it has come further since the last call, as ``Datastore.id_span``
+            counts; with workers, with 1 for each shard that is through.
 
     Raises:
         InvalidInput: there is no such shard, or no such sample.
         CorruptArchive: a file of the archive is damaged.
         ServerError: a primary cannot be reached: that is no finding about its cells.
     """
-    if sample is not None and not 0 < sample < 1:
-        raise InvalidInput(f"a sample is a share of the cells, over 0 and below 1, got {sample!r}")
-    chosen = range(store.shard_count) if shards is None else shards
-    numbers = [check_shard(shard, store.shard_count) for shard in chosen]
-    work = _Verification(store, wanted, {(left.shard, left.added_id): left for left in named}, on_fault)
-    if sample is not None:
-        work.report.seed = secrets.randbits(32) if seed is None else seed
-    for shard in numbers:
-        work.report.shards += 1
-        try:
-            # Also where this process has done so before: a verification trusts no earlier answer.
-            store.shards.verify(shard, store.shards.node_of(shard))
-        except (ShardIdentityMismatch, DatabaseMissing) as error:
-            work.fault(type(error).__name__, shard, None, None, str(error))
-            continue
-        blocks = work.chosen(shard, sample)
-        looked_at: list[tuple[int, int]] = []
-        nodes = store.topology.cluster_of(shard).replicas if replicas else ()
-        for after, up_to, rows in blocks:
-            seen = work.look(shard, after, up_to)
-            for node in nodes:
-                work.compare(shard, node, after, up_to, seen, lag_timeout_s)
-            if sample is not None:
-                looked_at.append((after, up_to))
-            # The first block begins somewhere above 0.
-            on_ids(up_to - after if after else rows)
-        for node in nodes:
-            work.compare_ends(shard, node)
-        if archive is not None:
-            cells = archive.of_shard(shard)
-            work.look_up(shard, cells if sample is None else _within(cells, looked_at))
-    if archive is not None:
-        work.report.records.update(archive.records)
-        work.report.torn.update(archive.torn)
-    return work.report
-
-
-def verify_with_workers(
-    store: Datastore,
-    hands: Workers,
-    shards: Iterable[int] | None = None,
-    *,
-    wanted: MigrateSpec | None = None,
-    named: Iterable[Failure] = (),
-    sample: float | None = None,
-    seed: int | None = None,
-    archive: Originals | None = None,
-    replicas: bool = True,
-    lag_timeout_s: float = LAG_TIMEOUT_S,
-    on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_shard: Callable[[int], None] = lambda more: None,
-) -> VerifyReport:
-    """``verify`` with many workers, a shard at a time each; they need the archive's files where this process has them.
-
-    Args:
-        store: the datastore.
-        hands: who works.
-        shards: as in ``verify``, and so are the next ones.
-        wanted: what the bodies should be in.
-        named: cells that the job left.
-        sample: the share of blocks to look at.
-        seed: for the sample.
-        archive: the originals.
-        replicas: whether to compare with them.
-        lag_timeout_s: how long a replica may take.
-        on_fault: called with the faults of a shard when that is through.
-        on_shard: called with 1 for each shard that is through.
-
-    Raises:
-        SchemalessError: as ``verify``.
-    """
-    total = VerifyReport()
-    if archive is not None:
-        total.torn.update(archive.torn)
-    if sample is not None:
-        total.seed = secrets.randbits(32) if seed is None else seed
-    names: dict[int, list[Failure]] = {}
-    for left in named:
-        names.setdefault(left.shard, []).append(left)
+    depth = depth or Depth()
+    if depth.sample is not None and not 0 < depth.sample < 1:
+        raise InvalidInput(f"a sample is a share of the cells, over 0 and below 1, got {depth.sample!r}")
+    numbers = [
+        check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
+    ]
+    total = Proof()
+    if depth.archive is not None:
+        total.torn.update(depth.archive.torn)
+    if depth.sample is not None:
+        total.seed = secrets.randbits(32) if depth.seed is None else depth.seed
     told: Counter[str] = Counter()
 
-    def arguments(shard: int) -> tuple[Any, ...]:
-        options = {
-            "wanted": wanted,
-            "named": names.get(shard, []),
-            "sample": sample,
-            "seed": total.seed,
-            "archive": None if archive is None else archive.only(shard),
-            "replicas": replicas,
-            "lag_timeout_s": lag_timeout_s,
-        }
-        return store.opening, shard, options
+    def tell(fault: Fault) -> None:
+        told[fault.kind] += 1
+        if depth.told is None or told[fault.kind] <= depth.told:
+            on_fault(fault)
 
-    chosen = range(store.shard_count) if shards is None else shards
-    for found in run_shards(hands, verify_one, map(arguments, chosen)):
+    if hands is None:
+        gone: set[Node] = set()
+        for shard in numbers:
+            total.add(_ShardProof(store, shard, depth.of(shard, total.seed), tell, on_step, gone).proof())
+        return total
+    for found in run_shards(
+        hands, _verify_one, ((store.opening, each, depth.of(each, total.seed)) for each in numbers)
+    ):
         if isinstance(found, SchemalessError):
             raise found
         report, faults = found
         total.add(report)
         for fault in faults:
-            told[fault.kind] += 1
-            if told[fault.kind] <= FAULTS_TOLD:
-                on_fault(fault)
-        on_shard(1)
+            tell(fault)
+        on_step(1)
     return total
 
 
-def verify_one(
-    opening: Opening, shard: int, options: Mapping[str, Any]
-) -> tuple[VerifyReport, list[Fault]] | SchemalessError:
+def _verify_one(opening: Opening, shard: int, depth: Depth) -> tuple[Proof, list[Fault]] | SchemalessError:
     """Verify one shard; runs in a worker."""
     faults: list[Fault] = []
+
+    def keep(fault: Fault) -> None:
+        if len(faults) < _MOST_FAULTS:
+            faults.append(fault)
+
     try:
-        return verify(store_for(opening), [shard], on_fault=faults.append, **options), faults
+        return _ShardProof(store_for(opening), shard, depth, keep, lambda more: None, set()).proof(), faults
     except SchemalessError as error:
         return error
 
 
-class _Verification:
-    """A verification on its way."""
+class _ShardProof:
+    """The proof of one shard, on its way.
+
+    Args:
+        store: the datastore.
+        shard: the shard.
+        depth: how deep it goes; what it names is of this shard alone.
+        on_fault: called with each fault.
+        on_step: called with how many added_ids it has come further.
+        gone: replicas that do not answer, and are not asked any more.
+    """
 
     def __init__(
         self,
         store: Datastore,
-        wanted: MigrateSpec | None,
-        named: Mapping[tuple[int, int], Failure],
+        shard: int,
+        depth: Depth,
         on_fault: Callable[[Fault], None],
+        on_step: Callable[[int], None],
+        gone: set[Node],
     ) -> None:
-        self.report = VerifyReport()
+        self._report = Proof(shards=1, seed=depth.seed)
         self._store = store
-        self._wanted = wanted
-        self._named = named
+        self._shard = shard
+        self._depth = depth
+        self._named = {left.added_id: left for left in depth.named}
         self._on_fault = on_fault
-        counts = Counter(shard for shard, _ in named)
-        self._crowded = {shard for shard, count in counts.items() if count >= FAILURES_KEPT}
-        self._given_up: set[tuple[Node, int | None]] = set()
+        self._on_step = on_step
+        self._gone = gone
+        self._behind: set[Node] = set()
+        self._last_id = 0
 
-    def fault(self, kind: str, shard: int, key: CellKey | None, added_id: int | None, message: str) -> None:
-        self.report.faults[kind] += 1
-        if self.report.faults[kind] <= FAULTS_TOLD:
-            self._on_fault(Fault(kind, shard, key, added_id, message))
+    def proof(self) -> Proof:
+        """Look at all of it, and return what was found."""
+        store, shard, archive = self._store, self._shard, self._depth.archive
+        try:
+            # Also where this process has done so before: a proof trusts no earlier answer.
+            store.shards.verify(shard, store.shards.node_of(shard))
+            self._walk(store.topology.cluster_of(shard).replicas if self._depth.replicas else ())
+        except (ShardIdentityMismatch, DatabaseMissing) as error:
+            self._fault(type(error).__name__, None, None, str(error))
+        if archive is not None:
+            self._report.records.update(archive.records)
+            self._report.torn.update(archive.torn)
+        return self._report
 
-    def chosen(self, shard: int, sample: float | None) -> Iterator[tuple[int, int, int]]:
-        """Yield the blocks to look at, as ``Datastore.id_blocks`` does."""
-        blocks: Iterable[tuple[int, int, int]] = self._store.id_blocks(shard, _BLOCK_ROWS)
+    def _walk(self, nodes: Sequence[Node]) -> None:
+        depth = self._depth
+        if depth.block_rows is None:
+            self._look(0, None, digests=False)
+            return
+        looked_at: list[tuple[int, int]] = []
+        for after, up_to in self._blocks(depth.block_rows):
+            seen = self._look(after, up_to, digests=bool(nodes))
+            for node in nodes:
+                self._compare(node, after, up_to, seen)
+            if depth.sample is not None:
+                looked_at.append((after, up_to))
+        for node in nodes:
+            self._compare_ends(node)
+        if depth.archive is not None:
+            cells = depth.archive.of_shard(self._shard)
+            self._look_up(cells if depth.sample is None else _within(cells, looked_at))
+
+    def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
+        """Yield the blocks to look at, by the added_id before and the last one."""
+        report, sample = self._report, self._depth.sample
+        blocks: Iterable[tuple[int, int, int]] = self._store.id_blocks(self._shard, rows)
         if sample is not None:
             every = list(blocks)
-            self.report.blocks_of += len(every)
+            report.blocks_of = len(every)
             # Of each shard its own, so that the same seed gives the same blocks whichever shards are looked at.
-            draw = random.Random(f"{self.report.seed} {shard}")  # noqa: S311 - no secret
+            draw = random.Random(f"{report.seed} {self._shard}")  # noqa: S311 - no secret
             count = min(len(every), max(1, round(sample * len(every))))
             blocks = sorted(draw.sample(every, count))
-        for block in blocks:
-            self.report.blocks += 1
+        for after, up_to, _ in blocks:
+            report.blocks += 1
             if sample is None:
-                self.report.blocks_of += 1
-            yield block
+                report.blocks_of += 1
+            yield after, up_to
 
-    def look(self, shard: int, after: int, up_to: int) -> dict[int, StoredDigest]:
-        """Decode a block's cells; return their digests."""
+    def _look(self, after: int, up_to: int | None, *, digests: bool) -> dict[int, StoredDigest]:
+        """Decode a block's cells, to the shard's end where none is given; return their digests where wanted."""
         seen: dict[int, StoredDigest] = {}
-        report = self.report
-        for cell in self._store.scan_shard(shard, after=after, up_to=up_to):
+        report, wanted = self._report, self._depth.wanted
+        for cell in self._store.scan_shard(self._shard, after=after, up_to=up_to):
             report.cells += 1
             report.body_bytes += len(cell.body)
-            seen[cell.added_id] = digested(cell)
-            left = self._named.get((shard, cell.added_id))
+            if digests:
+                seen[cell.added_id] = digested(cell)
+            self._on_step(cell.added_id - self._last_id if self._last_id else 1)
+            self._last_id = cell.added_id
+            left = self._named.get(cell.added_id)
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
-                due = self._wanted is not None and _is_due(self._wanted, cell, self._store.dictionaries)
+                due = wanted is not None and _is_due(wanted, cell, self._store.dictionaries)
             except CorruptBody:
                 due = False
             faults = list(faults_of(self._store, cell))
             if due or faults:
-                reason = left.reason if left is not None else self._left_too(shard, cell)
+                reason = left.reason if left is not None else self._left_too(cell)
                 if reason is not None:
                     report.left[reason] += 1
                     continue
             for kind, message in faults:
-                self.fault(kind, shard, cell.key, cell.added_id, message)
-            if due and not faults and self._wanted is not None:
-                self.fault(
+                self._fault(kind, cell.key, cell.added_id, message)
+            if due and not faults and wanted is not None:
+                self._fault(
                     "NotReencoded",
-                    shard,
                     cell.key,
                     cell.added_id,
-                    f"it is {describe_body(cell.body).name}, not {self._wanted.target}; was it written after the "
+                    f"it is {describe_body(cell.body).name}, not {wanted.target}; was it written after the "
                     "last pass? Run the migration again",
                 )
         return seen
 
-    def _left_too(self, shard: int, cell: StoredCell) -> str | None:
+    def _left_too(self, cell: StoredCell) -> str | None:
         """Why the job has left a cell that it did not name, since there were too many; None where it has not."""
-        if self._wanted is None or shard not in self._crowded:
+        wanted = self._depth.wanted
+        if wanted is None or len(self._named) < FAILURES_KEPT:
             return None
         try:
             recode(
                 cell.body,
-                self._wanted.codec(self._store.dictionaries),
+                wanted.codec(self._store.dictionaries),
                 dictionaries=self._store.dictionaries,
                 limits=self._store.opening.limits,
             )
@@ -348,88 +371,87 @@ class _Verification:
             return type(error).__name__
         return None
 
-    def compare(
-        self, shard: int, node: Node, after: int, up_to: int, seen: Mapping[int, StoredDigest], lag_timeout_s: float
-    ) -> None:
+    def _compare(self, node: Node, after: int, up_to: int, seen: Mapping[int, StoredDigest]) -> None:
         """Compare a block with a replica; one that lags is given up for its shard, one that does not answer for all."""
-        with self._asking(shard, node, lag_timeout_s) as asked:
-            if asked:
-                self._compare(shard, node, differing(self._store, shard, node, after, up_to, seen, lag_timeout_s))
-                self.report.compared[str(node)] += len(seen)
+        with self._asking(node) as asked:
+            if not asked:
+                return
+            lag_timeout_s = self._depth.lag_timeout_s
+            for added_id, ours, theirs in differing(self._store, self._shard, node, after, up_to, seen, lag_timeout_s):
+                cell = ours or theirs
+                assert cell is not None
+                what = (
+                    "is not there"
+                    if theirs is None
+                    else "is there, but not on the primary"
+                    if ours is None
+                    else "has another body"
+                    if ours._replace(digest=theirs.digest, body_bytes=theirs.body_bytes) == theirs
+                    else "has another key or created_at"
+                )
+                self._fault("ReplicaDiffers", cell.key, added_id, f"on replica {node} it {what}")
+            self._report.compared[str(node)] += len(seen)
 
-    def compare_ends(self, shard: int, node: Node) -> None:
+    def _compare_ends(self, node: Node) -> None:
         """Find cells on a replica behind the primary's last one, which are in no block."""
-        with self._asking(shard, node, 0) as asked:
-            if asked and (top := top_beyond(self._store, shard, node)) is not None:
+        with self._asking(node) as asked:
+            if asked and (top := top_beyond(self._store, self._shard, node)) is not None:
                 message = f"on replica {node} it is there, but the primary has no cell with such an added_id"
-                self.fault("ReplicaDiffers", shard, None, top, message)
+                self._fault("ReplicaDiffers", None, top, message)
 
     @contextmanager
-    def _asking(self, shard: int, node: Node, lag_timeout_s: float) -> Iterator[bool]:
+    def _asking(self, node: Node) -> Iterator[bool]:
         """Make what a replica raises a fault; gives False where it was given up before."""
-        if (node, shard) in self._given_up or (node, None) in self._given_up:
+        if node in self._behind or node in self._gone:
             yield False
             return
         try:
             yield True
         except ReplicaLags:
-            self._given_up.add((node, shard))
-            message = f"replica {node} had not caught up after {lag_timeout_s:g} s; verify again once it has"
-            self.fault("ReplicaLags", shard, None, None, message)
+            self._behind.add(node)
+            message = (
+                f"replica {node} had not caught up after {self._depth.lag_timeout_s:g} s; verify again once it has"
+            )
+            self._fault("ReplicaLags", None, None, message)
         except (ShardIdentityMismatch, DatabaseMissing) as error:
-            self._given_up.add((node, shard))
-            self.fault(type(error).__name__, shard, None, None, f"replica {node}: {error}")
+            self._behind.add(node)
+            self._fault(type(error).__name__, None, None, f"replica {node}: {error}")
         except ServerError as error:
             if error.node != str(node):
                 raise
-            self._given_up.add((node, None))
-            self.fault(type(error).__name__, shard, None, None, f"replica {error}; it was not compared from here on")
+            self._gone.add(node)
+            self._fault(type(error).__name__, None, None, f"replica {error}; it was not compared from here on")
 
-    def _compare(
-        self, shard: int, node: Node, found: list[tuple[int, StoredDigest | None, StoredDigest | None]]
-    ) -> None:
-        for added_id, ours, theirs in found:
-            cell = ours or theirs
-            assert cell is not None
-            what = (
-                "is not there"
-                if theirs is None
-                else "is there, but not on the primary"
-                if ours is None
-                else "has another body"
-                if ours._replace(digest=theirs.digest, body_bytes=theirs.body_bytes) == theirs
-                else "has another key or created_at"
-            )
-            self.fault("ReplicaDiffers", shard, cell.key, added_id, f"on replica {node} it {what}")
-
-    def look_up(self, shard: int, cells: Iterable[ArchivedCell]) -> None:
+    def _look_up(self, cells: Iterable[ArchivedCell]) -> None:
         """Find what has become of archived cells."""
         for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
-            self.report.archived += len(chunk)
-            found = stored_digests(self._store, shard, (cell.added_id for cell in chunk))
+            self._report.archived += len(chunk)
+            found = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))
             others: dict[int, ArchivedCell] = {}
             for cell in chunk:
                 stored = found.get(cell.added_id)
                 if stored is None:
-                    self._archive_fault(ERASED, shard, cell, "it is not in the store any more")
+                    self._archived_fault(ERASED, cell, "it is not in the store any more")
                 elif stored.key != cell.key:
-                    self._archive_fault("ArchivedElsewhere", shard, cell, f"its added_id is that of {stored.key} now")
+                    self._archived_fault("ArchivedElsewhere", cell, f"its added_id is that of {stored.key} now")
                 elif datetime.fromisoformat(stored.created_at) != datetime.fromisoformat(cell.created_at):
-                    self._archive_fault(
-                        "ArchivedElsewhere", shard, cell, f"created_at was {cell.created_at}, is {stored.created_at}"
+                    self._archived_fault(
+                        "ArchivedElsewhere", cell, f"created_at was {cell.created_at}, is {stored.created_at}"
                     )
                 elif stored.digest not in (cell.new_digest, digest_of(cell.body)):
                     others[cell.added_id] = cell
             wanted = [found[added_id] for added_id in others]
-            for added_id, body in bodies_of(self._store, shard, wanted, _CHUNK_BYTES):
+            for added_id, body in bodies_of(self._store, self._shard, wanted, _CHUNK_BYTES):
                 cell = others[added_id]
                 if not same_meaning(self._store, cell.body, body):
-                    self._archive_fault(
-                        "ArchivedChanged", shard, cell, "its body is another document than the original"
-                    )
+                    self._archived_fault("ArchivedChanged", cell, "its body is another document than the original")
 
-    def _archive_fault(self, kind: str, shard: int, cell: ArchivedCell, message: str) -> None:
-        self.fault(kind, shard, cell.key, cell.added_id, message)
+    def _archived_fault(self, kind: str, cell: ArchivedCell, message: str) -> None:
+        self._fault(kind, cell.key, cell.added_id, message)
+
+    def _fault(self, kind: str, key: CellKey | None, added_id: int | None, message: str) -> None:
+        self._report.faults[kind] += 1
+        self._on_fault(Fault(kind, self._shard, key, added_id, message))
 
 
 def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:

@@ -23,7 +23,7 @@ from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_enveloped, keep_reason
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
-from schemaless.migrate.check import check
+from schemaless.migrate.verify import check
 from schemaless.store.shards import Shards
 
 pytestmark = pytest.mark.mysql

@@ -17,7 +17,7 @@ from schemaless.cell import row_key_for
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
 from schemaless.jobs.ledger import Ledger
-from schemaless.migrate.check import check
+from schemaless.migrate.verify import check
 from tests.faults.kinds import ONE_KIND
 
 pytestmark = pytest.mark.mysql

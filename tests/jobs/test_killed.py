@@ -26,7 +26,7 @@ from schemaless.cluster.topology import shard_database
 from schemaless.codec.recode import recode
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
-from schemaless.migrate.check import check
+from schemaless.migrate.verify import check
 from schemaless.mysql.engine import session
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.cells import count_cells

@@ -24,8 +24,8 @@ from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.jobs.workers import Driver, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
-from schemaless.migrate.check import check, check_with_workers
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import check
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Opening
@@ -76,7 +76,7 @@ def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
             others.listen()
         report = migrate.run(migrate_store, count=2, dask="local")
         with workers(2, "local") as hands:
-            checked = check_with_workers(fresh_store, hands)
+            checked = check(fresh_store, hands=hands)
 
     assert bodies(fresh_store) == legacy
     assert (report.total().cells, report.interruptions) == (CELLS, 0)
@@ -89,7 +89,7 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
     with workers(2) as hands:
-        report = check_with_workers(fresh_store, hands, on_fault=found.append)
+        report = check(fresh_store, hands=hands, on_fault=found.append)
     plain = check(fresh_store, on_fault=expected.append)
 
     assert report == plain

@@ -8,7 +8,7 @@ import pytest
 
 from schemaless import NewStoredCell
 from schemaless.codec.registry import codec_named, codec_names
-from schemaless.migrate.check import check
+from schemaless.migrate.verify import check
 
 pytestmark = pytest.mark.mysql
 
@@ -145,7 +145,7 @@ def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fres
     if when == "before":
         by_hand(fresh_store).execute(1, f"DROP DATABASE `{fresh_store.shards.database(1)}`".encode())
     found = []
-    report = check(fresh_store, on_fault=found.append, on_ids=drop if when != "before" else lambda more: None)
+    report = check(fresh_store, on_fault=found.append, on_step=drop if when != "before" else lambda more: None)
 
     assert [(fault.shard, fault.key) for fault in found] == [(1, None)]
     assert found[0].kind == ("ShardIdentityMismatch" if when == "before" else "DatabaseMissing")

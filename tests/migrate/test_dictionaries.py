@@ -19,10 +19,9 @@ from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
 from schemaless.migrate import run as migrate
-from schemaless.migrate.check import check
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import verify
+from schemaless.migrate.verify import Depth, check, verify
 from schemaless.mysql.engine import session
 from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
 from tests.dictionaries import COLUMN, cells, kept, set_to, training
@@ -82,8 +81,8 @@ def test_migration_tells_dictionaries_apart(
         assert plan(migrate_store, codec).total.cells.mid == 0
         assert read(migrate_store) == documents
         assert check(migrate_store).faults == {}
-        assert verify(migrate_store, wanted=spec).faults == {}
-    found = verify(migrate_store, wanted=MigrateSpec("json+zstd", dictionary=first.id)).faults
+        assert verify(migrate_store, depth=Depth(spec)).faults == {}
+    found = verify(migrate_store, depth=Depth(MigrateSpec("json+zstd", dictionary=first.id))).faults
     assert found == {"NotReencoded": COUNT}
 
 
@@ -119,7 +118,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
         connection.exec_driver_sql("DELETE FROM dictionary")
     with schemaless.connect(migrate_url) as store:
         assert check(store).faults == {"UnknownDictionary": COUNT}
-        assert verify(store, wanted=MigrateSpec()).faults["UnknownDictionary"] == COUNT
+        assert verify(store, depth=Depth(MigrateSpec())).faults["UnknownDictionary"] == COUNT
         report = migrate.run(store, MigrateSpec("msgpack+zlib"))
         assert report.total().left == {"UnknownDictionary": COUNT}
         assert bodies(store) == before

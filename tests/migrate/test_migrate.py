@@ -17,10 +17,9 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
-from schemaless.migrate.check import check
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import verify
+from schemaless.migrate.verify import check, verify
 from schemaless.mysql.sql.bodies import select_block, update_bodies
 
 pytestmark = pytest.mark.mysql

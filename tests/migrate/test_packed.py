@@ -18,10 +18,9 @@ from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import PACKED, codec_named
 from schemaless.codec.training import train
 from schemaless.migrate import run as migrate
-from schemaless.migrate.check import check
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import verify
+from schemaless.migrate.verify import Depth, check, verify
 from schemaless.store.dictionaries import bring, keep
 from tests.migrate.originals import restore
 
@@ -93,7 +92,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
     assert plan(migrate_store, codec).total.cells.mid == 0
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}
-    assert verify(migrate_store, wanted=MigrateSpec(name)).faults == {}
+    assert verify(migrate_store, depth=Depth(MigrateSpec(name))).faults == {}
     migrate.run(migrate_store, MigrateSpec("msgpack+zlib", archive=str(tmp_path / "second")))
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}

@@ -12,10 +12,9 @@ from schemaless.codec.registry import codec_named
 from schemaless.jobs.workers import workers
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
-from schemaless.migrate import verify as verify_job
 from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import verify, verify_with_workers
+from schemaless.migrate.verify import Depth, verify
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.mysql.urls import parse_url
@@ -38,10 +37,8 @@ def found_by(store, job, **options):
     faults = []
     report = verify(
         store,
-        wanted=MigrateSpec.of(job),
-        archive=archive_of(store, job),
+        depth=Depth(MigrateSpec.of(job), archive=archive_of(store, job), **options),
         on_fault=lambda fault: faults.append((fault.kind, fault.shard, fault.added_id)),
-        **options,
     )
     return report, faults
 
@@ -90,18 +87,17 @@ def test_verify_without_a_job_takes_any_codec(migrate_store, fresh_store, new_ro
     load(fresh_store, new_row)
 
     assert verify(migrate_store).faults == {}
-    assert verify(migrate_store, wanted=MigrateSpec()).faults == {"NotReencoded": len(TEXTS)}
-    assert verify(migrate_store, wanted=MigrateSpec(columns=("A",))).faults == {"NotReencoded": len(TEXTS) / 2}
-    assert verify(migrate_store, wanted=MigrateSpec(sources=("json+zlib",))).faults == {}
-    assert verify(migrate_store, [1, 2], wanted=MigrateSpec(to="legacy")).faults == {}
+    assert verify(migrate_store, depth=Depth(MigrateSpec())).faults == {"NotReencoded": len(TEXTS)}
+    assert verify(migrate_store, depth=Depth(MigrateSpec(columns=("A",)))).faults == {"NotReencoded": len(TEXTS) / 2}
+    assert verify(migrate_store, depth=Depth(MigrateSpec(sources=("json+zlib",)))).faults == {}
+    assert verify(migrate_store, [1, 2], Depth(MigrateSpec(to="legacy"))).faults == {}
 
 
-def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job, monkeypatch):
+def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job):
     """Blocks of neighbouring cells, at least one a shard, the same for the same seed; the archive's are those too."""
-    monkeypatch.setattr(verify_job, "_BLOCK_ROWS", 2)
-    first, _ = found_by(migrate_store, job, sample=0.2)
-    again, _ = found_by(migrate_store, job, sample=0.2, seed=first.seed)
-    least, _ = found_by(migrate_store, job, sample=0.0001, seed=7)
+    first, _ = found_by(migrate_store, job, sample=0.2, block_rows=2)
+    again, _ = found_by(migrate_store, job, sample=0.2, seed=first.seed, block_rows=2)
+    least, _ = found_by(migrate_store, job, sample=0.0001, seed=7, block_rows=2)
 
     assert first.blocks_of == again.blocks_of > 40
     assert first.blocks == again.blocks == pytest.approx(0.2 * first.blocks_of, abs=3)
@@ -110,7 +106,7 @@ def test_verify_looks_at_a_sample_that_its_seed_repeats(migrate_store, job, monk
     assert (least.blocks, least.seed) == (4, 7)
     for wrong in (0, 1, -0.1, 2):
         with pytest.raises(InvalidInput, match="over 0 and below 1"):
-            verify(migrate_store, sample=wrong)
+            verify(migrate_store, depth=Depth(sample=wrong))
 
 
 @ONE_KIND
@@ -118,19 +114,12 @@ def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_
     """Processes, a shard at a time: the same report, faults, and sample."""
     place = next(iter(everything(fresh_store)))
     change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
-    options = {"wanted": MigrateSpec.of(job), "sample": 0.9, "seed": 3}
+    depth = Depth(MigrateSpec.of(job), sample=0.9, seed=3, archive=archive_of(migrate_store, job))
     alone, together = [], []
-    one = verify(migrate_store, archive=archive_of(migrate_store, job), on_fault=alone.append, **options)
+    one = verify(migrate_store, depth=depth, on_fault=alone.append)
     shards: list[int] = []
     with workers(2) as hands:
-        many = verify_with_workers(
-            migrate_store,
-            hands,
-            archive=archive_of(migrate_store, job),
-            on_fault=together.append,
-            on_shard=shards.append,
-            **options,
-        )
+        many = verify(migrate_store, depth=depth, hands=hands, on_fault=together.append, on_step=shards.append)
 
     assert many == one
     assert many.faults == {"NotReencoded": 1, "ArchivedChanged": 1}
@@ -192,7 +181,7 @@ def on_replica(replicated):
 def test_verify_compares_with_every_replica(replica_url, replicated):
     """Right after a migration: what has not arrived yet is waited for, and is no fault."""
     with schemaless.connect(replica_url) as store:
-        report = verify(store, wanted=MigrateSpec())
+        report = verify(store, depth=Depth(MigrateSpec()))
 
     assert report.faults == {}
     assert report.compared == {str(replicated.replicas[0].socket): len(TEXTS)}
@@ -213,7 +202,7 @@ def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
         )
         try:
             faults = []
-            report = verify(store, on_fault=faults.append, lag_timeout_s=5)
+            report = verify(store, depth=Depth(lag_timeout_s=5), on_fault=faults.append)
         finally:
             on_replica(f"DELETE FROM {cell}", f"INSERT INTO {cell} SELECT * FROM verified_0001.kept")
             on_replica("DROP TABLE verified_0001.kept")
@@ -240,7 +229,7 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
         on_replica(f"STOP {replica} SQL_THREAD")
         try:
             store.shards.execute(0, update_bodies(database, there))
-            late = verify(store, [0, 1], lag_timeout_s=0.3)
+            late = verify(store, [0, 1], Depth(lag_timeout_s=0.3))
         finally:
             on_replica(f"START {replica} SQL_THREAD")
         in_time = verify(store, [0, 1])

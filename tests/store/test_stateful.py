@@ -14,8 +14,8 @@ from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell
 from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
 from schemaless.migrate import run as migrate
-from schemaless.migrate.check import check
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.verify import check
 from schemaless.store.columns import ColumnSetting, set_column
 from schemaless.store.shards import Shards
 from tests.dictionaries import kept

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from schemaless.cli.options import id_total
-from schemaless.jobs.workers import Workers
-from schemaless.jobs.workers import workers as some_workers
-from schemaless.migrate.check import Fault
 from schemaless.migrate.originals import Missing, missing_text
-from schemaless.migrate.verify import LAG_TIMEOUT_S, VerifyReport
-from schemaless.store.datastore import Datastore
+from schemaless.migrate.verify import LAG_TIMEOUT_S, Proof
 from schemaless.terminal.output import (
     note,
     out,
-    progress,
 )
 
 SHOWN = 20
@@ -77,52 +70,13 @@ def show_missing(missing: list[Missing]) -> None:
         note(f"the first {SHOWN} files are shown; --json lists all")
 
 
-@contextmanager
-def proving_hands(
-    store: Datastore, shards: list[int], count: int, dask: str | None
-) -> Iterator[tuple[Workers | None, Callable[[int], None]]]:
-    """Give workers, or None for this process alone, and what takes how far they are."""
-    if count == 1 and dask is None:
-        with progress("verifying", id_total(store, shards), "ids") as advance:
-            yield None, advance
-    else:
-        with some_workers(count, dask) as hands, progress("verifying", len(shards), "shards") as advance:
-            yield hands, advance
-
-
-class ShownFaults:
-    """Prints faults as they are found, or keeps them for JSON."""
-
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self.found: list[dict[str, Any]] = []
-
-    def add(self, fault: Fault) -> None:
-        """Print a fault, or keep it for ``--json``."""
-        if not self._as_json:
-            out().print(str(fault), markup=False)
-            return
-        key = fault.key
-        self.found.append(
-            {
-                "kind": fault.kind,
-                "shard": fault.shard,
-                "row_key": None if key is None else str(key.row_key),
-                "column_name": None if key is None else key.column_name,
-                "ref_key": None if key is None else key.ref_key,
-                "added_id": fault.added_id,
-                "message": fault.message,
-            }
-        )
-
-
 def show_left(left: Counter[str]) -> None:
     """Print how many cells the job left, by reason."""
     for reason, cells in left.most_common():
         out().print(f"{cells:,} left by the job, and named: {reason}")
 
 
-def verify_json(report: VerifyReport) -> dict[str, Any]:
+def verify_json(report: Proof) -> dict[str, Any]:
     """Return what a proof found, for ``--json``."""
     return {
         "shards": report.shards,

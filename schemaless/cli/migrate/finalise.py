@@ -11,16 +11,15 @@ import click
 from schemaless.cli.jobs import chosen_job, job_option, workers_options
 from schemaless.cli.migrate.archive import (
     SHOWN,
-    ShownFaults,
     archive_option,
     lag_option,
     note_torn,
-    proving_hands,
     replicas_option,
     show_left,
     verify_json,
 )
 from schemaless.cli.options import open_store, url_option
+from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate.archive_files import ArchiveFile
@@ -78,7 +77,7 @@ def finalise(
         ledger = Ledger(store)
         job = chosen_job(ledger, job_id)
         shards = ledger.numbers(job.job_id)
-        with proving_hands(store, shards, workers, dask) as (hands, advance):
+        with proving_hands("verifying", store, shards, workers, dask) as (hands, advance):
             result = finalise_job(
                 store,
                 job,

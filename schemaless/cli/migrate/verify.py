@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from schemaless.cli.jobs import job_option, workers_options
 from schemaless.cli.migrate.archive import (
-    ShownFaults,
     archive_option,
     lag_option,
     note_torn,
-    proving_hands,
     replicas_option,
     show_left,
     show_missing,
     verify_json,
 )
 from schemaless.cli.options import open_store, shards_of, url_option
+from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate.finalise import archive_of, named_failures
 from schemaless.migrate.originals import Originals, missing_of
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.verify import VerifyReport, verify_with_workers
+from schemaless.migrate.verify import Depth, Proof
 from schemaless.migrate.verify import verify as verify_cells
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.output import (
@@ -102,21 +100,17 @@ def verify(
             wanted = MigrateSpec.of(job)
         states = [] if job is None else [state for state in ledger.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
-        options: dict[str, Any] = {
-            "wanted": wanted,
-            "named": [] if job is None else named_failures(ledger, job.job_id, states),
-            "sample": None if sample is None else _share(sample),
-            "seed": seed,
-            "archive": archive,
-            "replicas": replicas,
-            "lag_timeout_s": lag_timeout_s,
-            "on_fault": faults.add,
-        }
-        with proving_hands(store, shards, workers, dask) as (hands, advance):
-            if hands is None:
-                report = verify_cells(store, shards, on_ids=advance, **options)
-            else:
-                report = verify_with_workers(store, hands, shards, on_shard=advance, **options)
+        depth = Depth(
+            wanted,
+            [] if job is None else named_failures(ledger, job.job_id, states),
+            None if sample is None else _share(sample),
+            seed,
+            archive,
+            replicas,
+            lag_timeout_s,
+        )
+        with proving_hands("verifying", store, shards, workers, dask) as (hands, advance):
+            report = verify_cells(store, shards, depth, hands=hands, on_fault=faults.add, on_step=advance)
     # After it was finalised, its files may be deleted.
     compared = archive is not None and job is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
@@ -169,7 +163,7 @@ def _share(text: str) -> float:
     return share
 
 
-def _verdict(report: VerifyReport, archive: Originals | None) -> str:
+def _verdict(report: Proof, archive: Originals | None) -> str:
     found = f"{report.faults.total():,} faults" if report.faults else "sound"
     parts = [f"{found}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"]
     parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]

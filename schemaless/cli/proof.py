@@ -1,0 +1,63 @@
+"""What ``schemaless check`` and ``migrate verify`` share: who works, and how faults are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from schemaless.errors import ShardIdentityMismatch
+from schemaless.jobs.workers import Workers
+from schemaless.jobs.workers import workers as some_workers
+from schemaless.migrate.faults import Fault
+from schemaless.mysql.errors import DatabaseMissing
+from schemaless.store.datastore import Datastore
+from schemaless.terminal.output import out, progress
+
+
+@contextmanager
+def proving_hands(
+    what: str, store: Datastore, shards: list[int], count: int, dask: str | None
+) -> Iterator[tuple[Workers | None, Callable[[int], None]]]:
+    """Give workers, or None for this process alone, and what takes how far they are with ``what``."""
+    if count == 1 and dask is None:
+        with progress(what, _id_total(store, shards), "ids") as advance:
+            yield None, advance
+    else:
+        with some_workers(count, dask) as hands, progress(what, len(shards), "shards") as advance:
+            yield hands, advance
+
+
+def _id_total(store: Datastore, shards: list[int]) -> int:
+    """Return how many added_ids shards span, without those that the check will find missing or exchanged."""
+    total = 0
+    for shard in shards:
+        with suppress(ShardIdentityMismatch, DatabaseMissing):
+            total += store.id_span(shard)
+    return total
+
+
+class ShownFaults:
+    """Prints faults as they are found, or keeps them for JSON."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self.found: list[dict[str, Any]] = []
+
+    def add(self, fault: Fault) -> None:
+        """Print a fault, or keep it for ``--json``."""
+        if not self._as_json:
+            out().print(str(fault), markup=False)
+            return
+        key = fault.key
+        self.found.append(
+            {
+                "kind": fault.kind,
+                "shard": fault.shard,
+                "row_key": None if key is None else str(key.row_key),
+                "column_name": None if key is None else key.column_name,
+                "ref_key": None if key is None else key.ref_key,
+                "added_id": fault.added_id,
+                "message": fault.message,
+            }
+        )
