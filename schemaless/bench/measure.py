@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import re
 import time
 import zlib
 from collections import Counter
@@ -28,6 +27,7 @@ from typing import Any, Final
 from schemaless.bench import dictionaries
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
 from schemaless.bench.corpora import Corpus
+from schemaless.bench.fidelity import KEY_ORDER, difference, is_same, packed_text, worded
 from schemaless.bench.results import (
     BASELINE,
     Combination,
@@ -42,14 +42,13 @@ from schemaless.bench.results import (
 from schemaless.bench.schema import MAX_DEPTH, schema_of
 from schemaless.bench.shapes import shape_of
 from schemaless.cell import JSONDocument
-from schemaless.codec.documents import identical
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import SERIALIZERS
-from schemaless.codec.serializers import NotHeld
-from schemaless.errors import InvalidBody, InvalidInput
+from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval
 
 _CHUNK_BYTES: Final = 1 << 20
+
 _CHUNK_DOCUMENTS: Final = 250
 """At most: what holds thousands of results at once pays for memory that one after the other would not need."""
 
@@ -57,11 +56,12 @@ _ROUND_BYTES: Final = 2 << 20
 """A round goes over fewer bytes of documents more than once; its times are those of one pass."""
 
 _PASSES_MAX: Final = 64
+
 _KEPT_MEMORY: Final = ((-1, 1 << 30), (-3, 32 << 20))
 """glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, as malloc.h numbers them, and bytes."""
 
 _REASONS_KEPT: Final = 20
-_VALUE: Final = re.compile(r"`[^`]*`|'[^']*'|-?[0-9][0-9.e+]{5,}")
+
 _ns = time.thread_time_ns
 
 
@@ -137,7 +137,7 @@ class Benchmark:
         self._folds = [zlib.crc32(row.encode("utf-8", "backslashreplace")) & 1 for row in corpus.rows]
         self._chunks = _chunks(self._text_bytes, self._folds)
         self._passes = max(1, min(_PASSES_MAX, _ROUND_BYTES // max(1, sum(self._text_bytes))))
-        self._expected = [_packed(document) for document in corpus.documents]
+        self._expected = [packed_text(document) for document in corpus.documents]
         self._entrants = self._enter(_wanted(only_serializers, 0), _wanted(only_compressors, 1))
         self._baseline_bytes = [0] * len(corpus.documents)
 
@@ -236,9 +236,9 @@ class Benchmark:
                 decoded = serializer.decode(payload)
             except Exception as refusal:  # noqa: BLE001 - each library has its own
                 tally.refused.add(place)
-                tally.note(_worded(refusal), place)
+                tally.note(worded(refusal), place)
                 continue
-            if _same(decoded, document, self._expected[place]):
+            if is_same(decoded, document, self._expected[place]):
                 tally.exact += 1
             else:
                 reason = difference(document, decoded)
@@ -257,7 +257,7 @@ class Benchmark:
             stored = compressor.compress(payload)
             same = compressor.inflate(stored) == payload
         except Exception as refusal:  # noqa: BLE001 - each library has its own
-            pair.failed = f"document {place + 1}: {_worded(refusal)}"
+            pair.failed = f"document {place + 1}: {worded(refusal)}"
             return
         if not same:
             pair.failed = f"document {place + 1}: inflates to something else"
@@ -325,7 +325,7 @@ class Benchmark:
 
     def _compare(self, entrant: _Entrant, places: list[int], decoded: list[JSONDocument]) -> None:
         for place, one in zip(places, decoded, strict=True):
-            if not _same(one, self._corpus.documents[place], self._expected[place]):
+            if not is_same(one, self._corpus.documents[place], self._expected[place]):
                 entrant.tally.exact -= 1
                 entrant.tally.changed += 1
                 entrant.tally.note("another document than in the rehearsal", place)
@@ -422,60 +422,6 @@ def _keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, size in _KEPT_MEMORY:
             mallopt(parameter, size)
-
-
-KEY_ORDER: Final = "the order of keys"
-
-
-def difference(document: JSONDocument, decoded: object) -> str:
-    """Return, in a few words that many documents share, what is not the same about what came back."""
-    if _in_model(decoded) and identical(document, decoded, key_order=False):
-        return KEY_ORDER
-    pairs: list[tuple[Any, Any]] = [(document, decoded)]
-    while pairs:
-        one, other = pairs.pop()
-        kind = type(one)
-        if kind is not type(other):
-            return f"{kind.__name__} comes back as {type(other).__name__}"
-        if kind is dict:
-            if one.keys() != other.keys():
-                return "a key is missing" if one.keys() - other.keys() else "a key is added"
-            pairs.extend((value, other[key]) for key, value in one.items())
-        elif kind is list:
-            if len(one) != len(other):
-                return "a list comes back longer or shorter"
-            pairs.extend(zip(one, other, strict=True))
-        elif not identical(one, other):
-            return f"{kind.__name__} comes back with another value"
-    return "it comes back different"
-
-
-def _in_model(value: object) -> bool:
-    try:
-        ENGINE.json.dumps(value)
-    except InvalidBody:
-        return False
-    return True
-
-
-def _packed(document: JSONDocument) -> bytes | None:
-    try:
-        return ENGINE.msgpack.dumps(document)
-    except (NotHeld, InvalidBody):
-        return None
-
-
-def _same(decoded: object, document: JSONDocument, expected: bytes | None) -> bool:
-    """Whether what came back is the document: the same MessagePack bytes, or the same values where it has none."""
-    if expected is not None:
-        return _packed(decoded) == expected
-    return _in_model(decoded) and identical(document, decoded)
-
-
-def _worded(refusal: Exception) -> str:
-    """Return a refusal in a line that documents share: without values, which differ."""
-    text = _VALUE.sub("...", " ".join(str(refusal).split()))
-    return f"{type(refusal).__name__}: {text[:100]}" if text else type(refusal).__name__
 
 
 def _chunks(sizes: list[int], folds: list[int]) -> list[list[int]]:

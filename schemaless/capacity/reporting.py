@@ -40,7 +40,6 @@ from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_c
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
 """Cells that every codec is tried on: some seconds of CPU."""
 
-
 _MOST_COLUMN_FORECASTS: Final = 40
 
 

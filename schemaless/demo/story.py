@@ -44,12 +44,9 @@ from schemaless.demo.gain import command_at, next_steps, show_days, show_gain
 
 _NAME = "demo"
 
-
 _SHARDS = 16
 
-
 _SERVERS = 2
-
 
 _READS = 200
 

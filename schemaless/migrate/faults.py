@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from schemaless.cell import CellKey, StoredCell, check_column_name, check_ref_key
+from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import check_canonical
 from schemaless.errors import CorruptBody, InvalidCell
+from schemaless.keys import check_column_name, check_ref_key
 from schemaless.store.datastore import Datastore
 
 

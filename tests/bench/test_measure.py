@@ -18,7 +18,8 @@ from schemaless.bench import contenders, corpora, dictionaries, measure
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Serializer
 from schemaless.bench.corpora import Corpus, built_in, from_file
-from schemaless.bench.measure import Benchmark, difference
+from schemaless.bench.fidelity import difference
+from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import STAGES, front_of, spread_of
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import MSGPACK

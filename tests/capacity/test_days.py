@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import pytest
 
-from schemaless.capacity.days import Probe, in_order, inverted, search
+from schemaless.capacity.day_ends import Probe, in_order, inverted, search
 from schemaless.survey.sampling import Span
 
 DAY_S = 86_400.0

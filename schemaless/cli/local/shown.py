@@ -11,7 +11,6 @@ from schemaless.local.description import LocalServer, ServerStatus
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
 
-
 folder_option = click.option(
     "--folder",
     type=click.Path(path_type=Path),

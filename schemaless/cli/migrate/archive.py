@@ -39,7 +39,6 @@ replicas_option = click.option(
     help="Compare with the replicas that the topology names.",
 )
 
-
 lag_option = click.option(
     "--lag-timeout",
     "lag_timeout_s",

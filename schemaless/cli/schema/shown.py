@@ -8,7 +8,6 @@ from typing import Final
 
 _MOST_MESSAGES: Final = 20
 
-
 _MOST_NAMES: Final = 3
 
 

@@ -15,7 +15,6 @@ cluster_option = click.option(
     "--cluster", required=True, metavar="NAME", help="Which cluster, such as cluster-1; 'topology show' lists them."
 )
 
-
 timeout_option = click.option(
     "--timeout",
     "timeout_s",

@@ -12,7 +12,6 @@ CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """The columns of a whole cell, as ``Cells`` takes them."""
 
-
 Value = str | int | float | None
 """What a column takes that is no blob."""
 

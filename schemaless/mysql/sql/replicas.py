@@ -12,7 +12,6 @@ SELECT_GTID_POSITION: Final = b"SELECT @@global.gtid_executed, @@global.gtid_mod
 
 SELECT_GTID_POSITION_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin"
 
-
 SELECT_GTID_APPLIED: Final = b"SELECT @@global.gtid_executed"
 """What a replica has applied."""
 

@@ -1,0 +1,68 @@
+"""What became of a document on the way there and back: the same, or how it differs, in words that stay the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from schemaless.cell import JSONDocument
+from schemaless.codec.documents import identical
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.serializers import NotHeld
+from schemaless.errors import InvalidBody
+
+_VALUE: Final = re.compile(r"`[^`]*`|'[^']*'|-?[0-9][0-9.e+]{5,}")
+
+KEY_ORDER: Final = "the order of keys"
+
+
+def difference(document: JSONDocument, decoded: object) -> str:
+    """Return, in a few words that many documents share, what is not the same about what came back."""
+    if _in_model(decoded) and identical(document, decoded, key_order=False):
+        return KEY_ORDER
+    pairs: list[tuple[Any, Any]] = [(document, decoded)]
+    while pairs:
+        one, other = pairs.pop()
+        kind = type(one)
+        if kind is not type(other):
+            return f"{kind.__name__} comes back as {type(other).__name__}"
+        if kind is dict:
+            if one.keys() != other.keys():
+                return "a key is missing" if one.keys() - other.keys() else "a key is added"
+            pairs.extend((value, other[key]) for key, value in one.items())
+        elif kind is list:
+            if len(one) != len(other):
+                return "a list comes back longer or shorter"
+            pairs.extend(zip(one, other, strict=True))
+        elif not identical(one, other):
+            return f"{kind.__name__} comes back with another value"
+    return "it comes back different"
+
+
+def _in_model(value: object) -> bool:
+    try:
+        ENGINE.json.dumps(value)
+    except InvalidBody:
+        return False
+    return True
+
+
+def packed_text(document: JSONDocument) -> bytes | None:
+    """Return a document as MessagePack, to compare by; None where that cannot carry it."""
+    try:
+        return ENGINE.msgpack.dumps(document)
+    except (NotHeld, InvalidBody):
+        return None
+
+
+def is_same(decoded: object, document: JSONDocument, expected: bytes | None) -> bool:
+    """Whether what came back is the document: the same MessagePack bytes, or the same values where it has none."""
+    if expected is not None:
+        return packed_text(decoded) == expected
+    return _in_model(decoded) and identical(document, decoded)
+
+
+def worded(refusal: Exception) -> str:
+    """Return a refusal in a line that documents share: without values, which differ."""
+    text = _VALUE.sub("...", " ".join(str(refusal).split()))
+    return f"{type(refusal).__name__}: {text[:100]}" if text else type(refusal).__name__
