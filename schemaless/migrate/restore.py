@@ -269,6 +269,8 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
         shard_run.rest(time.monotonic() - began_s)
 
     def went_on(cells: int) -> None:
+        # Also where nothing was to be put back: a look costs the servers something, too.
+        shard_run.gate()
         if shard_run.due():
             tally.store(state)
             shard_run.checkpoint()
