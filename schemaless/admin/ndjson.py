@@ -40,6 +40,7 @@ from schemaless.store.dictionaries import (
     parse_dictionary_line,
     source_of,
 )
+from schemaless.store.tools import tools_of
 
 # A batch makes two statements for each shard that it meets, so it grows with their number, as far as memory allows.
 _CELLS_A_SHARD: Final = 50
@@ -376,16 +377,17 @@ def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -
         CorruptBody: as ``dump_line``; with ``stored``, only where a body's dictionary cannot be had.
         ServerError: the catalog's server cannot be reached, and a body names a dictionary.
     """
+    tools = tools_of(store)
     written: set[int] = set()
     for cell in cells:
-        lines = [dump_line(cell, stored=stored, dictionaries=store.dictionaries), b""]
+        lines = [dump_line(cell, stored=stored, dictionaries=tools.dictionaries), b""]
         number = _named(cell) if stored else None
         if number is not None and number not in written:
             try:
-                dictionary = store.dictionaries.get(number)
+                dictionary = tools.dictionaries.get(number)
             except CorruptBody as error:
                 raise error.at(cell.key, cell.shard) from error.__cause__
-            lines.insert(0, dictionary_line(dictionary, source_of(store.catalog, store.name, number)))
+            lines.insert(0, dictionary_line(dictionary, source_of(tools.catalog, store.name, number)))
             written.add(number)
         yield cell, b"\n".join(lines)
 

@@ -27,6 +27,7 @@ from schemaless.mysql.sql.figures import count_columns, select_moments
 from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Span, draw, tile_count
 
 MOST_DAYS: Final = 400
@@ -125,6 +126,7 @@ class _Search:
 
     def __init__(self, store: Datastore, taken: Sequence[Taken], randomly: random.Random, now: datetime) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._taken = taken
         self._random = randomly
         self._read_from: ReadFrom = taken[0].part.read_from
@@ -167,13 +169,13 @@ class _Search:
         return found
 
     def _ask(self, of: Places, places: Sequence[int]) -> list[Probe]:
-        database = self._store.shards.database(of.shard)
+        database = self._tools.shards.database(of.shard)
         by_id = {of.id_at(place): place for place in places}
         ids = sorted(by_id)
         probes = []
         for start in range(0, len(ids), PLACES):
             sql = select_moments(database, ids[start : start + PLACES])
-            for asked, added_id, created_at in self._store.shards.rows(of.shard, sql, read_from=self._read_from):
+            for asked, added_id, created_at in self._tools.shards.rows(of.shard, sql, read_from=self._read_from):
                 at = datetime.fromisoformat(created_at).timestamp()
                 probes.append(Probe(by_id[int(asked)], of.place_of(int(added_id)), at))
         self.rows_read += len(probes)
@@ -219,10 +221,10 @@ class _Search:
         windows = draw(pieces, width, _ALL if whole else _DAY_WINDOWS, self._random.getrandbits(32))
         if not windows:
             return counted
-        parts = [(self._store.shards.database(each.shard), each.after, each.up_to) for each in windows]
+        parts = [(self._tools.shards.database(each.shard), each.after, each.up_to) for each in windows]
         counts: list[dict[str, int]] = [{} for _ in windows]
         sql = count_columns(parts)
-        for part, column, count in self._store.shards.rows(windows[0].shard, sql, read_from=self._read_from):
+        for part, column, count in self._tools.shards.rows(windows[0].shard, sql, read_from=self._read_from):
             counts[int(part)][str(column)] = int(count)
             self.rows_read += int(count)
         counted.windows = [(each.up_to - each.after, found) for each, found in zip(windows, counts, strict=True)]

@@ -25,6 +25,7 @@ from schemaless.mysql.sql.servers import SELECT_NOW
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 
@@ -84,14 +85,15 @@ def measure(
         InvalidInput: ``disks`` names a cluster that is not there.
         ServerError: the catalog's server cannot be reached. Other servers may be down: the measurement says it.
     """
+    tools = tools_of(store)
     started = time.monotonic()
-    names = [cluster.name for cluster in store.topology.clusters]
+    names = [cluster.name for cluster in tools.topology.clusters]
     for name in disks or {}:
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
-    now = datetime.fromisoformat(store.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
+    now = datetime.fromisoformat(tools.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    clusters = [each for each in store.topology.clusters if store.topology.shards_of(each.name)]
+    clusters = [each for each in tools.topology.clusters if tools.topology.shards_of(each.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
     work = _Work(store, of_part, by_shard, seed, now, disks or {})
@@ -152,12 +154,12 @@ class _Work:
                 notes.append(f"{cluster.name}: its {read_from} could not be read: {problem}")
             else:
                 return replace(done, notes=[*notes, *done.notes])
-        shards = len(self.store.topology.shards_of(cluster.name))
+        shards = len(tools_of(self.store).topology.shards_of(cluster.name))
         space = ClusterSpace(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
         return self._with_disk(_ClusterTaken(space, [], [], notes))
 
     def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
-        shards, numbers = self.store.shards, self.store.topology.shards_of(cluster.name)
+        shards, numbers = tools_of(self.store).shards, tools_of(self.store).topology.shards_of(cluster.name)
         node = shards.node_of(numbers[0], read_from)
         pool = shards.pool_for(node)
         notes: list[str] = []

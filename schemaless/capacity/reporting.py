@@ -33,6 +33,7 @@ from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
 from schemaless.survey.sampling import Bounds
 from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_codec
@@ -73,7 +74,7 @@ def make(
     """
     if codec is not None:
         codec = codec_named(codec).name
-    names = [cluster.name for cluster in store.topology.clusters]
+    names = [cluster.name for cluster in tools_of(store).topology.clusters]
     for name in disks or {}:
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
@@ -228,7 +229,7 @@ def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Inte
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
     reached = {space.cluster for space in newest.clusters if space.problem is None}
-    shards = [shard for name in sorted(reached) for shard in store.topology.shards_of(name)]
+    shards = [shard for name in sorted(reached) for shard in tools_of(store).topology.shards_of(name)]
     if not shards or not newest.groups:
         return None
     cells = sample_cells(store, shards=shards, seed=seed, bounds=TRIAL_BOUNDS)

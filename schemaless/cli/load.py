@@ -25,6 +25,7 @@ from schemaless.errors import InvalidInput
 from schemaless.keys import check_column_name
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import bring
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 
 
@@ -182,7 +183,8 @@ def _reader(
     created_at_of: loading.CreatedAtOf | None,
 ) -> Callable[[bytes, int], NewStoredCell | None]:
     """Return what makes cells of a file's lines; without ``key_of``, of a dump's."""
+    tools = tools_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
-    dictionaries = loading.DumpDictionaries(store.dictionaries, functools.partial(bring, store.catalog, store.name))
+    dictionaries = loading.DumpDictionaries(tools.dictionaries, functools.partial(bring, tools.catalog, store.name))
     return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)

@@ -12,7 +12,8 @@ from schemaless.admin.fields import hashed
 from schemaless.cli.quantities import share_of
 from schemaless.codec.registry import DEFAULT, Codec, codec_named, codec_names
 from schemaless.errors import InvalidInput
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
 
 url_option = click.option(

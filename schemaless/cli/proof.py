@@ -12,6 +12,7 @@ from schemaless.jobs.workers import workers as some_workers
 from schemaless.migrate.faults import Fault
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import out, progress
 
 
@@ -33,7 +34,7 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
     total = 0
     for shard in shards:
         with suppress(ShardIdentityMismatch, DatabaseMissing):
-            total += store.id_span(shard)
+            total += tools_of(store).id_span(shard)
     return total
 
 

@@ -26,7 +26,9 @@ from schemaless.migrate.verify import check
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.pages.capacity_text import answer
 from schemaless.pages.reclaimed_page import page as report_page
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
+from schemaless.store.tools import tools_of
 from schemaless.terminal.files import write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -220,9 +222,10 @@ def _read_back(store: Datastore) -> list[Cell]:
 
 
 def _sizes(store: Datastore) -> TableSize:
+    tools = tools_of(store)
     total = TableSize(0, 0)
-    for cluster in store.topology.clusters:
-        databases = [store.shards.database(shard) for shard in store.topology.shards_of(cluster.name)]
-        for size in cell_table_sizes(store.shards.pool_for(cluster.primary), databases).values():
+    for cluster in tools.topology.clusters:
+        databases = [tools.shards.database(shard) for shard in tools.topology.shards_of(cluster.name)]
+        for size in cell_table_sizes(tools.shards.pool_for(cluster.primary), databases).values():
             total += size
     return total

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from schemaless.errors import SchemalessError, ServerError, WorkersDied
@@ -22,7 +21,9 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.names import is_dead_here, runner_name
 from schemaless.jobs.worker import MakeWatch, Outcome, Work, work_on
 from schemaless.jobs.workers import Workers
-from schemaless.store.datastore import Datastore, Opening
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 
 _log = logging.getLogger("schemaless")
 
@@ -33,11 +34,6 @@ _MOST_DEATHS: Final = 5
 
 GIVE_UP_S: Final = 600.0
 """How long a server may be unreachable before a run ends."""
-
-
-def opening_of(store: Datastore) -> Opening:
-    """Return how workers open a datastore: with the topology that it was opened with here."""
-    return replace(store.opening, topology=store.topology)
 
 
 class Driver:
@@ -67,6 +63,7 @@ class Driver:
         most_deaths: int = _MOST_DEATHS,
     ) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._opening = opening_of(store)
         self._job = job
         self._work = work
@@ -131,7 +128,7 @@ class Driver:
         self._free = {}
         self._held = Counter()
         for state in reversed(waiting):
-            cluster = self._store.topology.cluster_of(state.shard).name
+            cluster = self._tools.topology.cluster_of(state.shard).name
             if state.held and state.shard not in calls:
                 self._held[cluster] += 1
             elif state.shard not in calls:
@@ -143,7 +140,7 @@ class Driver:
         most = 2 * hands.size
         if len(self._calls) > hands.size:
             return
-        topology = self._store.topology
+        topology = self._tools.topology
         load = self._held + Counter(topology.cluster_of(shard).name for shard in self._calls.values())
         now_s = time.monotonic()
         while len(self._calls) < most:
@@ -166,7 +163,7 @@ class Driver:
         done, _ = wait(self._calls, timeout=self._turn_s, return_when=FIRST_COMPLETED)
         for call in done:
             shard = self._calls.pop(call)
-            cluster = self._store.topology.cluster_of(shard).name
+            cluster = self._tools.topology.cluster_of(shard).name
             try:
                 outcome = call.result()
             except Exception as error:

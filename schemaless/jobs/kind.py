@@ -8,7 +8,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from schemaless.cluster.topology import check_shard
 from schemaless.errors import JobConflict
-from schemaless.jobs.driver import GIVE_UP_S, Driver, opening_of
+from schemaless.jobs.driver import GIVE_UP_S, Driver
 from schemaless.jobs.job import Job, Kind, check_goes_on, thresholds_of
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
@@ -17,6 +17,8 @@ from schemaless.jobs.versions import versions
 from schemaless.jobs.worker import Work
 from schemaless.jobs.workers import workers
 from schemaless.store.datastore import Datastore
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class JobKind(Generic[S]):
         joined = self.same(ledger, spec, chosen)
         if joined is not None:
             return joined, False
-        clusters = {store.topology.cluster_of(shard).name for shard in chosen}
+        clusters = {tools_of(store).topology.cluster_of(shard).name for shard in chosen}
         try:
             job = ledger.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
         except JobConflict:

@@ -18,7 +18,9 @@ from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.jobs.throttle import Look, Thresholds
-from schemaless.store.datastore import Datastore, Opening
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import Opening
+from schemaless.store.tools import tools_of
 
 _log = logging.getLogger("schemaless")
 
@@ -109,7 +111,7 @@ def work_on(
         state = ledger.claim(job_id, shard, runner)
         if state is None:
             return Outcome(shard, "busy")
-        cluster = store.topology.cluster_of(shard).name
+        cluster = tools_of(store).topology.cluster_of(shard).name
 
         def watch(thresholds: Thresholds) -> Watch:
             key = job_id, cluster
@@ -155,7 +157,7 @@ def _kept_for(opening: Opening) -> _Kept:
 def make_ready(opening: Opening) -> None:
     """Do what this worker's first call would have to wait for."""
     store = store_for(opening)
-    store.catalog.run(lambda connection: connection.version)
+    tools_of(store).catalog.run(lambda connection: connection.version)
 
 
 def store_for(opening: Opening) -> Datastore:

@@ -10,6 +10,7 @@ from schemaless.codec.envelope import check_canonical
 from schemaless.errors import CorruptBody, InvalidCell
 from schemaless.keys import check_column_name, check_ref_key
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,6 @@ def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
         yield "InvalidCell", str(error)
     try:
         cell.decode()
-        check_canonical(cell.body, store.dictionaries)
+        check_canonical(cell.body, tools_of(store).dictionaries)
     except CorruptBody as error:
         yield type(error).__name__, error.message

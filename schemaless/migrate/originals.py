@@ -23,6 +23,7 @@ from schemaless.migrate.archive_files import ArchiveFile, archive_files, read_ar
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.sql.bodies import select_stored_digests
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _PAGE_IDS = 1 << 16
 _SHARDS_NAMED = 20
@@ -55,7 +56,8 @@ def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
 
 def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
     """Read cells from a shard's primary, but not their bodies."""
-    return digests(store.shards.rows(shard, select_stored_digests(store.shards.database(shard), ids)))
+    tools = tools_of(store)
+    return digests(tools.shards.rows(shard, select_stored_digests(tools.shards.database(shard), ids)))
 
 
 def digested(cell: StoredCell) -> StoredDigest:
@@ -272,15 +274,16 @@ def bodies_of(
     store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
     """Read the bodies of cells, ``most_bytes`` at a time; those that are gone meanwhile are absent."""
+    tools = tools_of(store)
     ids: list[int] = []
     size = 0
     for cell in cells:
         if ids and size + cell.body_bytes > most_bytes:
-            for stored in store.read_stored(shard, ids):
+            for stored in tools.read_stored(shard, ids):
                 yield stored.added_id, stored.body
             ids, size = [], 0
         ids.append(cell.added_id)
         size += cell.body_bytes
     if ids:
-        for stored in store.read_stored(shard, ids):
+        for stored in tools.read_stored(shard, ids):
             yield stored.added_id, stored.body

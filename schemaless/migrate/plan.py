@@ -26,6 +26,7 @@ from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize, Row
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import BOUNDS, Bounds, Key, Measured, Sample, Window, sample, window_rows
 from schemaless.survey.sizing import content_values, rebuilt_files
 
@@ -221,7 +222,7 @@ def plan(
     ]
     work = _Work(store, codec, sources, columns, _layouts(store, numbers))
     taken = sample(
-        store.shards,
+        tools_of(store).shards,
         numbers,
         work.measure,
         seed=time.time_ns() % 1_000_000 if seed is None else seed,
@@ -253,7 +254,7 @@ class _Work:
         kind = str(layout)
         now, after = Packer(layout), Packer(layout)
         waited = time.perf_counter()
-        for row in window_rows(self.store.shards, window, self.size):
+        for row in window_rows(tools_of(self.store).shards, window, self.size):
             self.read_s += time.perf_counter() - waited
             rows += 1
             body_bytes += len(row[4])
@@ -283,7 +284,7 @@ class _Work:
             return None
         started = time.perf_counter()
         try:
-            dictionaries = self.store.dictionaries
+            dictionaries = tools_of(self.store).dictionaries
             done = counts_as(body, self.codec, dictionaries)
             recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
         except _LEFT as error:
@@ -367,10 +368,11 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
 
 
 def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCost:
+    tools = tools_of(store)
     grants: dict[str, str] = {}
     kept = False
-    for cluster in {store.topology.cluster_of(number) for number in numbers}:
-        log = store.shards.pool_for(cluster.primary).run(binary_log)
+    for cluster in {tools.topology.cluster_of(number) for number in numbers}:
+        log = tools.shards.pool_for(cluster.primary).run(binary_log)
         kept = kept or log.kept
         if log.grant is not None:
             grants[cluster.name] = log.grant
@@ -393,13 +395,14 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
     """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
+    tools = tools_of(store)
     found: dict[str, Layout] = {}
     layouts = {}
     for number in numbers:
-        cluster = store.topology.cluster_of(number)
+        cluster = tools.topology.cluster_of(number)
         if cluster.name not in found:
             try:
-                found[cluster.name] = layout_of(store.shards.pool_for(cluster.primary))
+                found[cluster.name] = layout_of(tools.shards.pool_for(cluster.primary))
             except InvalidInput:
                 return None
         layouts[number] = found[cluster.name]
@@ -411,11 +414,11 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
         return None
     by_node: dict[Node, list[int]] = {}
     for number in numbers:
-        by_node.setdefault(work.store.shards.node_of(number), []).append(number)
+        by_node.setdefault(tools_of(work.store).shards.node_of(number), []).append(number)
     sizes: list[TableSize] = []
     for node, shards in by_node.items():
-        databases = [work.store.shards.database(shard) for shard in shards]
-        sizes += known_table_sizes(work.store.shards.pool_for(node), databases).values()
+        databases = [tools_of(work.store).shards.database(shard) for shard in shards]
+        sizes += known_table_sizes(tools_of(work.store).shards.pool_for(node), databases).values()
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {

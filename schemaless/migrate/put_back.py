@@ -27,6 +27,7 @@ from schemaless.migrate.originals import (
 )
 from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _CHUNK_CELLS: Final = 200
 _CHUNK_BYTES: Final = 1 << 20
@@ -162,6 +163,7 @@ class _PutBack:
         on_left: Callable[[Failure], None],
     ) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._shard = shard
         self._tally = tally
         self._send = send
@@ -220,7 +222,7 @@ class _PutBack:
         try:
             number = dictionary_of(cell.body)
             if number is not None:
-                self._store.dictionaries.get(number)
+                self._tools.dictionaries.get(number)
         except (UnknownDictionary, DictionaryDamaged) as error:
             return error
         except CorruptBody:
@@ -249,10 +251,10 @@ class _PutBack:
         if not changes:
             return
         sql = replace_bodies(
-            self._store.shards.database(self._shard),
+            self._tools.shards.database(self._shard),
             ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
         )
-        packet = self._store.shards.run(self._shard, lambda connection: connection.max_allowed_packet)
+        packet = self._tools.shards.run(self._shard, lambda connection: connection.max_allowed_packet)
         if len(sql) <= packet - _PACKET_MARGIN_BYTES:
             yield sql, changes
         elif len(changes) == 1:

@@ -22,6 +22,7 @@ from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
 from schemaless.mysql.sizes import known_table_sizes
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
@@ -37,13 +38,14 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     ledger = Ledger(store)
     by_cluster: dict[str, list[int]] = {}
     for shard in ledger.numbers(job.job_id):
-        by_cluster.setdefault(store.topology.cluster_of(shard).name, []).append(shard)
+        by_cluster.setdefault(tools.topology.cluster_of(shard).name, []).append(shard)
     for cluster in ledger.clusters(job.job_id):
-        pool = store.shards.pool_for(store.topology.cluster(cluster.cluster).primary)
-        names = {store.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
+        pool = tools.shards.pool_for(tools.topology.cluster(cluster.cluster).primary)
+        names = {tools.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
         noted = {
             names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
             for name, size in known_table_sizes(pool, list(names)).items()
@@ -62,16 +64,17 @@ def note_prediction(store: Datastore, job: Job) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     ledger = Ledger(store)
     spec = MigrateSpec.of(job)
     shards = set(ledger.numbers(job.job_id))
     for cluster in ledger.clusters(job.job_id):
         found = plan(
             store,
-            spec.codec(store.dictionaries),
+            spec.codec(tools.dictionaries),
             sources=spec.sources or None,
             columns=spec.columns or None,
-            shards=[shard for shard in store.topology.shards_of(cluster.cluster) if shard in shards],
+            shards=[shard for shard in tools.topology.shards_of(cluster.cluster) if shard in shards],
             seed=time.time_ns() % 1_000_000,
             bounds=_PREDICTED,
         )
@@ -206,7 +209,9 @@ def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
             rebuilds |= {state.shard: state for state in done}
     tallies = {state.shard: ShardTally.of(state) for state in states}
     shards = [
-        _shard_part(state, tallies[state.shard].total(), store.topology.cluster_of(state.shard).name, rebuilds)
+        _shard_part(
+            state, tallies[state.shard].total(), tools_of(store).topology.cluster_of(state.shard).name, rebuilds
+        )
         for state in states
     ]
     clusters = ledger.clusters(job.job_id)

@@ -27,6 +27,7 @@ from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.binary_log import log_settings
 from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +246,7 @@ def _is_held(state: ShardState) -> bool:
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
     """Put a shard's originals back; runs in a worker."""
+    tools = tools_of(store)
     state, learned = shard_run.state, shard_run.learned
     spec = RestoreSpec.of(shard_run.job)
     if "originals" not in learned:
@@ -253,7 +255,7 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
     if not originals.files:
         raise InvalidInput(f"{', '.join(spec.archives)} has no originals of shard {state.shard} where this worker runs")
     full_images = spec.full_row_images
-    settings = store.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
+    settings = tools.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
     tally = ShardRestored.of(state).again()
 
     def send(sql: bytes, body_bytes: int) -> None:
@@ -265,7 +267,7 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
         shard_run.gate()
         shard_run.spend(body_bytes)
         began_s = time.monotonic()
-        store.shards.run(state.shard, operation, writes=True)
+        tools.shards.run(state.shard, operation, writes=True)
         shard_run.rest(time.monotonic() - began_s)
 
     def went_on(cells: int) -> None:

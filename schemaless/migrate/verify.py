@@ -43,7 +43,9 @@ from schemaless.migrate.reencode import LEAVES
 from schemaless.migrate.replicas import ReplicaLags, differing, top_beyond
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore, Opening
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import Opening, opening_of
+from schemaless.store.tools import tools_of
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
@@ -213,9 +215,8 @@ def verify(
         for shard in numbers:
             total.add(_ShardProof(store, shard, depth.of(shard, total.seed), tell, on_step, gone).proof())
         return total
-    for found in run_shards(
-        hands, _verify_one, ((store.opening, each, depth.of(each, total.seed)) for each in numbers)
-    ):
+    opening = opening_of(store)
+    for found in run_shards(hands, _verify_one, ((opening, each, depth.of(each, total.seed)) for each in numbers)):
         if isinstance(found, SchemalessError):
             raise found
         report, faults = found
@@ -263,6 +264,7 @@ class _ShardProof:
     ) -> None:
         self._report = Proof(shards=1, seed=depth.seed)
         self._store = store
+        self._tools = tools_of(store)
         self._shard = shard
         self._depth = depth
         self._named = {left.added_id: left for left in depth.named}
@@ -277,8 +279,8 @@ class _ShardProof:
         store, shard, archive = self._store, self._shard, self._depth.archive
         try:
             # Also where this process has done so before: a proof trusts no earlier answer.
-            store.shards.verify(shard, store.shards.node_of(shard))
-            self._walk(store.topology.cluster_of(shard).replicas if self._depth.replicas else ())
+            tools_of(store).shards.verify(shard, tools_of(store).shards.node_of(shard))
+            self._walk(tools_of(store).topology.cluster_of(shard).replicas if self._depth.replicas else ())
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             self._fault(type(error).__name__, None, None, str(error))
         if archive is not None:
@@ -307,7 +309,7 @@ class _ShardProof:
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield the blocks to look at, by the added_id before and the last one."""
         report, sample = self._report, self._depth.sample
-        blocks: Iterable[tuple[int, int, int]] = self._store.id_blocks(self._shard, rows)
+        blocks: Iterable[tuple[int, int, int]] = self._tools.id_blocks(self._shard, rows)
         if sample is not None:
             every = list(blocks)
             report.blocks_of = len(every)
@@ -335,7 +337,7 @@ class _ShardProof:
             left = self._named.get(cell.added_id)
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
-                due = wanted is not None and _is_due(wanted, cell, self._store.dictionaries)
+                due = wanted is not None and _is_due(wanted, cell, self._tools.dictionaries)
             except CorruptBody:
                 due = False
             faults = list(faults_of(self._store, cell))
@@ -364,9 +366,9 @@ class _ShardProof:
         try:
             recode(
                 cell.body,
-                wanted.codec(self._store.dictionaries),
-                dictionaries=self._store.dictionaries,
-                limits=self._store.opening.limits,
+                wanted.codec(self._tools.dictionaries),
+                dictionaries=self._tools.dictionaries,
+                limits=self._tools.limits,
             )
         except LEAVES as error:
             return type(error).__name__

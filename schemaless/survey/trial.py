@@ -21,6 +21,7 @@ from schemaless.mysql.sizes import layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds, Measured, Sample, Window, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
@@ -178,6 +179,7 @@ def sample_cells(
         InvalidCell: no column may have this name.
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     numbers = [
         check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
     ]
@@ -189,7 +191,7 @@ def sample_cells(
         values: Counter[tuple[str, ...]] = Counter()
         cells: list[SampledCell] = []
         rows = body_bytes = 0
-        for _, row_key, column_name, _, body, _ in window_rows(store.shards, window, size):
+        for _, row_key, column_name, _, body, _ in window_rows(tools.shards, window, size):
             rows += 1
             body_bytes += len(body)
             if wanted is None or column_name in wanted:
@@ -200,16 +202,16 @@ def sample_cells(
         return Measured(values, rows, body_bytes)
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    taken = sample(store.shards, numbers, measure, seed=drawn, bounds=bounds, on_window=on_window)
+    taken = sample(tools.shards, numbers, measure, seed=drawn, bounds=bounds, on_window=on_window)
     by_cluster = {
-        cluster.name: layout_of(store.shards.pool_for(cluster.primary))
-        for cluster in {store.topology.cluster_of(window.shard) for window in taken.windows}
+        cluster.name: layout_of(tools.shards.pool_for(cluster.primary))
+        for cluster in {tools.topology.cluster_of(window.shard) for window in taken.windows}
     }
     return CellSample(
         taken,
         [found[window.shard, window.after, window.up_to] for window in taken.windows],
-        [by_cluster[store.topology.cluster_of(window.shard).name] for window in taken.windows],
-        store.dictionaries,
+        [by_cluster[tools.topology.cluster_of(window.shard).name] for window in taken.windows],
+        tools.dictionaries,
     )
 
 

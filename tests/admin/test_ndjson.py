@@ -25,6 +25,7 @@ from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.migrate.verify import check
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -88,7 +89,7 @@ def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> No
     shards.execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'DOC', 1, x'%b')"
-        % (store.shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
+        % (tools_of(store).shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
     )
 
 
@@ -391,8 +392,8 @@ def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
 
 def test_load_cell_larger_than_a_packet_names_its_line(fresh_store):
     """A body that fits a cell, but not the server's max_allowed_packet, is a bad line like others."""
-    for cluster in fresh_store.topology.clusters:
-        pool = fresh_store.shards.pool_for(cluster.primary)
+    for cluster in tools_of(fresh_store).topology.clusters:
+        pool = tools_of(fresh_store).shards.pool_for(cluster.primary)
         pool.options = replace(pool.options, max_packet_bytes=100_000)
     lines = [*numbered(0, 40), *numbered(40, 1, "long " * 30_000), *numbered(41, 40)]
     reader = loading.document_reader(by_field, LEGACY)

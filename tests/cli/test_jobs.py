@@ -19,6 +19,7 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
 
@@ -55,7 +56,7 @@ def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job,
     monkeypatch.setattr(jobs, "_LOOK_S", 0.0)
     ledger = Ledger(migrate_store)
     state = ledger.claim(job.job_id, 0, "a")
-    cluster = migrate_store.topology.cluster_of(0).name
+    cluster = tools_of(migrate_store).topology.cluster_of(0).name
     assert ledger.renew(job.job_id, state, cluster).watches
     with JobProgress(ledger) as shown:
         shown.begin(job, True)

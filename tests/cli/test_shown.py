@@ -13,6 +13,7 @@ import pytest
 from schemaless.cli.bench import codecs as bench
 from schemaless.cli.capacity import report as capacity_report
 from schemaless.cli.migrate import report
+from schemaless.store.tools import tools_of
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
@@ -167,7 +168,7 @@ def test_column_that_sql_wrote_is_shown(invoke, fresh_store, fresh_url, by_hand,
     by_hand(fresh_store).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', '\x1b[31mE', 1, 'no JSON')"
-        % (fresh_store.shards.database(shard).encode(), row.hex.encode()),
+        % (tools_of(fresh_store).shards.database(shard).encode(), row.hex.encode()),
     )
     for arguments in (("check",), ("cell", "history", row), ("dump",), ("codec", "advise")):
         result = invoke(*arguments, url=fresh_url)

@@ -28,7 +28,8 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
-from schemaless.store.datastore import Opening
+from schemaless.store.opening import Opening, opening_of
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -85,7 +86,7 @@ def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
 
 def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     """As a check in one thread does."""
-    database = fresh_store.shards.database(2).encode()
+    database = tools_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
     with workers(2) as hands:
@@ -100,8 +101,8 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
 def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
     ledger = Ledger(migrate_store)
-    hold = fresh_store.shards.database(0).encode()
-    with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
+    hold = tools_of(fresh_store).shards.database(0).encode()
+    with tools_of(migrate_store).shards.pool_for(tools_of(migrate_store).shards.node_of(0)).connection() as blocker:
         # A worker stands still in the middle of its shard while these rows are locked.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % hold)
@@ -280,8 +281,8 @@ def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
 def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
     """An ``Opening`` gives the same datastore, and shows no password."""
     secret = Opening(parse_url("mysql://app:secret@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
-    with fresh_store.opening.open() as again:
-        assert (again.name, again.topology) == (fresh_store.name, fresh_store.topology)
+    with opening_of(fresh_store).open() as again:
+        assert (again.name, tools_of(again).topology) == (fresh_store.name, tools_of(fresh_store).topology)
     assert "secret" not in repr(secret)
 
 

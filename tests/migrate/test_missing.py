@@ -15,6 +15,7 @@ from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Missing, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, restore
 
@@ -69,7 +70,7 @@ def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
 def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_row, migrate_store, tmp_path):
     """Each file is held against what its runner has noted of it, not against a sum."""
     load(fresh_store, new_row, TEXTS[:8])
-    shard = next(shard for shard in range(fresh_store.shard_count) if fresh_store.id_span(shard))
+    shard = next(shard for shard in range(fresh_store.shard_count) if tools_of(fresh_store).id_span(shard))
     first = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), shards=[shard])
     ledger = Ledger(migrate_store)
     (state,) = ledger.shards(first.job_id)
@@ -123,7 +124,7 @@ def test_restore_where_nothing_has_a_header_is_refused_with_the_file(migrate_sto
 
 def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, job, tmp_path, by_hand):
     """Nobody can tell then what is missing."""
-    pool = by_hand(migrate_store).pool_for(migrate_store.topology.cluster_of(0).primary)
+    pool = by_hand(migrate_store).pool_for(tools_of(migrate_store).topology.cluster_of(0).primary)
     for table in ("job_event", "job_failure", "job_cluster", "job_shard", "job"):
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
         pool.run(lambda connection, sql=sql: connection.execute(sql.encode()), writes=True)

@@ -16,6 +16,7 @@ from schemaless.migrate.reclaimed import note_prediction, report
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.numbers import Interval
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -39,8 +40,8 @@ def files(store, by_hand) -> dict[int, int]:
     """Return the length of each shard's file."""
     found = {}
     for shard in range(4):
-        database = store.shards.database(shard)
-        pool = by_hand(store).pool_for(store.topology.cluster_of(shard).primary)
+        database = tools_of(store).shards.database(shard)
+        pool = by_hand(store).pool_for(tools_of(store).topology.cluster_of(shard).primary)
         found[shard] = cell_table_sizes(pool, [database])[database].file_bytes
     return found
 

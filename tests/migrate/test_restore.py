@@ -26,6 +26,7 @@ from schemaless.migrate.restore import run as run_restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.sql.bodies import replace_bodies
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, migrate, restore
 
@@ -40,7 +41,7 @@ def before(fresh_store, new_row):
 
 
 def set_body(shards, store, added_id, shard, body):
-    sql = f"UPDATE `{store.shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE added_id={added_id}"
+    sql = f"UPDATE `{tools_of(store).shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE added_id={added_id}"
     shards.execute(shard, sql.encode())
 
 
@@ -144,7 +145,7 @@ def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, bef
     shards = by_hand(fresh_store)
     set_body(shards, fresh_store, ids[0], 2, b'{"other": 1}')
     set_body(shards, fresh_store, ids[1], 2, b"\xc1\x11damaged body")
-    database = fresh_store.shards.database(2)
+    database = tools_of(fresh_store).shards.database(2)
     shards.execute(2, f"DELETE FROM `{database}`.cell WHERE added_id={ids[2]}".encode())
     shards.execute(2, f"UPDATE `{database}`.cell SET ref_key=ref_key+1000 WHERE added_id={ids[3]}".encode())
     damaged = everything(fresh_store)
@@ -269,7 +270,7 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     ledger = Ledger(migrate_store)
-    clusters = {migrate_store.topology.cluster_of(shard).name for shard in (0, 1)}
+    clusters = {tools_of(migrate_store).topology.cluster_of(shard).name for shard in (0, 1)}
     job = ledger.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
 
     with pytest.raises(JobConflict, match=f"migrate abort --job {job.job_id}"):
@@ -288,7 +289,7 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     before = everything(fresh_store)
     migrate(migrate_store, tmp_path)
     (place,) = [place for place in before if before[place][1] == too_long]
-    packet = migrate_store.shards.run(place[0], lambda connection: connection.max_allowed_packet)
+    packet = tools_of(migrate_store).shards.run(place[0], lambda connection: connection.max_allowed_packet)
     monkeypatch.setattr(put_back_job, "_PACKET_MARGIN_BYTES", packet - 10_000)
     sent = []
     watch(monkeypatch, lambda store, shard, sql: sent.append(len(sql)))
@@ -346,12 +347,12 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
     seen: list[str] = []
 
     def look(store, shard, sql):
-        ((image,),) = store.shards.rows(shard, b"SELECT @@session.binlog_row_image")
+        ((image,),) = tools_of(store).shards.rows(shard, b"SELECT @@session.binlog_row_image")
         seen.append(image)
 
     watch(monkeypatch, look)
     with connect(migrate_url) as store:
-        may = store.shards.run(0, binary_log).row_image
+        may = tools_of(store).shards.run(0, binary_log).row_image
     restore(migrate_store, [tmp_path], [0, 1], full_row_images=True)
     full = list(seen)
     restore(migrate_store, [tmp_path], [2, 3])
@@ -457,8 +458,8 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
     migrate(migrate_store, tmp_path)
     ledger = Ledger(migrate_store)
-    database = fresh_store.shards.database(0).encode()
-    with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
+    database = tools_of(fresh_store).shards.database(0).encode()
+    with tools_of(migrate_store).shards.pool_for(tools_of(migrate_store).shards.node_of(0)).connection() as blocker:
         # A worker stands still in the middle of its shard while these rows are locked.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % database)

@@ -19,6 +19,7 @@ from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.mysql
 
 def change(shards, store, place, assignment: str) -> None:
     shard, added_id = place
-    sql = f"UPDATE `{store.shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
+    sql = f"UPDATE `{tools_of(store).shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
     shards.execute(shard, sql.encode())
 
 
@@ -66,7 +67,9 @@ def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_ha
     change(shards, fresh_store, places[3], "ref_key=ref_key+1000")
     change(shards, fresh_store, places[4], "created_at=created_at + INTERVAL 1 MICROSECOND")
     shard, added_id = places[5]
-    shards.execute(shard, f"DELETE FROM `{fresh_store.shards.database(shard)}`.cell WHERE added_id={added_id}".encode())
+    shards.execute(
+        shard, f"DELETE FROM `{tools_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}".encode()
+    )
     report, faults = found_by(migrate_store, job)
 
     assert set(faults) == {
@@ -225,15 +228,15 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
         other = recode(cell.body, codec_named("json+zlib")).body
         there = [(cell.added_id, cell.body, other)]
         back = [(cell.added_id, other, cell.body)]
-        database = store.shards.database(0)
+        database = tools_of(store).shards.database(0)
         on_replica(f"STOP {replica} SQL_THREAD")
         try:
-            store.shards.execute(0, update_bodies(database, there))
+            tools_of(store).shards.execute(0, update_bodies(database, there))
             late = verify(store, [0, 1], Depth(lag_timeout_s=0.3))
         finally:
             on_replica(f"START {replica} SQL_THREAD")
         in_time = verify(store, [0, 1])
-        store.shards.execute(0, update_bodies(database, back))
+        tools_of(store).shards.execute(0, update_bodies(database, back))
 
     assert late.faults == {"ReplicaLags": 1}
     assert in_time.faults == {}

@@ -20,6 +20,7 @@ from schemaless.mysql import revisions, schema
 from schemaless.mysql.engine import inspection
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -91,7 +92,7 @@ def test_revisions_cannot_be_run_or_taken_back_by_hand():
 
 def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_url):
     """A shard whose tables are gone gets them from the revisions; its identity has to be restored by a person."""
-    database = fresh_store.shards.database(1)
+    database = tools_of(fresh_store).shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
         by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
     outcome = upgrade_schema(parse_url(admin_url))
@@ -106,7 +107,7 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
     """Ctrl-C between two shards: what is done is done, and the same upgrade does the rest."""
     admin_url = create(new_name, 8, admin_urls)
     with connect(admin_url) as store:
-        names = [store.shards.database(shard) for shard in range(8)]
+        names = [tools_of(store).shards.database(shard) for shard in range(8)]
         for shard, name in enumerate(names):
             by_hand(store).execute(shard, f"DELETE FROM `{name}`.alembic_version".encode())
     begun = threading.Semaphore(3)  # the catalog, and the first shard of each server
@@ -152,7 +153,7 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
     """A shard opened under another count or in another datastore serves nothing."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1)
     shard = 1
-    database = fresh_store.shards.database(shard)
+    database = tools_of(fresh_store).shards.database(shard)
     fresh_store.put_cell(row, "BASE", 1, {})
     by_hand(fresh_store).execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
 

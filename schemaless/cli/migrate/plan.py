@@ -12,6 +12,7 @@ from schemaless.migrate.plan import Change, LogCost, Plan, Space
 from schemaless.migrate.plan import plan as make_plan
 from schemaless.numbers import Interval
 from schemaless.store.columns import codec_with
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
@@ -61,7 +62,7 @@ def plan(
         with progress("sampling", None, "windows") as advance:
             result = make_plan(
                 store,
-                codec_with(codec, level, dictionary_id, store.dictionaries),
+                codec_with(codec, level, dictionary_id, tools_of(store).dictionaries),
                 sources=sources or None,
                 columns=columns or None,
                 shards=shards,

@@ -25,6 +25,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateReport, Tally
 from schemaless.store.columns import settings
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.terminal.files import unwritable_folder
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 
@@ -136,7 +137,7 @@ def run(
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
     """Say which columns would be re-encoded to something else than their new cells are written in."""
-    for setting in settings(store.catalog, store.name):
+    for setting in settings(tools_of(store).catalog, store.name):
         same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
         if not same and (not spec.columns or setting.column_name in spec.columns):
             dictionary = "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"
