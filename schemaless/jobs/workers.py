@@ -30,7 +30,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from schemaless.errors import InvalidInput, LeaseLost, SchemalessError, ServerError, WorkersDied
-from schemaless.jobs.job import Job
+from schemaless.events import Listener, nobody
+from schemaless.jobs.job import Job, RunGoesOn
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.names import is_dead_here, runner_name
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
@@ -355,7 +356,7 @@ class Driver:
         work: what to do on a shard.
         make_watch: makes the watch over a cluster's servers; None for none.
         give_up_s: how long a server may be unreachable before the run ends.
-        on_turn: called about twice a second.
+        listener: told ``RunGoesOn``.
     """
 
     def __init__(
@@ -366,7 +367,7 @@ class Driver:
         make_watch: MakeWatch | None = None,
         *,
         give_up_s: float = GIVE_UP_S,
-        on_turn: Callable[[], None] = lambda: None,
+        listener: Listener = nobody,
     ) -> None:
         self._store = store
         self._opening = opening_of(store)
@@ -374,7 +375,7 @@ class Driver:
         self._work = work
         self._make_watch = make_watch
         self._give_up_s = give_up_s
-        self._on_turn = on_turn
+        self._listener = listener
         self._name = runner_name()
         self._ledger = Ledger(store)
         self._calls: dict[Future[Outcome], int] = {}
@@ -404,7 +405,7 @@ class Driver:
                         self._hand_out(hands)
                     through = not self._calls and self._turn_ended(self._job)
                     if looks:
-                        self._on_turn()
+                        self._listener(RunGoesOn(self._job))
                         self._works("")
                 except ServerError as error:
                     self._fails("", error)
