@@ -20,8 +20,8 @@ from store import flights
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.bench.logbooks import documents as logbook_documents
-from schemaless.cell import row_key_for
 from schemaless.codec.recode import recode
+from schemaless.keys import row_key_for
 from schemaless.mysql.binary_log import binary_log, binary_log_point, bytes_between, predicted_bytes
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.bodies import update_bodies

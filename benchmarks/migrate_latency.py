@@ -36,7 +36,7 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.bench.logbooks import ALL_DOCUMENTS, COLUMN
 from schemaless.bench.logbooks import documents as logbook_documents
-from schemaless.cell import row_key_for
+from schemaless.keys import row_key_for
 from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers
 

@@ -5,28 +5,14 @@ What it is, not how it is stored: bytes are the codec's, tables are ``mysql``'s.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
-
-from schemaless.errors import InvalidCell
 
 MAX_BODY_BYTES: Final = (1 << 24) - 1
 """The longest encoded body: what a MEDIUMBLOB holds, 16 MiB - 1."""
-
-MAX_REF_KEY: Final = (1 << 63) - 1
-"""The highest ref_key: what a signed BIGINT holds."""
-
-MAX_COLUMN_NAME_CHARACTERS: Final = 64
-
-# stored; never change
-ROW_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:schemaless-store:row-key")
-"""The namespace in which ``row_key_for`` hashes names."""
-
-_COLUMN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 
 JSONDocument = Any
 """dict with str keys, list, str, int, float, bool or None, nested; mypy has no finite name for it."""
@@ -163,95 +149,3 @@ class Put(NamedTuple):
     key: CellKey
     added_id: int
     created: bool
-
-
-def row_key_bytes(row_key: RowKey) -> bytes:
-    """Return a row_key's 16 bytes.
-
-    MySQL would pad a shorter BINARY(16) value in silence, so the length is checked here.
-
-    Raises:
-        InvalidCell: it is neither a ``uuid.UUID`` nor 16 bytes.
-    """
-    if isinstance(row_key, uuid.UUID):
-        return row_key.bytes
-    if isinstance(row_key, bytes):
-        if len(row_key) == 16:
-            return row_key
-        shown = repr(row_key if len(row_key) <= 24 else row_key[:24] + b"...")
-        raise InvalidCell(f"row_key must be 16 bytes, got {len(row_key)}: {shown}; pass uuid.bytes, not its text")
-    raise InvalidCell(
-        f"row_key must be a uuid.UUID or 16 bytes, got {type(row_key).__name__}: {_short(row_key)}; "
-        "parse text with uuid.UUID(text)"
-    )
-
-
-def row_key_for(name: str) -> uuid.UUID:
-    """Return the row_key of a row that has a name but no UUID: its uuid5 in ``ROW_KEY_NAMESPACE``.
-
-    The rule of ``schemaless load --row-key uuid5:FIELD``. Rows are found again by it, so it never changes.
-
-    >>> row_key_for("N14228")
-    UUID('63fb37ab-5ddf-56ce-95b7-56c0358254eb')
-    """
-    return uuid.uuid5(ROW_KEY_NAMESPACE, name)
-
-
-def check_column_name(column_name: str) -> str:
-    """Return ``column_name`` if a cell may have it: 1 to 64 of ``[A-Za-z0-9_.:-]``.
-
-    Raises:
-        InvalidCell: it may not.
-    """
-    if type(column_name) is str and _COLUMN_NAME.match(column_name):
-        return column_name
-    raise InvalidCell(f"column_name must be 1 to 64 characters of [A-Za-z0-9_.:-], got {_short(column_name)}")
-
-
-def check_ref_key(ref_key: int) -> int:
-    """Return ``ref_key`` if a cell may have it: an int, 0 to 2^63 - 1.
-
-    Raises:
-        InvalidCell: it may not.
-    """
-    if type(ref_key) is int and 0 <= ref_key <= MAX_REF_KEY:
-        return ref_key
-    raise InvalidCell(f"ref_key must be an int from 0 to {MAX_REF_KEY}, got {_short(ref_key)}")
-
-
-def check_created_at(created_at: object) -> datetime | None:
-    """Return ``created_at`` in UTC if a cell may have it: aware, from the year 1000 on; None stays None.
-
-    Raises:
-        InvalidCell: it may not.
-    """
-    if created_at is None:
-        return None
-    if not isinstance(created_at, datetime) or created_at.utcoffset() is None:
-        raise InvalidCell(
-            f"created_at must be an aware datetime, got {_short(created_at)}; say which zone it is in, such as "
-            "datetime(2016, 3, 1, tzinfo=UTC)"
-        )
-    try:
-        in_utc = created_at.astimezone(UTC)
-    except OverflowError:
-        in_utc = None
-    if in_utc is None or in_utc.year < 1000:
-        raise InvalidCell(f"created_at must be in the years 1000 to 9999, got {_short(created_at)}")
-    return in_utc
-
-
-def cell_key(row_key: RowKey, column_name: str, ref_key: int) -> CellKey:
-    """Return the checked key, with its row_key as a UUID.
-
-    Raises:
-        InvalidCell: a part of it is not allowed.
-    """
-    if not isinstance(row_key, uuid.UUID):
-        row_key = uuid.UUID(bytes=row_key_bytes(row_key))
-    return CellKey(row_key, check_column_name(column_name), check_ref_key(ref_key))
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:77] + "..."

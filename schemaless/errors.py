@@ -52,10 +52,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from schemaless.cell import Cell, CellKey, Put
+from schemaless.cell import Cell, CellKey, Put
 
 
 class SchemalessError(Exception):

@@ -7,8 +7,8 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from schemaless.cell import row_key_for
 from schemaless.errors import InvalidInput
+from schemaless.keys import row_key_for
 
 
 def field_at(document: Any, path: str) -> Any:

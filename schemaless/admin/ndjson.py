@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from schemaless.cell import CellKey, NewStoredCell, StoredCell, cell_key, check_created_at
+from schemaless.cell import CellKey, NewStoredCell, StoredCell
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import check_length, decode_body, dictionary_of, renumbered_body
@@ -33,6 +33,7 @@ from schemaless.errors import (
     SchemalessError,
 )
 from schemaless.events import Advanced, Event, Listener, nobody
+from schemaless.keys import cell_key, check_created_at
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import (
     dictionary_line,

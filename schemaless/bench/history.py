@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from schemaless.cell import row_key_for
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
+from schemaless.keys import row_key_for
 from schemaless.mysql.sql.cells import insert_numbered_cells
 from schemaless.store.datastore import Datastore
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from schemaless.cell import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.keys import row_key_for
 
 DEMO_DOCUMENTS: Final = 2_219
 """How many documents the demo takes: as many trips as the article measured."""

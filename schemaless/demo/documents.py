@@ -9,12 +9,13 @@ from pathlib import Path
 from schemaless.admin.fields import ref_key_in, row_key_in
 from schemaless.admin.ndjson import LinePassedOver, LoadReport, document_reader, load
 from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
-from schemaless.cell import CellKey, NewStoredCell, cell_key
+from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import LEGACY
 from schemaless.demo.capacity import times
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
 from schemaless.events import Advanced, Listener, only, together
+from schemaless.keys import cell_key
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.output import (
     note,

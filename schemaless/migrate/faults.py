@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from schemaless.cell import CellKey, StoredCell, check_column_name, check_ref_key
+from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import check_canonical
 from schemaless.errors import CorruptBody, InvalidCell
 from schemaless.events import Event
+from schemaless.keys import check_column_name, check_ref_key
 from schemaless.store.datastore import Datastore
 
 

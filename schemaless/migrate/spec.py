@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.jobs.kind import JobSpec
+from schemaless.keys import check_column_name
 from schemaless.mysql.sql.bodies import wanted_bodies
 from schemaless.store.columns import codec_with
 

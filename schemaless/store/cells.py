@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
-from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell, check_ref_key
+from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
@@ -28,6 +28,7 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
+from schemaless.keys import check_ref_key
 from schemaless.mysql.connection import Check, Connection, Rows
 from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_cells, select_latest_ref_key

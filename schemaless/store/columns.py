@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from schemaless.cell import check_column_name
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError
+from schemaless.keys import check_column_name
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql import catalog as sql

@@ -8,27 +8,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NoReturn, Self
 
-from schemaless.cell import (
-    MAX_REF_KEY,
-    Cell,
-    JSONDocument,
-    NewCell,
-    NewStoredCell,
-    Page,
-    Put,
-    RowKey,
-    StoredCell,
-    cell_key,
-    check_column_name,
-    check_created_at,
-    check_ref_key,
-    row_key_bytes,
-)
+from schemaless.cell import Cell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Topology, check_shard
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, check_length, decode_body, encode_body, same_put
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidBody, InvalidCell, InvalidInput
+from schemaless.keys import MAX_REF_KEY, cell_key, check_column_name, check_created_at, check_ref_key, row_key_bytes
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.pools import Pools

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.cell import check_column_name
 from schemaless.cluster.topology import check_shard
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
 from schemaless.events import Listener, nobody
+from schemaless.keys import check_column_name
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.mysql.sizes import layout_of
 from schemaless.numbers import Interval

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from schemaless.bench import logbooks
-from schemaless.cell import row_key_for
 from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.keys import row_key_for
 
 pytestmark = pytest.mark.once
 

@@ -9,7 +9,7 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.cell import row_key_for
+from schemaless.keys import row_key_for
 from tests.dictionaries import COLUMN, document, kept, set_to
 
 pytestmark = pytest.mark.mysql

@@ -14,8 +14,8 @@ from typing import IO
 import pytest
 
 from schemaless.admin import ndjson as loading
-from schemaless.cell import row_key_for
 from schemaless.codec.envelope import describe_body, encode_body
+from schemaless.keys import row_key_for
 
 pytestmark = pytest.mark.mysql
 

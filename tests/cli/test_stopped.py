@@ -13,10 +13,10 @@ import pymysql
 import pytest
 
 from schemaless import NewStoredCell
-from schemaless.cell import row_key_for
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
 from schemaless.jobs.ledger import Ledger
+from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
 from tests.faults.kinds import ONE_KIND
 

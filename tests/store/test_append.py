@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import schemaless
-from schemaless.cell import MAX_REF_KEY, CellKey
+from schemaless.cell import CellKey
+from schemaless.keys import MAX_REF_KEY
 from schemaless.mysql.connection import Connection, Executed
 from schemaless.mysql.errors import ConnectionLost
 

@@ -15,9 +15,9 @@ from schemaless.capacity.growth import Kind
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.capacity.pages import disk_bytes_range
-from schemaless.cell import check_column_name
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
+from schemaless.keys import check_column_name
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.numbers import ZERO, Interval
 from schemaless.terminal.output import json_option, out, print_json, print_table

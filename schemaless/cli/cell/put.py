@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from schemaless.cell import NewStoredCell, check_column_name
+from schemaless.cell import NewStoredCell
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
 from schemaless.codec.envelope import check_length
 from schemaless.codec.legacy import read_json
@@ -14,6 +14,7 @@ from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
+from schemaless.keys import check_column_name
 from schemaless.terminal.output import json_option, note, print_json
 
 
