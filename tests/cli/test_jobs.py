@@ -9,7 +9,6 @@ import pytest
 import schemaless
 from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
-from schemaless.cli.options import shards_of, shards_text
 from schemaless.jobs import rebuild
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
@@ -268,9 +267,3 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     )
     assert [(each["kind"], each["state"]) for each in listed] == [("migrate", "done"), ("restore", "done")]
     assert everything(fresh_store) == before
-
-
-@pytest.mark.parametrize("text", ["0", "0-3", "0-1,3,5-7", "2,4"])
-def test_shards_are_shown_as_they_are_named(text):
-    """Runs of neighbours as a range: a job of 4,096 shards is shown in a line."""
-    assert shards_text(shards_of(text, 8)) == text
