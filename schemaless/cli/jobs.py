@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import click
 from rich.live import Live
 
+from schemaless.cli.options import shards_text
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.events import Event
 from schemaless.jobs.job import Job, RunBegan, RunGoesOn, ShardState, go_on_command
@@ -278,7 +279,7 @@ def thresholds_text(thresholds: Mapping[str, Any]) -> str:
 
 def _asked(job: Job) -> str:
     asked = (
-        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
+        (name, shards_text(value) if name == "shards" else ", ".join(value) if isinstance(value, list) else value)
         for name, value in job.spec.items()
         if value not in (None, [], {}, False) and name != "thresholds"
     )

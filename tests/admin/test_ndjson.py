@@ -62,7 +62,7 @@ def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
 
 def by_field(document: Any, line: bytes, number: int) -> CellKey:
     """Take a document's own "id" for its row_key."""
-    return CellKey(schemaless.cell.row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
+    return CellKey(schemaless.keys.row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
 
 
 def numbered(first: int, count: int, text: str = "some text") -> list[bytes]:

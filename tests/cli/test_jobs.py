@@ -239,7 +239,7 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     before = everything(fresh_store)
     originals = tmp_path / "originals"
     migrate.run(migrate_store, MigrateSpec(archive=str(originals)))
-    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),)))
+    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),), (0, 1, 2, 3)))
     number = ("--job", str(job.job_id))
     said = [
         invoke("migrate", verb, *number, url=migrate_url)
@@ -257,7 +257,7 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     assert [each.code for each in (*said, dry, done)] == [0] * 7
     assert f"job {job.job_id}, restore: paused (by " in said[2].out
     assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
-    assert f"archives {originals}\n" in said[2].out
+    assert f"archives {originals}, shards 0-3\n" in said[2].out
     assert f"nobody works on it now: '{goes_on}' does" in said[4].out
     assert (nothing.code, "name the originals by --archive, or a restore to go on with" in nothing.err) == (2, True)
     assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)

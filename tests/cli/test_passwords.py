@@ -231,7 +231,7 @@ def test_no_process_has_it_in_its_arguments(start, eventually, datastore, url):
     """Commands that run, and the private servers: everybody on the machine may read those."""
     process = start("cell", "tail", "--follow", url=url)
     with closing(schemaless.connect(url)) as store:
-        store.put_cell(schemaless.cell.row_key_for("followed"), "BASE", 1, {})
+        store.put_cell(schemaless.keys.row_key_for("followed"), "BASE", 1, {})
     assert json.loads(process.stdout.readline())
     arguments = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -44,7 +44,7 @@ def documents(fresh_store: Datastore) -> dict[uuid.UUID, object]:
     fresh_store.put_stored_cells(
         schemaless.NewStoredCell(cell.row_key, COLUMN, 1, json.dumps(cell.body).encode()) for cell in made[COUNT // 2 :]
     )
-    return {uuid.UUID(bytes=schemaless.cell.row_key_bytes(cell.row_key)): cell.body for cell in made}
+    return {uuid.UUID(bytes=schemaless.keys.row_key_bytes(cell.row_key)): cell.body for cell in made}
 
 
 def read(store: Datastore) -> dict[uuid.UUID, object]:

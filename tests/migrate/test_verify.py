@@ -149,7 +149,7 @@ def replica_url(replicated, replica_accounts):
     )
     with schemaless.connect(url) as store:
         rows = iter(range(1000))
-        load(store, lambda: schemaless.cell.row_key_for(str(next(rows))))
+        load(store, lambda: schemaless.keys.row_key_for(str(next(rows))))
     url = replica_accounts.url("migrate", url)
     with schemaless.connect(url) as store:
         migrate.run(store)
