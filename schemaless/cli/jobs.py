@@ -129,7 +129,9 @@ def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) 
     job = ledger.job(job_id) if job_id is not None else ledger.latest("migrate")
     if job is None or (unfinished and job_id is None and not job.unfinished):
         what = "unfinished migration" if unfinished else "migration yet"
-        raise InvalidInput(f"there is no {what}; 'schemaless migrate run --execute' begins one")
+        others = [f"--job {other.job_id} is a {other.kind}" for other in ledger.jobs() if other.unfinished]
+        next_step = ", ".join(others) or "'schemaless migrate run --execute' begins one"
+        raise InvalidInput(f"there is no {what}; {next_step}")
     return job
 
 

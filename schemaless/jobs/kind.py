@@ -9,12 +9,14 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from schemaless.cluster.topology import check_shard
 from schemaless.errors import JobConflict
 from schemaless.events import Listener, nobody
+from schemaless.jobs.driver import GIVE_UP_S, Driver, opening_of
 from schemaless.jobs.job import Job, Kind, RunBegan, check_goes_on, thresholds_of
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.versions import versions
-from schemaless.jobs.workers import GIVE_UP_S, Driver, Work, opening_of, workers
+from schemaless.jobs.worker import Work
+from schemaless.jobs.workers import workers
 from schemaless.store.datastore import Datastore
 
 

@@ -271,6 +271,8 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
     shard_run.gate()
     try:
         for _ in put_back(store, state.shard, originals, tally, send=send, fail=shard_run.fail):
+            # Also where nothing was to be put back: a look costs the servers something, too.
+            shard_run.gate()
             if shard_run.due():
                 tally.store(state)
                 shard_run.checkpoint()

@@ -25,7 +25,8 @@ from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, Server
 from schemaless.events import Advanced, Event, Listener, nobody, only
 from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import FAILURES_KEPT
-from schemaless.jobs.workers import Workers, run_shards, store_for
+from schemaless.jobs.worker import store_for
+from schemaless.jobs.workers import Workers, run_shards
 from schemaless.migrate.archive import ArchivedCell
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.faults import Fault, faults_of

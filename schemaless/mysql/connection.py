@@ -139,17 +139,17 @@ class Connection:
         Raises:
             ConnectionLost: the reply to COMMIT or ROLLBACK did not come, or was a refusal.
         """
-        before = self.unfinished
-        with self.whole():
-            self.execute(START_TRANSACTION)
-            try:
-                yield
-            except SchemalessError:
-                if not self.busy:
-                    self._end_transaction(ROLLBACK)
-                    self.unfinished = before
-                raise
-            self._end_transaction(COMMIT)
+        before, self.unfinished = self.unfinished, True
+        self.execute(START_TRANSACTION)
+        try:
+            yield
+        except SchemalessError:
+            if not self.busy:
+                self._end_transaction(ROLLBACK)
+                self.unfinished = before
+            raise
+        self._end_transaction(COMMIT)
+        self.unfinished = before
 
     def _end_transaction(self, sql: bytes) -> None:
         try:

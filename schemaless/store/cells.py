@@ -331,9 +331,15 @@ def _only(wanted: Container[Any], key: slice) -> Check:
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
     """Return the highest ref_key of a row and column; None where there is none."""
-    key = (pair[0] + pair[1].encode(),)
-    rows = connection.rows(select_latest_ref_key(database, *pair), _only([key], slice(1, 2)))
-    return int(rows[0][0]) if rows else None
+    whose = pair[0] + pair[1].encode() + b" "
+
+    def check(rows: Rows) -> str | None:
+        found = rows[0][0]
+        ours = isinstance(found, bytes) and found.startswith(whose)
+        return None if ours else f"asked for {whose!r}, got {found!r:.200}"
+
+    ((found,),) = connection.rows(select_latest_ref_key(database, *pair), check)
+    return int(found.removeprefix(whose)) if found != whose else None
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:

@@ -245,6 +245,7 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
         invoke("migrate", verb, *number, url=migrate_url)
         for verb in ("pause", "throttle", "status", "resume", "status")
     ]
+    unnamed = invoke("migrate", "pause", url=migrate_url)
     goes_on = f"schemaless migrate restore --execute --job {job.job_id}"
     nothing = invoke("migrate", "restore", url=migrate_url)
     dry = invoke("migrate", "restore", *number, url=migrate_url)
@@ -255,6 +256,7 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
 
     assert [each.code for each in (*said, dry, done)] == [0] * 7
     assert f"job {job.job_id}, restore: paused (by " in said[2].out
+    assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
     assert f"archives {originals}\n" in said[2].out
     assert f"nobody works on it now: '{goes_on}' does" in said[4].out
     assert (nothing.code, "name the originals by --archive, or a restore to go on with" in nothing.err) == (2, True)

@@ -10,7 +10,6 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -18,11 +17,12 @@ from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
 from schemaless.events import only
-from schemaless.jobs import workers as workers_module
+from schemaless.jobs.driver import Driver
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look, Thresholds
-from schemaless.jobs.workers import Driver, workers
+from schemaless.jobs.worker import KeptWatch
+from schemaless.jobs.workers import Workers, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.faults import Fault
@@ -129,13 +129,11 @@ def die(*arguments: object) -> None:
     os._exit(9)
 
 
-def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store, monkeypatch):
+def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store):
     """With an error that says so; the job can be gone on with."""
-    monkeypatch.setattr(migrate, "MIGRATE", replace(migrate.MIGRATE, work=die))
-    monkeypatch.setattr(workers_module, "_MOST_DEATHS", 1)
-    with pytest.raises(WorkersDied, match="died 2 times"):
-        migrate.run(migrate_store, count=2)
-    monkeypatch.undo()
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
+    with pytest.raises(WorkersDied, match="died 2 times"), workers(2) as hands:
+        Driver(migrate_store, job, die, make_watch, most_deaths=1).run(hands)
     report = migrate.run(migrate_store)
 
     assert report.job_id == 1
@@ -204,14 +202,14 @@ def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_stor
 
 def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
     """Whatever was begun is stopped at a checkpoint and given back, also where nobody had noted it yet."""
-    original = workers_module.Workers.submit
+    original = Workers.submit
 
     def interrupted(hands, *arguments):
         original(hands, *arguments)
         time.sleep(0.05)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workers_module.Workers, "submit", interrupted)
+    monkeypatch.setattr(Workers, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
     monkeypatch.undo()
@@ -269,14 +267,16 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
     assert all(not list(fresh_store.scan_shard(shard, legacy_only=True)) for shard in range(4))
 
 
-def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store, monkeypatch):
+def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
     """None, or a scheduler that is not there."""
     with pytest.raises(InvalidInput, match="workers must be 1 or more, got 0"):
         migrate.run(migrate_store, count=0)
     pytest.importorskip("distributed")
-    monkeypatch.setattr(workers_module, "_DASK_S", 0.5)
-    with pytest.raises(InvalidInput, match="no Dask scheduler answers at"):
-        migrate.run(migrate_store, dask="tcp://127.0.0.1:1")
+    with (
+        pytest.raises(InvalidInput, match="no Dask scheduler answers at"),
+        workers(1, "tcp://127.0.0.1:1", dask_s=0.5),
+    ):
+        pass
 
 
 def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
@@ -307,7 +307,6 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
 
 def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migrate_store, monkeypatch):
     """However many small shards there are, the catalog is asked where the job is by time, and at the end."""
-    monkeypatch.setattr(workers_module, "_TURN_S", 600.0)
     original = Ledger.shards
     asked = []
 
@@ -318,7 +317,7 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     monkeypatch.setattr(Ledger, "shards", shards)
     with workers(1) as hands:
-        ended = Driver(migrate_store, job, migrate.work, make_watch).run(hands)
+        ended = Driver(migrate_store, job, migrate.work, make_watch, turn_s=600.0).run(hands)
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
@@ -380,15 +379,14 @@ class CountedWatch:
         """Do nothing."""
 
 
-def test_look_of_a_moment_ago_is_taken_for_the_next_shard(monkeypatch):
+def test_look_of_a_moment_ago_is_taken_for_the_next_shard():
     """Its notes are said once; later there is another look."""
     watch = CountedWatch()
-    kept = workers_module._KeptWatch(watch)
-    monkeypatch.setattr(workers_module, "_LOOK_S", 600.0)
+    kept = KeptWatch(watch, again_s=600.0)
     first, second = kept.look(), kept.look()
-    monkeypatch.setattr(workers_module, "_LOOK_S", 0.0)
-    third = kept.look()
+    always = KeptWatch(watch, again_s=0.0)
+    _, third = always.look(), always.look()
 
     assert (first.figures, first.notes) == ({"look": 1}, ("note 1",))
     assert (second.figures, second.notes) == ({"look": 1}, ())
-    assert (third.figures, third.notes) == ({"look": 2}, ("note 2",))
+    assert (third.figures, third.notes) == ({"look": 3}, ("note 3",))
