@@ -24,6 +24,7 @@ from schemaless.codec.envelope import decode_body, describe_body, encode_body, i
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.events import Advanced, only
+from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
 from schemaless.store.shards import Shards
 
@@ -62,7 +63,7 @@ def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
 
 def by_field(document: Any, line: bytes, number: int) -> CellKey:
     """Take a document's own "id" for its row_key."""
-    return CellKey(schemaless.keys.row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
+    return CellKey(row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
 
 
 def numbered(first: int, count: int, text: str = "some text") -> list[bytes]:

@@ -11,6 +11,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.events import Advanced, only, together
 from schemaless.jobs.workers import workers
+from schemaless.keys import row_key_for
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.migrate.faults import Fault
@@ -149,7 +150,7 @@ def replica_url(replicated, replica_accounts):
     )
     with schemaless.connect(url) as store:
         rows = iter(range(1000))
-        load(store, lambda: schemaless.keys.row_key_for(str(next(rows))))
+        load(store, lambda: row_key_for(str(next(rows))))
     url = replica_accounts.url("migrate", url)
     with schemaless.connect(url) as store:
         migrate.run(store)
