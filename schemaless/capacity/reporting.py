@@ -35,8 +35,8 @@ from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
+from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
 from schemaless.survey.sampling import Bounds
-from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_codec
 
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
 """Cells that every codec is tried on: some seconds of CPU."""

@@ -21,7 +21,7 @@ from typing import Final
 
 from schemaless.errors import LocalServerError
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.local import space
+from schemaless.local import free_space as space
 
 ETC_APT: Final = Path("/etc/apt")
 MIB: Final = 1024 * 1024

@@ -33,8 +33,8 @@ from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
+from schemaless.survey.column_trials import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
 from schemaless.survey.sampling import Bounds
-from schemaless.survey.trial import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
 
 BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
 """Of all columns together: so much is held in memory, too."""

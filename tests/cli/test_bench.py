@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from playwright.sync_api import sync_playwright
 
-from schemaless.bench import measure
+from schemaless.bench import rounds as measure
 from schemaless.bench.corpora import Corpus
 from schemaless.cli.main import run
 from schemaless.pages import bench_charts

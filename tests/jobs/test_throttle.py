@@ -30,9 +30,9 @@ from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.migrate.run import run
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
+from schemaless.mysql.server_load import note_read
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from tests.accounts import Accounts, accounts_on

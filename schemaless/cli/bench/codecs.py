@@ -15,8 +15,8 @@ from schemaless.bench import corpora, dictionaries
 from schemaless.bench.article import Figures
 from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
 from schemaless.bench.corpora import Corpus
-from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import BASELINE, STAGES, Result
+from schemaless.bench.rounds import Benchmark
 from schemaless.cell import JSONDocument
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput

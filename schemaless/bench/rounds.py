@@ -28,6 +28,7 @@ from schemaless.bench import dictionaries
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.fidelity import KEY_ORDER, difference, is_same, packed_text, worded
+from schemaless.bench.record_schema import MAX_DEPTH, schema_of
 from schemaless.bench.results import (
     BASELINE,
     Combination,
@@ -39,7 +40,6 @@ from schemaless.bench.results import (
     spread_of,
     this_machine,
 )
-from schemaless.bench.schema import MAX_DEPTH, schema_of
 from schemaless.bench.shapes import shape_of
 from schemaless.cell import JSONDocument
 from schemaless.codec.engine import ENGINE

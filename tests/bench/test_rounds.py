@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.bench import contenders, corpora, dictionaries, measure
+from schemaless.bench import contenders, corpora, dictionaries
+from schemaless.bench import rounds as measure
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Serializer
 from schemaless.bench.corpora import Corpus, built_in, from_file
 from schemaless.bench.fidelity import difference
-from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import STAGES, front_of, spread_of
+from schemaless.bench.rounds import Benchmark
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import MSGPACK
 from schemaless.errors import InvalidInput
