@@ -23,6 +23,7 @@ from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_enveloped, keep_reason
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
+from schemaless.events import Advanced, only
 from schemaless.migrate.verify import check
 from schemaless.store.shards import Shards
 
@@ -216,7 +217,7 @@ def test_load_several_conflicts_names_one_and_keep_going_all_of_them(fresh_store
         loading.document_reader(by_field, DEFAULT),
         source="x",
         keep_going=True,
-        on_failure=lambda number, message: conflicting.append(number),
+        listener=only(loading.LinePassedOver, lambda line: conflicting.append(line.number)),
     )
 
     assert sorted(conflicting) == [12, 13, 15, 21, 26, 30]
@@ -286,7 +287,7 @@ def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, dama
         reader,
         source="trips",
         keep_going=True,
-        on_failure=lambda number, message: passed.append((number, message)),
+        listener=only(loading.LinePassedOver, lambda line: passed.append((line.number, line.message))),
     )
     assert str(pickle.loads(pickle.dumps(at.value))) == str(at.value)
     assert at.value.key in keys
@@ -432,18 +433,18 @@ def test_load_takes_lines_as_files_have_them(store, new_row, text, packed):
         return CellKey(row, "DOC", document[0])
 
     stream = io.BytesIO(gzip.compress(text) if packed else text)
-    done: list[int] = []
+    done: list[Advanced] = []
     report = loading.load(
         store,
         open_lines(stream, "x"),
         loading.document_reader(key_of, LEGACY),
         source="x",
-        on_line=done.append,
+        listener=only(Advanced, done.append),
     )
 
     assert report.created == 3
     assert [cell.body for cell in store.get_stored_versions(row, "DOC", descending=False)] == [b"[1]", b"[2]", b"[3]"]
-    assert sum(done) == len(text)
+    assert sum(line.units for line in done) == len(text)
 
 
 AWKWARD = [

@@ -10,6 +10,7 @@ import schemaless
 from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
 from schemaless.jobs import rebuild
+from schemaless.jobs.job import RunBegan, RunGoesOn
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
@@ -58,10 +59,10 @@ def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job,
     cluster = migrate_store.topology.cluster_of(0).name
     assert ledger.renew(job.job_id, state, cluster).watches
     with JobProgress(ledger) as shown:
-        shown.begin(job, True)
+        shown(RunBegan(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
             ledger.note_look(job.job_id, cluster, "a", reason, {}, {})
-            shown.turn()
+            shown(RunGoesOn(job))
     lines = capsys.readouterr().err.splitlines()
 
     assert [line for line in lines if "lags" in line] == [lines[1]]

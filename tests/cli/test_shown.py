@@ -14,6 +14,7 @@ from schemaless.cli.bench import codecs as bench
 from schemaless.cli.capacity import report as capacity_report
 from schemaless.cli.migrate import report
 from schemaless.cli.options import shards_of, shards_text
+from schemaless.events import Advanced
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
@@ -77,8 +78,8 @@ def test_everything_printed_for_people_is_shown(terminal):
     output.error(f"{EVIL}\nschemaless: all is well")
     output.note(f"{EVIL}\nall is well")
     output.print_table(None, ["name", "cells"], [[EVIL, "1"]])
-    with output.progress(EVIL, 2, "cells") as advance:
-        advance(2)
+    with output.progress(EVIL, 2, "cells") as listener:
+        listener(Advanced(2))
 
     assert obeyed(screen.text.replace("\x1b[?25l", "").replace("\x1b[?25h", "").replace("\r", "")) == []
     assert screen.text.count("owned") == 6

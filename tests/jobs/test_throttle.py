@@ -22,6 +22,8 @@ from schemaless import NewStoredCell
 from schemaless.admin import nodes
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
+from schemaless.events import only
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
@@ -448,9 +450,10 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
         app.put_stored_cells([NewStoredCell(row, "BASE", 1, b'{"legacy": true}') for row in rows])
     spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.5, flag_file=str(flag)))
     jobs: list[int] = []
+    listener = only(RunBegan, lambda begun: jobs.append(begun.job.job_id))
     with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
         ledger = Ledger(store)
-        migration = pool.submit(run, store, spec, [0], on_job=lambda job, new: jobs.append(job.job_id))
+        migration = pool.submit(run, store, spec, [0], listener=listener)
 
         def waits_for(text: str) -> bool:
             assert not migration.done(), migration.result()

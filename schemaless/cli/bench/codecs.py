@@ -224,8 +224,8 @@ def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compresso
     benchmark = Benchmark(
         corpus, rounds=rounds, only_serializers=serializers or None, only_compressors=compressors or None
     )
-    with progress(f"{corpus.name}, {len(corpus.documents):,} documents", benchmark.steps, "steps") as advance:
-        return benchmark.run(advance)
+    with progress(f"{corpus.name}, {len(corpus.documents):,} documents", benchmark.steps, "steps") as listener:
+        return benchmark.run(listener)
 
 
 def _write(result: Result, folder: Path) -> None:
