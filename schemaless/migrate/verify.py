@@ -1,6 +1,6 @@
 """Proves what a migration left behind: bodies, replicas and the archive; all of it, or blocks of neighbouring cells.
 
-Changes nothing but, at the end of ``finalise``, the job's state.
+Changes nothing.
 """
 
 from __future__ import annotations
