@@ -4,7 +4,7 @@
     python benchmarks/capacity_measure.py cost [--cells 30000] [--times 100] [--flavour mysql mariadb]
     python benchmarks/capacity_measure.py pages [--flavour mysql mariadb]
 
-accuracy: datastores of 16 shards with 180 days of made-up history (bench/history.py: growth, weekdays, noise, two
+accuracy: datastores of 16 shards with 180 days of made-up history (bench/past_writes.py: growth, weekdays, noise, two
 columns, gaps among added_ids that go with size), each counted in full by SQL and then measured again and again, each
 time with another seed. For each figure: in how many runs its 95 % interval holds what was counted, half its width, and
 how far its middle was off (median and worst). Figures of single shards and days are taken together. In the end all
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from schemaless.admin.create import create
-from schemaless.bench.history import Column, History, cells, write
+from schemaless.bench.past_writes import Column, History, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cell import NewStoredCell

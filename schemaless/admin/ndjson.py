@@ -32,6 +32,7 @@ from schemaless.errors import (
     InvalidInput,
     SchemalessError,
 )
+from schemaless.events import Advanced, Event, Listener, nobody
 from schemaless.keys import cell_key, check_created_at
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import (
@@ -129,6 +130,19 @@ class _Line:
     again: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class LinePassedOver(Event):
+    """A line was passed over that is no document, or whose cell cannot be written.
+
+    Attributes:
+        number: the line's, from 1 on.
+        message: why.
+    """
+
+    number: int
+    message: str
+
+
 def load(
     store: Datastore,
     lines: Iterable[bytes],
@@ -136,8 +150,7 @@ def load(
     *,
     source: str,
     keep_going: bool = False,
-    on_line: Callable[[int], None] = lambda size: None,
-    on_failure: Callable[[int, str], None] = lambda number, message: None,
+    listener: Listener = nobody,
 ) -> LoadReport:
     """Write one cell for each line.
 
@@ -152,8 +165,7 @@ def load(
         source: the file's name, for errors.
         keep_going: pass over lines that are no document, or whose cell exists with another body or with one that does
             not decode; report them.
-        on_line: called with the length of each line that is done.
-        on_failure: called with each line passed over.
+        listener: told each advance, a line with its bytes, and each ``LinePassedOver``.
 
     Raises:
         InvalidInput: a line cannot be used; the batches before it are written.
@@ -176,7 +188,7 @@ def load(
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
         report.failures.append((number, message))
-        on_failure(number, message)
+        listener(LinePassedOver(number, message))
 
     most_cells = max(_LEAST_CELLS, min(_MOST_CELLS, _CELLS_A_SHARD * store.shard_count))
     most_bytes = max(_LEAST_BYTES, min(_MOST_BYTES, _BYTES_A_SHARD * store.shard_count))
@@ -196,7 +208,7 @@ def load(
                 fail(number, error)
             else:
                 if cell is None or key is None:
-                    on_line(len(raw))
+                    listener(Advanced(len(raw)))
                     continue
                 first = batch.get(key)
                 if first is not None and first.cell.body == cell.body:
@@ -207,7 +219,7 @@ def load(
                         batch, batch_bytes = {}, 0
                     batch[key] = _Line(number, cell, key)
                     batch_bytes += len(cell.body)
-        on_line(len(raw))
+        listener(Advanced(len(raw)))
     _write(store, batch, report, fail)
     return report
 

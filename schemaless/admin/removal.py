@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from schemaless.cell import CellKey
 from schemaless.errors import DictionaryInUse, InvalidInput
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql import catalog as sql
 from schemaless.mysql.sql.bodies import select_named
@@ -48,7 +48,7 @@ def remove(
     dictionary_id: int,
     *,
     grace_s: float = GRACE_S,
-    on_rows: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> Retired:
     """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs. Its number stays taken.
 
@@ -56,7 +56,7 @@ def remove(
         store: the datastore; its account has the role ``admin``.
         dictionary_id: which one.
         grace_s: how long it has to be retired first.
-        on_rows: called with how many more cells were looked at.
+        listener: told each advance, in cells that were looked at.
 
     Raises:
         InvalidInput: the catalog does not have it.
@@ -88,7 +88,7 @@ def remove(
                     f"such as by 'schemaless migrate run --execute --column {column_name} --from msgpack+zstd'"
                 )
             cells += rows
-            on_rows(rows)
+            listener(Advanced(rows))
 
     def second_step(connection: Connection) -> None:
         again, _ = _locked(connection, store.name, dictionary_id)

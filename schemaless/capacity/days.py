@@ -60,7 +60,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(slots=True)
-class Growth:
+class GrowthByDay:
     """What came in day by day in a cluster.
 
     Attributes:
@@ -74,14 +74,14 @@ class Growth:
     rows_read: int = 0
 
 
-def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now: datetime) -> Growth:
+def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now: datetime) -> GrowthByDay:
     """Find out what came in day by day in a cluster, which was sampled just before.
 
     Raises:
         ServerError: its server cannot be reached.
     """
     if not any(each.sample.windows for each in taken):
-        return Growth()
+        return GrowthByDay()
     future = sum(each.sample.count(("future",)).mid for each in taken)
     notes = []
     if future:
@@ -90,7 +90,7 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
             "that was wrong; they are in no day"
         )
     if all(each.sample.exact for each in taken):
-        return Growth(_by_created_at(cluster, taken, now.date(), "count"), notes)
+        return GrowthByDay(_by_created_at(cluster, taken, now.date(), "count"), notes)
     points: defaultdict[int, list[Probe]] = defaultdict(list)
     for each in taken:
         for shard, added_id, at in each.moments:
@@ -108,12 +108,12 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
                     f"{cluster}: of the cells looked at, {share:.2%} are out of order, by a clock that jumped or by an "
                     "import; they count for the day among whose cells they lie"
                 )
-            return Growth(search.growth(cluster, ends), notes, search.rows_read)
+            return GrowthByDay(search.growth(cluster, ends), notes, search.rows_read)
     notes.append(
         f"{cluster}: created_at does not follow added_id ({share:.1%} of the cells looked at are out of order: "
         "imported history, or clocks that jump), so its days are estimated from the sample, with wide intervals"
     )
-    return Growth(_by_created_at(cluster, taken, now.date(), "sample"), notes)
+    return GrowthByDay(_by_created_at(cluster, taken, now.date(), "sample"), notes)
 
 
 def _inverted_share(shards: Iterable[Sequence[Probe]]) -> float:

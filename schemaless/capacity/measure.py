@@ -7,7 +7,7 @@ reached is in the measurement with its problem, and nothing else is said of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -18,6 +18,7 @@ from schemaless.capacity.groups import Part, Taken, take
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Measurement, added
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import InvalidInput, ServerError
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
@@ -70,7 +71,7 @@ def measure(
     disks: Mapping[str, GivenDisk] | None = None,
     seed: int | None = None,
     bounds: MeasureBounds = MEASURE_BOUNDS,
-    on_part: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> Measurement:
     """Measure a datastore.
 
@@ -79,7 +80,7 @@ def measure(
         disks: by cluster, in place of what a server shows of its own; a note says where the two differ.
         seed: of the sample, to draw the same one again; the clock's unless given.
         bounds: how much is read.
-        on_part: called with how many parts are measured, and of how many.
+        listener: told each advance, in clusters.
 
     Raises:
         InvalidInput: ``disks`` names a cluster that is not there.
@@ -100,7 +101,7 @@ def measure(
     found: list[_ClusterTaken] = []
     for done in on_servers([(each.primary, each) for each in clusters], work.measure):
         found.append(done)
-        on_part(len(found), len(clusters))
+        listener(Advanced())
     found.sort(key=lambda each: each.space.cluster)
     taken = [each for cluster in found for each in cluster.taken]
     return Measurement(

@@ -8,6 +8,7 @@ import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import AccessDenied
+from schemaless.events import Advanced
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.mysql.sql.figures import estimate_cells
 from schemaless.store.datastore import Datastore
@@ -73,11 +74,11 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
     pool = tools.shards.pool_for(cluster.primary)
     databases = [tools.shards.database(shard) for shard in shards]
     if count:
-        with progress(f"counting {name}", len(shards), "shards") as advance:
+        with progress(f"counting {name}", len(shards), "shards") as listener:
             cells = 0
             for shard in shards:
                 cells += sum(rows for _, _, rows in tools.id_blocks(shard, _BLOCK_ROWS))
-                advance(1)
+                listener(Advanced())
     else:
         sql = estimate_cells(databases)
         cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])

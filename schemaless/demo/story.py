@@ -16,9 +16,11 @@ from schemaless.cell import Cell
 from schemaless.demo.capacity import DAYS
 from schemaless.demo.capacity import report as capacity_report
 from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.events import only
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.local import servers as local_servers
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.reclaimed import report as space_report
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
@@ -128,7 +130,7 @@ def _steps(
 
         _step("7. check every cell")
         with _timed() as seconds:
-            checked = check(store, on_fault=lambda fault: note(str(fault)))
+            checked = check(store, listener=only(Fault, lambda fault: note(str(fault))))
         verdict = "clean" if not checked.faults else f"{checked.faults.total()} faults"
         codecs = ", ".join(f"{count:,} {name}" for name, count in checked.by_codec.most_common())
         out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")

@@ -10,13 +10,13 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from typing import Final
 
 from schemaless.errors import SchemalessError, ServerError, WorkersDied
-from schemaless.jobs.job import Job
+from schemaless.events import Listener, nobody
+from schemaless.jobs.job import Job, RunGoesOn
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.names import is_dead_here, runner_name
 from schemaless.jobs.worker import MakeWatch, Outcome, Work, work_on
@@ -45,7 +45,7 @@ class Driver:
         work: what to do on a shard.
         make_watch: makes the watch over a cluster's servers; None for none.
         give_up_s: how long a server may be unreachable before the run ends.
-        on_turn: called at each turn.
+        listener: told ``RunGoesOn`` at each turn.
         turn_s: how long a turn is.
         most_deaths: workers that may die in a row without a shard getting through in between.
     """
@@ -58,7 +58,7 @@ class Driver:
         make_watch: MakeWatch | None = None,
         *,
         give_up_s: float = GIVE_UP_S,
-        on_turn: Callable[[], None] = lambda: None,
+        listener: Listener = nobody,
         turn_s: float = _TURN_S,
         most_deaths: int = _MOST_DEATHS,
     ) -> None:
@@ -69,7 +69,7 @@ class Driver:
         self._work = work
         self._make_watch = make_watch
         self._give_up_s = give_up_s
-        self._on_turn = on_turn
+        self._listener = listener
         self._turn_s = turn_s
         self._most_deaths = most_deaths
         self._name = runner_name()
@@ -101,7 +101,7 @@ class Driver:
                         self._hand_out(hands)
                     through = not self._calls and self._turn_ended(self._job)
                     if looks:
-                        self._on_turn()
+                        self._listener(RunGoesOn(self._job))
                         self._works("")
                 except ServerError as error:
                     self._fails("", error)

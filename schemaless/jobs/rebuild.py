@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Unpack
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec, chosen_shards
 from schemaless.jobs.ledger import Ledger
@@ -103,7 +104,7 @@ def plan(
     shards: Iterable[int] | None = None,
     *,
     seed: int | None = None,
-    on_shard: Callable[[], None] = lambda: None,
+    listener: Listener = nobody,
 ) -> list[ShardPlan]:
     """Say what rebuilding each shard would take and give. Changes nothing.
 
@@ -112,7 +113,7 @@ def plan(
         spec: what would be asked for.
         shards: numbers of the shards; all unless given.
         seed: of the samples; the clock's unless given.
-        on_shard: called after each shard.
+        listener: told each advance, in shards.
 
     Raises:
         InvalidInput: there is no such shard, or a server's page size is not known.
@@ -128,7 +129,7 @@ def plan(
     found = {}
     for each in on_servers([(tools_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
         found[each.shard] = each
-        on_shard()
+        listener(Advanced())
     return [found[shard] for shard in chosen]
 
 

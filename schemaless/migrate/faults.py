@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import check_canonical
 from schemaless.errors import CorruptBody, InvalidCell
+from schemaless.events import Event
 from schemaless.keys import check_column_name, check_ref_key
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Event):
     """Something that is not as it should be.
 
     Attributes:

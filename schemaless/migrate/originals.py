@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.events import only
 from schemaless.jobs.job import ShardState
 from schemaless.migrate.archive import ArchivedCell, created_text
-from schemaless.migrate.archive_files import ArchiveFile, archive_files, read_archive
+from schemaless.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.sql.bodies import select_stored_digests
 from schemaless.store.datastore import Datastore
@@ -119,9 +120,10 @@ class Originals:
             CorruptArchive: a file's header is damaged.
         """
         found: dict[str, ArchiveFile] = {}
-        headless: dict[Path, int] = {}
+        headless: list[HeadlessFile] = []
+        listener = only(HeadlessFile, headless.append)
         for folder in folders:
-            for file in archive_files(folder, store.name, job_id, shards, on_headless=headless.__setitem__):
+            for file in archive_files(folder, store.name, job_id, shards, listener=listener):
                 if file.shard_count != store.shard_count:
                     raise InvalidInput(
                         f"{file.path}: it is of a datastore {file.datastore!r} with {file.shard_count} shards, this "
@@ -130,7 +132,8 @@ class Originals:
                 known = found.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:
                     found[file.path.name] = file
-        return cls(sorted(found.values()), {path: size for path, size in headless.items() if path.name not in found})
+        torn = {file.path: file.size_bytes for file in headless if file.path.name not in found}
+        return cls(sorted(found.values()), torn)
 
     @property
     def size_bytes(self) -> int:

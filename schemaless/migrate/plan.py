@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.events import Listener, nobody
 from schemaless.keys import check_column_name
 from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
 from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
@@ -192,7 +193,7 @@ def plan(
     exact: bool = False,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> Plan:
     """Say what a run would do, from a sample of the cells, each of which is re-encoded here. Changes nothing.
 
@@ -205,7 +206,7 @@ def plan(
         exact: read every cell, which takes as long as a run without its writing.
         seed: of the sample, to draw the same one again; the clock's unless given.
         bounds: how much is read, unless ``exact``.
-        on_window: called with how many windows are read, and of how many.
+        listener: told the total and each advance, in windows.
 
     Raises:
         InvalidInput: there is no such shard or codec.
@@ -227,7 +228,7 @@ def plan(
         work.measure,
         seed=time.time_ns() % 1_000_000 if seed is None else seed,
         bounds=_EXACT if exact else bounds,
-        on_window=on_window,
+        listener=listener,
     )
     return _plan(taken, work, numbers)
 

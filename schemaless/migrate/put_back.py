@@ -37,6 +37,9 @@ _PACKET_MARGIN_BYTES: Final = 1024
 Send = Callable[[bytes, int], None]
 """Sends an UPDATE, which puts that many bytes of originals back."""
 
+Fail = Callable[[Failure], None]
+"""Takes a cell that is left as it is."""
+
 
 @dataclass(slots=True)
 class ShardRestored:
@@ -121,9 +124,8 @@ def put_back(
     tally: ShardRestored,
     *,
     send: Send | None,
-    on_left: Callable[[Failure], None],
-    on_cells: Callable[[int], None],
-) -> None:
+    fail: Fail,
+) -> Iterator[int]:
     """Go over a shard's originals: all its files are read, and so checked, before the first cell is changed.
 
     Args:
@@ -132,20 +134,22 @@ def put_back(
         originals: its files.
         tally: takes what is counted.
         send: sends an UPDATE; None changes nothing, and counts what would be done.
-        on_left: called with each cell that is left as it is.
-        on_cells: called with how many archived cells it has come further; ``tally`` has them.
+        fail: takes each cell that is left as it is.
+
+    Yields:
+        How many archived cells it has come further; ``tally`` has them.
 
     Raises:
         CorruptArchive: a file is damaged. Nothing was changed.
         ServerError: a server cannot be reached, or refuses; what was done is kept.
     """
-    work = _PutBack(store, shard, tally, send, on_left)
+    work = _PutBack(store, shard, tally, send, fail)
     for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
         # All files are read by now.
         tally.records = {file.path.name: count for file, count in originals.records.items()}
         work.restore(chunk)
         tally.archived += len(chunk)
-        on_cells(len(chunk))
+        yield len(chunk)
     # Also where no file has a cell.
     tally.records = {file.path.name: count for file, count in originals.records.items()}
     tally.torn = {path.name: size for path, size in originals.torn.items()}
@@ -160,14 +164,14 @@ class _PutBack:
         shard: int,
         tally: ShardRestored,
         send: Send | None,
-        on_left: Callable[[Failure], None],
+        fail: Fail,
     ) -> None:
         self._store = store
         self._tools = tools_of(store)
         self._shard = shard
         self._tally = tally
         self._send = send
-        self._on_left = on_left
+        self._fail = fail
         self._first: dict[int, int] = {}
         self._sent: set[int] = set()
 
@@ -277,6 +281,4 @@ class _PutBack:
 
     def _leave(self, cell: ArchivedCell, reason: str, message: str) -> None:
         self._tally.left[reason] += 1
-        self._on_left(
-            Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message)
-        )
+        self._fail(Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message))

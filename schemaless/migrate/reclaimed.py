@@ -142,7 +142,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Foretold:
     """What was predicted, and what it came to."""
 
     what: str
@@ -183,7 +183,7 @@ class SpaceReport:
     columns: dict[str, Tally]
     stored_before: list[tuple[str, str, Interval, Interval]]
     binary_log: dict[str, int | None]
-    predictions: list[Prediction] = field(default_factory=list)
+    predictions: list[Foretold] = field(default_factory=list)
 
     @property
     def binary_log_bytes(self) -> int | None:
@@ -306,7 +306,7 @@ def _added(noted: Iterable[Sequence[int]]) -> Interval:
 
 def _predictions(
     found: SpaceReport, clusters: Sequence[ClusterState], rebuilds: Mapping[int, ShardState]
-) -> Iterable[Prediction]:
+) -> Iterable[Foretold]:
     """Yield what was predicted where there is something to hold it against."""
 
     def noted(name: str) -> Interval | None:
@@ -329,11 +329,11 @@ def _predictions(
     ):
         predicted = noted(name)
         if through and predicted is not None and actual is not None:
-            yield Prediction(what, predicted, actual)
+            yield Foretold(what, predicted, actual)
     mine = [rebuilds[part_shard] for part_shard in sorted(rebuilds) if "predicted" in rebuilds[part_shard].counters]
     shards = {int(part.name.removeprefix("shard ")) for part in found.shards}
     mine = [state for state in mine if state.shard in shards]
     if mine:
         low, mid, high = (sum(state.counters["predicted"][bound] for state in mine) for bound in range(3))
         actual = sum(state.bytes_after for state in mine)
-        yield Prediction("files after a rebuild, just before it", Interval(low, mid, high), actual)
+        yield Foretold("files after a rebuild, just before it", Interval(low, mid, high), actual)

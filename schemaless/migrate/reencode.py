@@ -30,7 +30,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.binary_log import log_settings
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.load import note_read
+from schemaless.mysql.server_load import note_read
 from schemaless.mysql.sql.bodies import select_block, select_digests, update_bodies
 from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.writers import gtid_position, wait_for_gtid

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Unpack
 
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.jobs.job import Failure, ShardState
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
@@ -164,16 +165,14 @@ def count(
     store: Datastore,
     spec: RestoreSpec,
     *,
-    on_total: Callable[[int], None] = lambda cells: None,
-    on_cells: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> RestoreReport:
     """Say what a restore would do. Changes nothing.
 
     Args:
         store: the datastore.
         spec: what would be asked for.
-        on_total: called with how many archived cells there should be, where that is known, before the first is read.
-        on_cells: called with how many archived cells it has come further.
+        listener: told each advance, in archived cells, and the total before the first, where that is known.
 
     Raises:
         InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
@@ -182,7 +181,7 @@ def count(
     """
     restore = _Restore(store, spec)
     if restore.cells is not None:
-        on_total(restore.cells)
+        listener(Total(restore.cells))
     tallies: dict[int, ShardRestored] = {}
     failures: list[Failure] = []
 
@@ -193,7 +192,8 @@ def count(
     for shard in restore.originals.shards():
         tallies[shard] = ShardRestored()
         mine = restore.originals.only(shard)
-        put_back(store, shard, mine, tallies[shard], send=None, on_left=leave, on_cells=on_cells)
+        for cells in put_back(store, shard, mine, tallies[shard], send=None, fail=leave):
+            listener(Advanced(cells))
     return restore.report(tallies, failures)
 
 
@@ -270,16 +270,14 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
         tools.shards.run(state.shard, operation, writes=True)
         shard_run.rest(time.monotonic() - began_s)
 
-    def went_on(cells: int) -> None:
-        # Also where nothing was to be put back: a look costs the servers something, too.
-        shard_run.gate()
-        if shard_run.due():
-            tally.store(state)
-            shard_run.checkpoint()
-
     shard_run.gate()
     try:
-        put_back(store, state.shard, originals, tally, send=send, on_left=shard_run.fail, on_cells=went_on)
+        for _ in put_back(store, state.shard, originals, tally, send=send, fail=shard_run.fail):
+            # Also where nothing was to be put back: a look costs the servers something, too.
+            shard_run.gate()
+            if shard_run.due():
+                tally.store(state)
+                shard_run.checkpoint()
     finally:
         tally.store(state)
     shard_run.finish()

@@ -14,7 +14,7 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.admin.nodes import add_replica
-from schemaless.bench.history import Column, History, cells, write
+from schemaless.bench.past_writes import Column, History, cells, write
 from schemaless.capacity import days
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measure import MeasureBounds, measure

@@ -16,6 +16,7 @@ import pytest
 
 import schemaless
 from schemaless.admin.nodes import node_states
+from schemaless.keys import row_key_for
 from schemaless.mysql.engine import session
 from schemaless.mysql.grants import ROLES, Account, grants
 from schemaless.mysql.pool import NodePool, PoolOptions
@@ -244,7 +245,7 @@ def test_no_process_has_it_in_its_arguments(start, eventually, datastore, url):
     """Commands that run, and the private servers: everybody on the machine may read those."""
     process = start("cell", "tail", "--follow", url=url)
     with closing(schemaless.connect(url)) as store:
-        store.put_cell(schemaless.cell.row_key_for("followed"), "BASE", 1, {})
+        store.put_cell(row_key_for("followed"), "BASE", 1, {})
     assert json.loads(process.stdout.readline())
     arguments = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -22,15 +22,17 @@ from schemaless import NewStoredCell
 from schemaless.admin import nodes
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
+from schemaless.events import only
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.migrate.run import run
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
+from schemaless.mysql.server_load import note_read
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
@@ -449,9 +451,10 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
         app.put_stored_cells([NewStoredCell(row, "BASE", 1, b'{"legacy": true}') for row in rows])
     spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.5, flag_file=str(flag)))
     jobs: list[int] = []
+    listener = only(RunBegan, lambda begun: jobs.append(begun.job.job_id))
     with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
         ledger = Ledger(store)
-        migration = pool.submit(run, store, spec, [0], on_job=lambda job, new: jobs.append(job.job_id))
+        migration = pool.submit(run, store, spec, [0], listener=listener)
 
         def waits_for(text: str) -> bool:
             assert not migration.done(), migration.result()

@@ -16,6 +16,7 @@ import pytest
 from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
+from schemaless.events import only
 from schemaless.jobs.driver import Driver
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
@@ -24,6 +25,7 @@ from schemaless.jobs.worker import KeptWatch
 from schemaless.jobs.workers import Workers, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
 from schemaless.mysql.pool import PoolOptions
@@ -90,8 +92,8 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
     with workers(2) as hands:
-        report = check(fresh_store, hands=hands, on_fault=found.append)
-    plain = check(fresh_store, on_fault=expected.append)
+        report = check(fresh_store, hands=hands, listener=only(Fault, found.append))
+    plain = check(fresh_store, listener=only(Fault, expected.append))
 
     assert report == plain
     assert found == expected

@@ -18,6 +18,7 @@ from schemaless.capacity.measure import measure
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
+from schemaless.keys import row_key_bytes
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
@@ -45,7 +46,7 @@ def documents(fresh_store: Datastore) -> dict[uuid.UUID, object]:
     fresh_store.put_stored_cells(
         schemaless.NewStoredCell(cell.row_key, COLUMN, 1, json.dumps(cell.body).encode()) for cell in made[COUNT // 2 :]
     )
-    return {uuid.UUID(bytes=schemaless.cell.row_key_bytes(cell.row_key)): cell.body for cell in made}
+    return {uuid.UUID(bytes=row_key_bytes(cell.row_key)): cell.body for cell in made}
 
 
 def read(store: Datastore) -> dict[uuid.UUID, object]:

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from schemaless import InvalidInput
+from schemaless.events import Total, only
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import MARK_BYTES
@@ -38,13 +39,13 @@ def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migr
     cells = sum(shard == 1 for shard, _ in everything(fresh_store))
     data = file.path.read_bytes()
     file.path.write_bytes(data[: end(data)])
-    totals: list[int] = []
-    dry = restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    totals: list[Total] = []
+    dry = restore(migrate_store, [tmp_path], execute=False, listener=only(Total, totals.append))
     report = restore(migrate_store, [tmp_path])
 
     assert report.missing == dry.missing == [Missing(job.job_id, 1, file.path.name, found, cells)]
     assert report.total.restored == len(TEXTS) - cells
-    assert totals == [len(TEXTS)]
+    assert totals == [Total(len(TEXTS))]
     assert (file.path in report.torn) == (end is not second_frame)
 
 
@@ -128,8 +129,8 @@ def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, 
     for table in ("job_event", "job_failure", "job_cluster", "job_shard", "job"):
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
         pool.run(lambda connection, sql=sql: connection.execute(sql.encode()), writes=True)
-    totals: list[int] = []
-    restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    totals: list[Total] = []
+    restore(migrate_store, [tmp_path], execute=False, listener=only(Total, totals.append))
     report = restore(migrate_store, [tmp_path])
 
     assert (report.total.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])

@@ -9,7 +9,9 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.events import only
 from schemaless.jobs import rebuild
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.reclaimed import note_prediction, report
@@ -50,7 +52,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
     before = files(fresh_store, by_hand)
     ledger = Ledger(migrate_store)
-    ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
+    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_prediction(migrate_store, begun.job)))
     after = files(fresh_store, by_hand)
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store, shards=[0, 1, 2])
@@ -76,7 +78,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
 
 def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate_store, admin_url):
     """A small datastore is predicted from all of it, so cells and bodies come out to the byte."""
-    ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
+    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_prediction(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
     found = report(migrate_store, Ledger(migrate_store).job(ran.job_id), NOW)

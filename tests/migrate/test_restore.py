@@ -13,6 +13,7 @@ import pytest
 
 from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
+from schemaless.events import Advanced, only
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
@@ -49,8 +50,8 @@ def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store,
     """Bodies, keys, ids and times are as before the migration; a second restore finds nothing to do."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
-    seen = []
-    dry = restore(migrate_store, [tmp_path], execute=False, on_cells=seen.append)
+    seen: list[Advanced] = []
+    dry = restore(migrate_store, [tmp_path], execute=False, listener=only(Advanced, seen.append))
     unchanged = everything(fresh_store) == migrated
     report = restore(migrate_store, [tmp_path])
 
@@ -70,7 +71,7 @@ def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store,
     )
     assert report.total.bytes_before == sum(len(body) for _, body, _ in migrated.values())
     assert report.total.bytes_after == sum(len(body) for _, body, _ in before.values())
-    assert (sum(seen), report.shards, report.files, report.torn) == (len(TEXTS), 4, 4, {})
+    assert (sum(more.units for more in seen), report.shards, report.files, report.torn) == (len(TEXTS), 4, 4, {})
 
     again = restore(migrate_store, [tmp_path])
     assert (again.total.restored, again.total.already, again.total.left) == (0, len(TEXTS), {})

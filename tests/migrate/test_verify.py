@@ -9,9 +9,12 @@ from schemaless import InvalidInput, ServerUnavailable
 from schemaless.admin.nodes import add_replica
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
+from schemaless.events import Advanced, only, together
 from schemaless.jobs.workers import workers
+from schemaless.keys import row_key_for
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, verify
@@ -39,7 +42,7 @@ def found_by(store, job, **options):
     report = verify(
         store,
         depth=Depth(MigrateSpec.of(job), archive=archive_of(store, job), **options),
-        on_fault=lambda fault: faults.append((fault.kind, fault.shard, fault.added_id)),
+        listener=only(Fault, lambda fault: faults.append((fault.kind, fault.shard, fault.added_id))),
     )
     return report, faults
 
@@ -118,16 +121,16 @@ def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_
     place = next(iter(everything(fresh_store)))
     change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
     depth = Depth(MigrateSpec.of(job), sample=0.9, seed=3, archive=archive_of(migrate_store, job))
-    alone, together = [], []
-    one = verify(migrate_store, depth=depth, on_fault=alone.append)
-    shards: list[int] = []
+    alone, others, shards = [], [], []
+    one = verify(migrate_store, depth=depth, listener=only(Fault, alone.append))
+    listener = together(only(Fault, others.append), only(Advanced, shards.append))
     with workers(2) as hands:
-        many = verify(migrate_store, depth=depth, hands=hands, on_fault=together.append, on_step=shards.append)
+        many = verify(migrate_store, depth=depth, hands=hands, listener=listener)
 
     assert many == one
     assert many.faults == {"NotReencoded": 1, "ArchivedChanged": 1}
-    assert sorted(together, key=str) == sorted(alone, key=str)
-    assert shards == [1] * 4
+    assert sorted(others, key=str) == sorted(alone, key=str)
+    assert shards == [Advanced()] * 4
 
 
 # ---- replicas
@@ -150,7 +153,7 @@ def replica_url(replicated, replica_accounts):
     )
     with schemaless.connect(url) as store:
         rows = iter(range(1000))
-        load(store, lambda: schemaless.cell.row_key_for(str(next(rows))))
+        load(store, lambda: row_key_for(str(next(rows))))
     url = replica_accounts.url("migrate", url)
     with schemaless.connect(url) as store:
         migrate.run(store)
@@ -205,7 +208,7 @@ def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
         )
         try:
             faults = []
-            report = verify(store, depth=Depth(lag_timeout_s=5), on_fault=faults.append)
+            report = verify(store, depth=Depth(lag_timeout_s=5), listener=only(Fault, faults.append))
         finally:
             on_replica(f"DELETE FROM {cell}", f"INSERT INTO {cell} SELECT * FROM verified_0001.kept")
             on_replica("DROP TABLE verified_0001.kept")

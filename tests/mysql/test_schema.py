@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import alembic.command
 import pytest
@@ -16,6 +14,7 @@ from alembic.util import CommandError
 
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect, create
 from schemaless.admin.upgrades import schema_status, upgrade_schema
+from schemaless.events import Advanced, only
 from schemaless.mysql import revisions, schema
 from schemaless.mysql.engine import inspection
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
@@ -117,16 +116,12 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
             time.sleep(0.5)
         return schema.upgrade(*arguments)
 
-    @contextmanager
-    def stops(total: int) -> Iterator[Callable[[int], None]]:
-        def advance(more: int) -> None:
-            raise KeyboardInterrupt
-
-        yield advance
+    def stops(advanced: Advanced) -> None:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("schemaless.admin.upgrades.upgrade", upgrade)
     with pytest.raises(KeyboardInterrupt):
-        upgrade_schema(parse_url(admin_url), at_once=1, progress=stops)
+        upgrade_schema(parse_url(admin_url), at_once=1, listener=only(Advanced, stops))
     monkeypatch.undo()
     done = [state.database for state in schema_status(parse_url(admin_url)) if state.current]
     rest = upgrade_schema(parse_url(admin_url))

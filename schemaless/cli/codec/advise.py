@@ -81,7 +81,7 @@ def advise(
     disk_bytes = None if disk is None else size_of(disk)
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("sampling", None, "windows") as advance:
+        with progress("sampling", None, "windows") as listener:
             found = make_advice(
                 store,
                 columns=columns or None,
@@ -89,7 +89,7 @@ def advise(
                 most_cpu=most_cpu,
                 least_gain=least_gain,
                 seed=seed,
-                on_window=advance.to,
+                listener=listener,
             )
         days = _days(store, found, per_day, disk_bytes)
     if as_json:

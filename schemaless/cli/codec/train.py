@@ -51,13 +51,13 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
     Exit status: 0 kept; 1 it does not help, and is not kept.
     """
     with open_store(url) as store:
-        with progress("sampling", None, "windows") as advance:
+        with progress("sampling", None, "windows") as listener:
             training, source = train_column(
                 store,
                 column_name,
                 codec_with(codec_name, level, None, tools_of(store).dictionaries),
                 seed=seed,
-                on_window=advance.to,
+                listener=listener,
             )
         kept = (
             keeping.keep(tools_of(store).catalog, store.name, training.dictionary, source) if training.helps else None

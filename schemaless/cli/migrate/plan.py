@@ -59,7 +59,7 @@ def plan(
     """
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("sampling", None, "windows") as advance:
+        with progress("sampling", None, "windows") as listener:
             result = make_plan(
                 store,
                 codec_with(codec, level, dictionary_id, tools_of(store).dictionaries),
@@ -68,7 +68,7 @@ def plan(
                 shards=shards,
                 exact=exact,
                 seed=seed,
-                on_window=advance.to,
+                listener=listener,
             )
     _show_plan(result, as_json)
 

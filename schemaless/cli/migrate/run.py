@@ -15,7 +15,8 @@ from schemaless.cli.jobs import (
 )
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.errors import InvalidInput
-from schemaless.jobs.job import Job
+from schemaless.events import only, together
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_prediction
@@ -121,16 +122,14 @@ def run(
         if not execute:
             _show_dry_run(store, spec, shards)
             return 0
+
+        def predict(begun: RunBegan) -> None:
+            if begun.new:
+                note_prediction(store, begun.job)
+
         with JobProgress(ledger) as shown:
-
-            def begin(begun: Job, new: bool) -> None:
-                shown.begin(begun, new)
-                if new:
-                    note_prediction(store, begun)
-
-            report = run_migration(
-                store, spec, shards, job=job, count=workers, dask=dask, on_job=begin, on_turn=shown.turn
-            )
+            listener = together(shown, only(RunBegan, predict))
+            report = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
     _show_report(report, as_json)
     return EXIT_FAILED if report.total().left else 0
 

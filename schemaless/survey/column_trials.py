@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from schemaless.cluster.topology import check_shard
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
+from schemaless.events import Listener, nobody
 from schemaless.keys import check_column_name
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.mysql.sizes import layout_of
@@ -162,7 +163,7 @@ def sample_cells(
     shards: Iterable[int] | None = None,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> CellSample:
     """Read a sample of the cells, bodies too. Changes nothing.
 
@@ -172,7 +173,7 @@ def sample_cells(
         shards: numbers of the shards; all unless given.
         seed: of what is drawn; the clock's unless given.
         bounds: how much is read.
-        on_window: called with how many windows are read, and of how many.
+        listener: told the total and each advance, in windows.
 
     Raises:
         InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
@@ -202,7 +203,7 @@ def sample_cells(
         return Measured(values, rows, body_bytes)
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    taken = sample(tools.shards, numbers, measure, seed=drawn, bounds=bounds, on_window=on_window)
+    taken = sample(tools.shards, numbers, measure, seed=drawn, bounds=bounds, listener=listener)
     by_cluster = {
         cluster.name: layout_of(tools.shards.pool_for(cluster.primary))
         for cluster in {tools.topology.cluster_of(window.shard) for window in taken.windows}

@@ -14,16 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.bench import contenders, corpora, dictionaries, measure
+from schemaless.bench import contenders, corpora, dictionaries
+from schemaless.bench import rounds as measure
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Serializer
 from schemaless.bench.corpora import Corpus, built_in, from_file
 from schemaless.bench.fidelity import difference
-from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import STAGES, front_of, spread_of
+from schemaless.bench.rounds import Benchmark
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import MSGPACK
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, only
 
 
 @pytest.fixture(autouse=True)
@@ -237,7 +239,7 @@ def test_progress_reports_as_many_steps_as_it_announced():
     """The bar reaches its end."""
     benchmark = Benchmark(corpus(*DOCUMENTS), rounds=2, only_serializers=["cbor"], only_compressors=["none"])
     steps: list[int] = []
-    benchmark.run(steps.append)
+    benchmark.run(only(Advanced, lambda advanced: steps.append(advanced.units)))
 
     assert sum(steps) == benchmark.steps
 
