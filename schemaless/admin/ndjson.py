@@ -200,7 +200,7 @@ def load(
             try:
                 check_line(line)
                 cell = to_cell(line, number)
-                key = None if cell is None else cell_key(cell.row_key, cell.column_name, cell.ref_key)
+                key = None if cell is None else _checked_key(cell)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
                     _write(store, batch, report, fail)
@@ -222,6 +222,11 @@ def load(
         listener(Advanced(len(raw)))
     _write(store, batch, report, fail)
     return report
+
+
+def _checked_key(cell: NewStoredCell) -> CellKey:
+    check_length(cell.body)
+    return cell_key(cell.row_key, cell.column_name, cell.ref_key)
 
 
 def _write(
@@ -287,7 +292,7 @@ def document_reader(
         key = key_of(document, line, number)
         at = None if created_at_of is None else check_created_at(created_at_of(document))
         chosen = codec if isinstance(codec, Codec) else codec(key.column_name)
-        body = check_length(line) if chosen is LEGACY else recode(line, chosen).body
+        body = line if chosen is LEGACY else recode(line, chosen).body
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, body, at)
 
     return to_cell
@@ -364,14 +369,13 @@ def dump_reader(
                 body = body if dictionaries is None else dictionaries.renumbered(body)
             else:
                 body = recode(body, codec, dictionaries=known).body
-            check_length(body)
         else:
             # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
             _, found, rest = line.partition(_BODY_FIELD)
             if not found:
                 raise InvalidInput('"body": has to be written like this, and to be the last field, as dump writes it')
             text = rest[: rest.rindex(b"}")].strip()
-            body = check_length(recode(text, codec or codec_for(str(fields["column_name"]))).body)
+            body = recode(text, codec or codec_for(str(fields["column_name"]))).body
         try:
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):

@@ -9,7 +9,7 @@ from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import check_canonical
 from schemaless.errors import CorruptBody, InvalidCell
 from schemaless.events import Event
-from schemaless.keys import check_column_name, check_ref_key
+from schemaless.keys import cell_key
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
@@ -43,8 +43,7 @@ def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
     if home != cell.shard:
         yield "Misplaced", f"its row_key belongs to shard {home}, so no read finds it here"
     try:
-        check_column_name(cell.column_name)
-        check_ref_key(cell.ref_key)
+        cell_key(*cell.key)
     except InvalidCell as error:
         yield "InvalidCell", str(error)
     try:

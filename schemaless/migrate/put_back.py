@@ -25,6 +25,7 @@ from schemaless.migrate.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.mysql.connection import in_packets
 from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
@@ -32,7 +33,6 @@ from schemaless.store.tools import tools_of
 _CHUNK_CELLS: Final = 200
 _CHUNK_BYTES: Final = 1 << 20
 _ROUNDS: Final = 10
-_PACKET_MARGIN_BYTES: Final = 1024
 
 Send = Callable[[bytes, int], None]
 """Sends an UPDATE, which puts that many bytes of originals back."""
@@ -251,28 +251,22 @@ class _PutBack:
             self._leave(change.cell, "Erased", "it is not there any more")
 
     def _statements(self, changes: Sequence[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-        if not changes:
-            return
-        sql = replace_bodies(
-            self._tools.shards.database(self._shard),
-            ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
-        )
-        packet = self._tools.shards.run(self._shard, lambda connection: connection.max_allowed_packet)
-        if len(sql) <= packet - _PACKET_MARGIN_BYTES:
-            yield sql, changes
-        elif len(changes) == 1:
-            cell = changes[0].cell
+        """Cut changes into UPDATE statements that the server takes; an original that is too long alone is left."""
+        database = self._tools.shards.database(self._shard)
+
+        def update(part: Sequence[_Change]) -> bytes:
+            return replace_bodies(database, ((each.cell.added_id, each.stored.digest, each.cell.body) for each in part))
+
+        def leave(change: _Change, sql_bytes: int) -> None:
             self._leave(
-                cell,
+                change.cell,
                 "BodyTooLarge",
-                f"its original has {len(cell.body):,} bytes, and its UPDATE {len(sql):,}; raise the server's "
+                f"its original has {len(change.cell.body):,} bytes, and its UPDATE {sql_bytes:,}; raise the server's "
                 "max_allowed_packet",
             )
-        else:
-            middle = len(changes) // 2
-            yield from self._statements(changes[:middle])
-            yield from self._statements(changes[middle:])
+
+        most_bytes = self._tools.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+        return in_packets(changes, update, most_bytes, leave)
 
     def _count(self, cell: ArchivedCell) -> None:
         self._tally.restored += 1

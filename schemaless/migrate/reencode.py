@@ -29,7 +29,7 @@ from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archiv
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.binary_log import log_settings
-from schemaless.mysql.connection import Connection
+from schemaless.mysql.connection import Connection, in_packets
 from schemaless.mysql.server_load import note_read
 from schemaless.mysql.sql.bodies import select_block, select_digests, update_bodies
 from schemaless.mysql.sql.cells import select_id_span
@@ -94,7 +94,7 @@ class _Sent:
 class _Updated(NamedTuple):
     """An UPDATE that was sent: what for, how many rows it matched, and whether it had to be sent again."""
 
-    part: list[_Change]
+    part: Sequence[_Change]
     affected: int
     resent: bool
 
@@ -292,7 +292,7 @@ class _ShardWork:
         self._send(list(self._statements(self._recoded(cells))), updated)
         self._judge(updated)
 
-    def _send(self, parts: Sequence[tuple[bytes, list[_Change]]], updated: list[_Updated]) -> None:
+    def _send(self, parts: Sequence[tuple[bytes, Sequence[_Change]]], updated: list[_Updated]) -> None:
         """Send UPDATEs, each when its originals are in the archive; runs in the sender's thread, too."""
         for sql, part in parts:
             self._archive(part)
@@ -372,33 +372,29 @@ class _ShardWork:
 
         return self._tools.shards.run(self._shard, operation, writes=True), attempts > 1
 
-    def _read_again(self, part: list[_Change]) -> dict[int, StoredCell]:
+    def _read_again(self, part: Sequence[_Change]) -> dict[int, StoredCell]:
         """Read the cells of a statement that matched fewer rows than it named."""
         ids = [change.cell.added_id for change in part]
         return {cell.added_id: cell for cell in self._tools.read_stored(self._shard, ids)}
 
-    def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, list[_Change]]]:
-        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-        if not changes:
-            return
-        sql = update_bodies(
-            self._database, ((change.cell.added_id, change.cell.body, change.body) for change in changes)
-        )
-        if len(sql) <= self._tools.shards.run(self._shard, _packet_limit):
-            yield sql, changes
-        elif len(changes) == 1:
+    def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
+        """Cut changes into UPDATE statements that the server takes; a body that is too long alone is left."""
+
+        def update(part: Sequence[_Change]) -> bytes:
+            return update_bodies(self._database, ((each.cell.added_id, each.cell.body, each.body) for each in part))
+
+        def leave(change: _Change, sql_bytes: int) -> None:
             self._leave(
-                changes[0].cell,
+                change.cell,
                 "BodyTooLarge",
-                f"its new body has {len(changes[0].body):,} bytes, and its UPDATE {len(sql):,}; "
+                f"its new body has {len(change.body):,} bytes, and its UPDATE {sql_bytes:,}; "
                 "raise the server's max_allowed_packet",
             )
-        else:
-            middle = len(changes) // 2
-            yield from self._statements(changes[:middle])
-            yield from self._statements(changes[middle:])
 
-    def _archive(self, part: list[_Change]) -> None:
+        most_bytes = self._tools.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+        return in_packets(changes, update, most_bytes, leave)
+
+    def _archive(self, part: Sequence[_Change]) -> None:
         """Keep the originals, on the disk before their UPDATE is sent."""
         if self._spec.archive is None:
             return
@@ -491,7 +487,3 @@ def _is_done(body: bytes, codec: Codec, dictionaries: Dictionaries) -> bool:
         return counts_as(body, codec, dictionaries)
     except CorruptBody:
         return False
-
-
-def _packet_limit(connection: Connection) -> int:
-    return connection.max_allowed_packet - 1024

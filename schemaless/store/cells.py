@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import uuid
@@ -29,7 +30,7 @@ from schemaless.errors import (
     ServerUnavailable,
 )
 from schemaless.keys import check_ref_key
-from schemaless.mysql.connection import Connection, Rows
+from schemaless.mysql.connection import Connection, Rows, in_packets
 from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_latest_ref_key
 from schemaless.store.reading import PLACE, Place, Reader, only
@@ -296,25 +297,19 @@ def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[Encode
 def _statements(
     connection: Connection, database: str, cells: Sequence[EncodedCell]
 ) -> Iterator[tuple[bytes, Sequence[EncodedCell]]]:
-    """Cut cells into INSERT statements that the server's ``max_allowed_packet`` takes.
+    """Cut cells into INSERT statements that the server takes.
 
     Raises:
-        BodyTooLarge: one cell alone is over it; nothing was sent.
+        BodyTooLarge: one cell alone is too long; nothing was sent.
     """
-    limit = connection.max_allowed_packet - 1024
-    sql = _insert_sql(database, cells)
-    if len(sql) <= limit:
-        yield sql, cells
-        return
-    if len(cells) == 1:
-        cell = cells[0]
+
+    def refuse(cell: EncodedCell, sql_bytes: int) -> None:
         raise BodyTooLarge(
-            f"cell {cell.key}: its body has {len(cell.body):,} bytes, and its INSERT {len(sql):,} (some bytes need "
+            f"cell {cell.key}: its body has {len(cell.body):,} bytes, and its INSERT {sql_bytes:,} (some bytes need "
             f"escaping); the server takes {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
         )
-    middle = len(cells) // 2
-    yield from _statements(connection, database, cells[:middle])
-    yield from _statements(connection, database, cells[middle:])
+
+    return in_packets(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)
 
 
 def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:

@@ -10,7 +10,6 @@ import json
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
 from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
+from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
 
@@ -394,18 +394,16 @@ def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
 
 def test_load_cell_larger_than_a_packet_names_its_line(fresh_store):
     """A body that fits a cell, but not the server's max_allowed_packet, is a bad line like others."""
-    for cluster in tools_of(fresh_store).topology.clusters:
-        pool = tools_of(fresh_store).shards.pool_for(cluster.primary)
-        pool.options = replace(pool.options, max_packet_bytes=100_000)
     lines = [*numbered(0, 40), *numbered(40, 1, "long " * 30_000), *numbered(41, 40)]
     reader = loading.document_reader(by_field, LEGACY)
-    report = loading.load(fresh_store, lines, reader, source="x", keep_going=True)
+    with small_packets(fresh_store, 100_000) as store:
+        report = loading.load(store, lines, reader, source="x", keep_going=True)
+        with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise max_allowed_packet"):
+            loading.load(store, lines, reader, source="x")
 
     assert report.created == 80
     assert [number for number, _ in report.failures] == [41]
     assert "Raise max_allowed_packet" in report.failures[0][1]
-    with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise max_allowed_packet"):
-        loading.load(fresh_store, lines, reader, source="x")
 
 
 def test_load_huge_line_is_one_cell(store, rows_for):

@@ -22,6 +22,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check, verify
 from schemaless.mysql.sql.bodies import select_block, update_bodies
 from schemaless.store.tools import tools_of
+from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
 
@@ -326,7 +327,6 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
 
 def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
     """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
-    monkeypatch.setattr(reencode, "_packet_limit", lambda connection: 3_000)
     original = reencode._ShardWork._update
     calls: list[int] = []
 
@@ -337,8 +337,8 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
         return original(work, sql)
 
     monkeypatch.setattr(reencode._ShardWork, "_update", fails)
-    with pytest.raises(VerificationFailed, match="second"):
-        migrate.run(migrate_store)
+    with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="second"):
+        migrate.run(store)
     monkeypatch.setattr(reencode._ShardWork, "_update", original)
     report = migrate.run(migrate_store)
 

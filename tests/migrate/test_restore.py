@@ -30,6 +30,7 @@ from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, migrate, restore
+from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
 
@@ -290,11 +291,10 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     before = everything(fresh_store)
     migrate(migrate_store, tmp_path)
     (place,) = [place for place in before if before[place][1] == too_long]
-    packet = tools_of(migrate_store).shards.run(place[0], lambda connection: connection.max_allowed_packet)
-    monkeypatch.setattr(put_back_job, "_PACKET_MARGIN_BYTES", packet - 10_000)
     sent = []
     watch(monkeypatch, lambda store, shard, sql: sent.append(len(sql)))
-    report = restore(migrate_store, [tmp_path])
+    with small_packets(migrate_store, 11_024) as store:
+        report = restore(store, [tmp_path])
     after = everything(fresh_store)
 
     assert (report.total.restored, report.total.left) == (len(TEXTS), {"BodyTooLarge": 1})
