@@ -21,7 +21,10 @@ const LONGEST_KEY: usize = 64;
 
 /// The keys and shapes of a node's objects.
 pub struct Layout {
+    /// Where there is one shape, it has all keys in their order, and this is its template; so little is looked at then.
+    pub only: Option<Py<PyDict>>,
     pub keys: Vec<Py<PyString>>,
+    /// All shapes, where there are several.
     pub shapes: Vec<Shape>,
 }
 
@@ -130,8 +133,7 @@ impl Cache {
             return malformed(&"a key that comes twice");
         }
         if shape_count == 1 {
-            let shape = Shape { keys: (0..key_count as u32).collect(), template: all.unbind() };
-            return Ok(Layout { keys, shapes: vec![shape] });
+            return Ok(Layout { only: Some(all.unbind()), keys, shapes: Vec::new() });
         }
         let mut shapes = Vec::with_capacity(shape_count);
         let mut known = std::collections::HashSet::with_capacity(shape_count);
@@ -169,7 +171,7 @@ impl Cache {
         if seen < key_count as u64 {
             return malformed(&"a key that no shape has");
         }
-        Ok(Layout { keys, shapes })
+        Ok(Layout { only: None, keys, shapes })
     }
 
     fn key(&mut self, py: Python<'_>, bytes: &[u8]) -> Result<Py<PyString>, Refusal> {

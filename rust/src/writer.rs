@@ -13,6 +13,7 @@ use crate::{kind, mask, MAX_LEVELS, TUPLES};
 /// Room that outlives a document, so that the next one need not ask for it.
 #[derive(Default)]
 pub struct Room {
+    head: Vec<u8>,
     schema: Vec<u8>,
     tokens: Vec<u8>,
     text: Vec<u8>,
@@ -23,6 +24,8 @@ pub struct Room {
     ticks: Vec<i64>,
     /// Only its room: what stood there is no longer alive.
     rows: Vec<usize>,
+    /// The same.
+    texts: Vec<[usize; 2]>,
 }
 
 const KEPT_BYTES: usize = 1 << 18;
@@ -36,25 +39,16 @@ impl Room {
 
 /// The three sections of a payload, and their lengths before them.
 pub struct Payload<'r> {
-    head: Vec<u8>,
     room: &'r Room,
 }
 
 impl Payload<'_> {
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.parts().iter().map(|part| part.len()).sum()
     }
 
-    pub fn write(&self, to: &mut [u8]) {
-        let mut at = 0;
-        for part in self.parts() {
-            to[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-    }
-
-    fn parts(&self) -> [&[u8]; 4] {
-        [&self.head, &self.room.schema, &self.room.tokens, &self.room.text]
+    pub fn parts(&self) -> [&[u8]; 4] {
+        [&self.room.head, &self.room.schema, &self.room.tokens, &self.room.text]
     }
 }
 
@@ -76,14 +70,16 @@ pub fn pack<'r>(document: Value<'_, '_>, room: &'r mut Room) -> Result<Payload<'
     room.tokens.clear();
     room.text.clear();
     let rows = emptied(take(&mut room.rows));
-    let mut writer = Writer { to: room, rows, texts: Vec::new(), charged: 0, zeros: 0, hint: 0 };
+    let texts = emptied(take(&mut room.texts));
+    let mut writer = Writer { to: room, rows, texts, charged: 0, zeros: 0, hint: 0 };
     writer.one(document, 0)?;
-    let Writer { charged, zeros, rows, .. } = writer;
+    let Writer { charged, zeros, rows, texts, .. } = writer;
     room.rows = emptied(rows);
-    let mut head = Vec::with_capacity(20);
-    put_varint(&mut head, room.schema.len() as u64);
-    put_varint(&mut head, room.tokens.len() as u64);
-    let payload = Payload { head, room };
+    room.texts = emptied(texts);
+    room.head.clear();
+    put_varint(&mut room.head, room.schema.len() as u64);
+    put_varint(&mut room.head, room.tokens.len() as u64);
+    let payload = Payload { room };
     // One zero behind each string, and no other in any of them.
     if charged > crate::budget(payload.bytes()) || memchr::memchr_iter(0, &payload.room.text).count() != zeros {
         return Err(Refusal::NotHeld);
