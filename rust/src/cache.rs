@@ -33,6 +33,22 @@ struct Known {
     bytes: Box<[u8]>,
     layout: Arc<Layout>,
     next: usize,
+    /// Where the template of an only shape is, and its table: addresses to be fetched, never to be followed.
+    far: [usize; 2],
+}
+
+impl Known {
+    /// Fetches what is looked at when the layout is used: at once, not one by one as each leads to the next.
+    #[inline]
+    fn soon(&self) {
+        const LINE_BYTES: usize = 64;
+        py::soon(self.bytes.as_ptr());
+        py::soon(Arc::as_ptr(&self.layout));
+        let [template, table] = self.far;
+        for address in [template, table, table + LINE_BYTES] {
+            py::soon(address as *const u8);
+        }
+    }
 }
 
 type Key = (Box<[u8]>, Py<PyString>);
@@ -67,10 +83,15 @@ impl Cache {
         let start = schema.rest();
         let next = self.layouts[self.last].as_ref().map_or(0, |known| known.next);
         if let Some(known) = &self.layouts[next] {
+            known.soon();
             // A layout tells where it ends, so that no other one begins with its bytes.
             if start.starts_with(&known.bytes) {
                 schema.bytes(known.bytes.len())?;
                 self.last = next;
+                if let Some(following) = &self.layouts[known.next] {
+                    following.soon();
+                    py::soon(&self.layouts[following.next]);
+                }
                 return Ok(known.layout.clone());
             }
         }
@@ -83,6 +104,10 @@ impl Cache {
         let (shape_count, key_count) = skip_layout(schema)?;
         let bytes = &start[..start.len() - schema.left()];
         let place = hash(bytes) as usize % LAYOUTS;
+        if let Some(known) = &self.layouts[place] {
+            known.soon();
+            py::soon(&self.layouts[known.next]);
+        }
         if let Some(before) = &mut self.layouts[self.last] {
             before.next = place;
         }
@@ -98,7 +123,8 @@ impl Cache {
                 self.layouts.fill_with(|| None);
                 self.bytes = 0;
             }
-            let new = Known { bytes: bytes.into(), layout: layout.clone(), next: place };
+            let far = layout.only.as_ref().map_or([0; 2], py::addresses);
+            let new = Known { bytes: bytes.into(), layout: layout.clone(), next: place, far };
             self.bytes += bytes.len();
             if let Some(old) = self.layouts[place].replace(new) {
                 self.bytes -= old.bytes.len();

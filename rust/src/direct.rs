@@ -146,6 +146,16 @@ unsafe fn entries(dict: *mut PyObject) -> Option<(*mut Entry, usize)> {
     }
 }
 
+/// Returns where the table of a dict is, where that is told.
+///
+/// # Safety
+///
+/// A live dict.
+pub unsafe fn table(dict: *mut PyObject) -> *const u8 {
+    // SAFETY: as said above.
+    unsafe { (*dict.cast::<ffi::PyDictObject>()).ma_keys.cast() }
+}
+
 /// The members of a dict, in its order.
 pub struct Members {
     next: *mut Entry,

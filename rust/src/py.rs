@@ -266,6 +266,12 @@ pub fn new_like<'py>(py: Python<'py>, template: &Py<PyDict>) -> Result<Bound<'py
     unsafe { owned(py, ffi::PyDict_Copy(template.as_ptr())).map(|made| made.cast_into_unchecked()) }
 }
 
+/// Returns where a dict is, and where its table is, or 0 where that is not told.
+pub fn addresses(dict: &Py<PyDict>) -> [usize; 2] {
+    // SAFETY: a live dict.
+    [dict.as_ptr() as usize, unsafe { access::table(dict.as_ptr()) } as usize]
+}
+
 /// Sets a member of a dict that this crate made, with a key of its own: an exact str, whose hash runs no Python code.
 #[inline]
 pub fn set_member(dict: &Bound<'_, PyDict>, key: &Py<PyString>, value: &Made<'_>) -> Result<(), Refusal> {

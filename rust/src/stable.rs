@@ -68,6 +68,15 @@ pub unsafe fn size(dict: *mut PyObject) -> usize {
     unsafe { ffi::PyDict_Size(dict) as usize }
 }
 
+/// Returns where the table of a dict is, where that is told.
+///
+/// # Safety
+///
+/// A live dict.
+pub unsafe fn table(_dict: *mut PyObject) -> *const u8 {
+    std::ptr::null()
+}
+
 /// The members of a dict, in its order.
 pub struct Members {
     dict: *mut PyObject,
