@@ -66,6 +66,28 @@ pub unsafe fn ascii<'a>(object: *mut PyObject) -> Option<&'a [u8]> {
     }
 }
 
+/// Makes a str of ASCII bytes: a new reference, or null with an error set.
+///
+/// # Safety
+///
+/// Bytes that are ASCII, and an interpreter that is held.
+#[inline]
+pub unsafe fn new_ascii(bytes: &[u8]) -> *mut PyObject {
+    // SAFETY: as said above; the characters of such a string stand behind its head, and nobody has seen it yet. CPython
+    // shares strings of one character, and the one of none is not written to.
+    unsafe {
+        if bytes.len() == 1 {
+            return ffi::PyUnicode_FromStringAndSize(bytes.as_ptr().cast(), 1);
+        }
+        let made = ffi::PyUnicode_New(bytes.len() as ffi::Py_ssize_t, 127);
+        if !made.is_null() {
+            let to = made.cast::<ffi::PyASCIIObject>().add(1).cast::<u8>();
+            to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        made
+    }
+}
+
 /// Returns the elements of a list.
 ///
 /// # Safety

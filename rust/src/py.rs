@@ -219,6 +219,15 @@ pub fn new_float(py: Python<'_>, value: f64) -> Result<Made<'_>, Refusal> {
 /// Makes a str; refuses what is not UTF-8.
 #[inline]
 pub fn new_text<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
+    // CPython has the shortest ones already.
+    if bytes.len() > 1 && bytes.is_ascii() {
+        return new_ascii(py, bytes);
+    }
+    decoded(py, bytes)
+}
+
+#[inline(never)]
+fn decoded<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
     // SAFETY: as many bytes as are said; a new reference, or null with an error set.
     unsafe {
         let length = bytes.len() as ffi::Py_ssize_t;
@@ -335,12 +344,12 @@ pub fn is_as_expected(py: Python<'_>) -> PyResult<bool> {
         && floats == [1.5, -0.0])
 }
 
-/// Makes a str of ASCII bytes that this crate wrote.
+/// Makes a str of ASCII bytes.
 #[inline]
 pub fn new_ascii<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
     debug_assert!(bytes.is_ascii());
-    // SAFETY: as many bytes as are said; a new reference, or null with an error set.
-    unsafe { owned(py, ffi::PyUnicode_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t)) }
+    // SAFETY: ASCII; a new reference, or null with an error set.
+    unsafe { owned(py, access::new_ascii(bytes)) }
 }
 
 /// Makes an int beyond 64 bits of its digits; refuses what are not those of one.

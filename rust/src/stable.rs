@@ -33,6 +33,17 @@ pub unsafe fn ascii<'a>(_object: *mut PyObject) -> Option<&'a [u8]> {
     None
 }
 
+/// Makes a str of ASCII bytes: a new reference, or null with an error set.
+///
+/// # Safety
+///
+/// Bytes that are ASCII, and an interpreter that is held.
+#[inline]
+pub unsafe fn new_ascii(bytes: &[u8]) -> *mut PyObject {
+    // SAFETY: as many bytes as are said.
+    unsafe { ffi::PyUnicode_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t) }
+}
+
 /// Returns the elements of a list.
 ///
 /// # Safety
