@@ -97,7 +97,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
     fn node(&mut self, start: usize, depth: usize) -> Result<(), Refusal> {
         match self.rows.len() - start {
             1 => self.one(self.rows[start], depth),
-            _ => self.many(start, depth),
+            count => self.many(start, 1, count, depth),
         }
     }
 
@@ -189,8 +189,9 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
 
     // ---- many rows
 
-    fn many(&mut self, start: usize, depth: usize) -> Result<(), Refusal> {
-        let present = self.columns(start)?;
+    /// Writes `count` rows: each `step`-th from `start` on.
+    fn many(&mut self, start: usize, step: usize, count: usize, depth: usize) -> Result<(), Refusal> {
+        let present = self.columns(start, step, count)?;
         if present & (mask::ARRAY | mask::OBJECT) == 0 {
             return Ok(());
         }
@@ -203,11 +204,12 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
                 continue;
             }
             let mut first = start;
-            if present != bit {
+            if present != bit || step > 1 {
                 first = end;
-                for index in start..end {
-                    if py::class_of(self.rows[index]) == class {
-                        self.rows.push(self.rows[index]);
+                for row in 0..count {
+                    let value = self.rows[start + row * step];
+                    if py::class_of(value) == class {
+                        self.rows.push(value);
                     }
                 }
             }
@@ -223,9 +225,9 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
 
     /// Writes the mask, the kinds and every scalar of a node, and returns its mask.
     #[inline(never)]
-    fn columns(&mut self, start: usize) -> Result<u64, Refusal> {
+    fn columns(&mut self, start: usize, step: usize, count: usize) -> Result<u64, Refusal> {
         let rows = &self.rows[start..];
-        self.charged += rows.len() as u64;
+        self.charged += count as u64;
         let to = &mut *self.to;
         to.kinds.clear();
         to.ints.clear();
@@ -235,9 +237,10 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         let mut present = 0;
         let mut row = 0;
         // Run by run: neighbours are mostly of one class.
-        while let Some(&value) = rows.get(row) {
+        while row < count {
+            let value = rows[row * step];
             let class = py::class_of(value);
-            let run = rows[row..].iter().copied().take_while(|&value| py::class_of(value) == class);
+            let run = (row..count).map(|row| rows[row * step]).take_while(|&value| py::class_of(value) == class);
             let ran = to.kinds.len();
             let kind = match class {
                 Class::Float => {
@@ -394,13 +397,11 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
 
     /// Writes `count` rows of `width` values each, from `first` on, column by column, and drops them.
     fn columns_of(&mut self, first: usize, width: usize, count: usize, depth: usize) -> Result<(), Refusal> {
-        let end = self.rows.len();
-        for column in 0..width {
-            for row in 0..count {
-                self.rows.push(self.rows[first + row * width + column]);
+        for column in first..first + width {
+            match count {
+                1 => self.one(self.rows[column], depth)?,
+                _ => self.many(column, width, count, depth)?,
             }
-            self.node(end, depth)?;
-            self.rows.truncate(end);
         }
         self.rows.truncate(first);
         Ok(())
