@@ -25,6 +25,7 @@ from schemaless.keys import row_key_for
 from schemaless.mysql.binary_log import binary_log, binary_log_point, bytes_between, predicted_bytes
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 
 WAYS = {
@@ -82,12 +83,14 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
         print(f"{'':32}{'row image':>10}{'bytes':>13}{'of legacy':>11}{'a row beside bodies':>21}{'predicted':>11}")
         back = [(added_id, new, old) for added_id, old, new in stored]
         for way, settings in ways.items():
-            with store.shards.pool_for(store.topology.clusters[0].primary).connection() as connection:
+            with (
+                tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary).connection() as connection
+            ):
                 connection.unfinished = True  # its settings are nobody else's
                 if settings:
                     connection.execute(f"SET SESSION {settings}".encode())
                 start = binary_log_point(connection)
-                replace(connection, store.shards.database(0), stored, rows)
+                replace(connection, tools_of(store).shards.database(0), stored, rows)
                 end = binary_log_point(connection)
                 assert start is not None
                 assert end is not None
@@ -102,7 +105,7 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
                     flush=True,
                 )
                 connection.execute(b"SET SESSION sql_log_bin=0")
-                replace(connection, store.shards.database(0), back, rows)
+                replace(connection, tools_of(store).shards.database(0), back, rows)
 
 
 def replace(connection: Connection, database: str, changes: Sequence[tuple[int, bytes, bytes]], rows: int) -> None:

@@ -4,7 +4,7 @@
     python benchmarks/capacity_measure.py cost [--cells 30000] [--times 100] [--flavour mysql mariadb]
     python benchmarks/capacity_measure.py pages [--flavour mysql mariadb]
 
-accuracy: datastores of 16 shards with 180 days of made-up history (bench/history.py: growth, weekdays, noise, two
+accuracy: datastores of 16 shards with 180 days of made-up history (bench/past_writes.py: growth, weekdays, noise, two
 columns, gaps among added_ids that go with size), each counted in full by SQL and then measured again and again, each
 time with another seed. For each figure: in how many runs its 95 % interval holds what was counted, half its width, and
 how far its middle was off (median and worst). Figures of single shards and days are taken together. In the end all
@@ -27,14 +27,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from schemaless.admin.create import create
-from schemaless.bench.history import Column, History, cells, write
+from schemaless.bench.past_writes import Column, History, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cell import NewStoredCell
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.mysql.sql.schema import rebuild_table
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
+from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 
 SHARDS = 16
@@ -125,8 +127,8 @@ def counted(store: Datastore, history: History) -> dict[Key, float]:
     """Count everything: cells and bodies by SQL, JSON text as it was made."""
     truth: defaultdict[Key, float] = defaultdict(float)
     for shard in range(store.shard_count):
-        table = b"`%b`.cell" % store.shards.database(shard).encode()
-        rows = store.shards.rows(
+        table = b"`%b`.cell" % tools_of(store).shards.database(shard).encode()
+        rows = tools_of(store).shards.rows(
             shard,
             b"SELECT column_name, SUBSTRING(body,1,1)=x'C1', DATE(created_at), COUNT(*), SUM(LENGTH(body)) FROM %b "
             b"GROUP BY 1, 2, 3" % table,
@@ -143,10 +145,10 @@ def counted(store: Datastore, history: History) -> dict[Key, float]:
 
 def rebuilt(store: Datastore) -> int:
     """Rebuild every shard's table; return what their files take then."""
-    names = [store.shards.database(shard) for shard in range(store.shard_count)]
+    names = [tools_of(store).shards.database(shard) for shard in range(store.shard_count)]
     for shard, name in enumerate(names):
-        store.shards.execute(shard, rebuild_table(name))
-    pool = store.shards.pool_for(store.shards.node_of(0))
+        tools_of(store).shards.execute(shard, rebuild_table(name))
+    pool = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0))
     return sum(size.file_bytes for size in cell_table_sizes(pool, names).values())
 
 
@@ -205,15 +207,15 @@ def pages(server: str) -> None:
         print(f"{'of 2,000 cells of 16,000 bytes':34}{'pages':>8}")
         for asked in ("created_at", "column_name", "LENGTH(body)", "SUBSTRING(body,1,2)", "body"):
             sql = f"SELECT {asked} FROM pages_0000.cell FORCE INDEX (PRIMARY)".encode()
-            store.shards.rows(0, sql)  # at first the server still deals with what was just written
+            tools_of(store).shards.rows(0, sql)  # at first the server still deals with what was just written
             before = status(store)[1]
-            store.shards.rows(0, sql)
+            tools_of(store).shards.rows(0, sql)
             print(f"{asked:34}{status(store)[1] - before:8,}")
 
 
 def status(store: Datastore) -> tuple[int, int, int]:
     """Return rows, pages asked for and pages read from disk, by all sessions since the server's start."""
-    rows = store.catalog.run(lambda connection: connection.rows(b"SHOW GLOBAL STATUS"))
+    rows = tools_of(store).catalog.run(lambda connection: connection.rows(b"SHOW GLOBAL STATUS"))
     values = {str(name): value for name, value in rows}
     handlers = sum(int(value) for name, value in values.items() if name.startswith("Handler_read_"))
     return (

@@ -22,7 +22,9 @@ from schemaless.jobs.rebuild import run as rebuild
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
+from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 
 MB = 1_000_000
@@ -104,9 +106,11 @@ def legs(body: object) -> list[object]:
 def files(store: Datastore) -> int:
     """Return the lengths of all files."""
     total = TableSize(0, 0)
-    for cluster in store.topology.clusters:
-        databases = [store.shards.database(shard) for shard in store.topology.shards_of(cluster.name)]
-        for size in cell_table_sizes(store.shards.pool_for(cluster.primary), databases).values():
+    for cluster in tools_of(store).topology.clusters:
+        databases = [
+            tools_of(store).shards.database(shard) for shard in tools_of(store).topology.shards_of(cluster.name)
+        ]
+        for size in cell_table_sizes(tools_of(store).shards.pool_for(cluster.primary), databases).values():
             total += size
     return total.file_bytes
 

@@ -35,8 +35,10 @@ from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.store.columns import ColumnSetting, set_column
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import keep
+from schemaless.store.opening import connect
+from schemaless.store.tools import tools_of
 from schemaless.survey.advice import ColumnAdvice, advise, train_column
 from schemaless.testing.servers import private_servers
 
@@ -180,8 +182,10 @@ def follow(store: Datastore, advice: Sequence[ColumnAdvice]) -> None:
             training, source = train_column(
                 store, each.column_name, replace(codec_named(codec.name), level=3), seed=each.seed
             )
-            number = keep(store.catalog, store.name, training.dictionary, source).id
-        set_column(store.catalog, store.name, ColumnSetting(each.column_name, codec.name, codec.level, number))
+            number = keep(tools_of(store).catalog, store.name, training.dictionary, source).id
+        set_column(
+            tools_of(store).catalog, store.name, ColumnSetting(each.column_name, codec.name, codec.level, number)
+        )
         migrate.run(store, MigrateSpec(codec.name, columns=(each.column_name,), level=codec.level, dictionary=number))
 
 
@@ -190,7 +194,9 @@ def body_bytes(store: Datastore) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for shard in range(store.shard_count):
         sql = b"SELECT column_name, COUNT(*), SUM(LENGTH(body)) FROM `%b`.cell GROUP BY column_name"
-        for column, cells, size in store.shards.rows(shard, sql % store.shards.database(shard).encode()):
+        for column, cells, size in tools_of(store).shards.rows(
+            shard, sql % tools_of(store).shards.database(shard).encode()
+        ):
             known = found.get(column, (0, 0))
             found[column] = known[0] + int(cells), known[1] + int(size)
     return found
@@ -207,8 +213,8 @@ def calls(server: LocalServer, logbooks: Logbooks, rounds: int) -> None:
             ((uuid.uuid5(uuid.NAMESPACE_OID, name).bytes, encode_body(body)) for name, _, body in logbooks[:2000]),
             codec_named("msgpack+zstd"),
         )
-        kept = keep(store.catalog, store.name, training.dictionary, {})
-        set_column(store.catalog, store.name, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
+        kept = keep(tools_of(store).catalog, store.name, training.dictionary, {})
+        set_column(tools_of(store).catalog, store.name, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
     some = [body for _, _, body in logbooks[2000:2050]]
     took: dict[tuple[str, str], list[float]] = {}
     with connect(url) as store:

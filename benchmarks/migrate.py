@@ -59,6 +59,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.bodies import select_block, update_bodies, wanted_bodies
+from schemaless.store.tools import tools_of
 
 COLUMN = "BASE"
 SIDES = ("plain", "bare", "ours")
@@ -165,18 +166,18 @@ def database_url(url: str, name: str) -> str:
 def keep_originals(store: schemaless.Datastore) -> None:
     """Copy every body, to put it back from."""
     for shard in range(store.shard_count):
-        database = store.shards.database(shard).encode()
-        store.shards.execute(
+        database = tools_of(store).shards.database(shard).encode()
+        tools_of(store).shards.execute(
             shard, b"CREATE TABLE `%b`.original AS SELECT added_id, body FROM `%b`.cell" % (database, database)
         )
-        store.shards.execute(shard, b"ALTER TABLE `%b`.original ADD PRIMARY KEY (added_id)" % database)
+        tools_of(store).shards.execute(shard, b"ALTER TABLE `%b`.original ADD PRIMARY KEY (added_id)" % database)
 
 
 def put_back(store: schemaless.Datastore) -> None:
     """Make every body its first bytes again."""
     for shard in range(store.shard_count):
-        database = store.shards.database(shard).encode()
-        store.shards.execute(
+        database = tools_of(store).shards.database(shard).encode()
+        tools_of(store).shards.execute(
             shard,
             b"UPDATE `%b`.cell AS c JOIN `%b`.original AS o ON o.added_id=c.added_id SET c.body=o.body"
             % (database, database),
@@ -221,7 +222,7 @@ def plain_loop(server: LocalServer, store: schemaless.Datastore) -> None:
     connection = pymysql.connect(unix_socket=str(server.socket), user="root", charset="utf8mb4")
     cursor = connection.cursor()
     for shard in range(store.shard_count):
-        database = store.shards.database(shard)
+        database = tools_of(store).shards.database(shard)
         after = done = 0
         while True:
             cursor.execute(
@@ -250,7 +251,7 @@ def bare_loop(store: schemaless.Datastore, count: int) -> None:
     """Re-encode every body as fast as this library's functions can, and nothing else."""
     context = multiprocessing.get_context("fork")
     shares = [range(number, store.shard_count, count) for number in range(count)]
-    processes = [context.Process(target=reencode_share, args=(store.url, shards)) for shards in shares]
+    processes = [context.Process(target=reencode_share, args=(str(tools_of(store).url), shards)) for shards in shares]
     for process in processes:
         process.start()
     for process in processes:
@@ -263,11 +264,13 @@ def reencode_share(url: str, shards: range) -> None:
     wanted = wanted_bodies(DEFAULT.format_byte, (), ())
     with schemaless.connect(url) as store:
         for shard in shards:
-            database, after = store.shards.database(shard), 0
-            while rows := store.shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
-                cells = [store.stored_cell(row[:6], shard) for row in rows]
+            database, after = tools_of(store).shards.database(shard), 0
+            while rows := tools_of(store).shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
+                cells = [tools_of(store).stored_cell(row[:6], shard) for row in rows]
                 sql = update_bodies(database, [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells])
-                store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
+                tools_of(store).shards.run(
+                    shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True
+                )
                 after = int(rows[-1][0])
 
 
@@ -290,7 +293,7 @@ class Stages:
         for number in range(self._cores):
             here, there = context.Pipe()
             shards = range(number, store.shard_count, self._cores)
-            context.Process(target=serve_stages, args=(there, store.url, shards), daemon=True).start()
+            context.Process(target=serve_stages, args=(there, str(tools_of(store).url), shards), daemon=True).start()
             self._pipes.append(here)
         for pipe in self._pipes:
             pipe.recv()
@@ -361,11 +364,11 @@ class Share:
         wanted = wanted_bodies(DEFAULT.format_byte, (), ())
         for shard in self._shards:
             after = 0
-            while rows := self._store.shards.rows(
-                shard, select_block(self._store.shards.database(shard), after, 128, 1 << 20, wanted)
+            while rows := tools_of(self._store).shards.rows(
+                shard, select_block(tools_of(self._store).shards.database(shard), after, 128, 1 << 20, wanted)
             ):
                 for row in rows:
-                    self._store.stored_cell(row[:6], shard)
+                    tools_of(self._store).stored_cell(row[:6], shard)
                 after = int(rows[-1][0])
 
     def parse(self) -> None:
@@ -391,8 +394,10 @@ class Share:
         """Replace bodies by the statements that a migration sends."""
         for shard, changes in self._changes.items():
             for start in range(0, len(changes), 100):
-                sql = update_bodies(self._store.shards.database(shard), changes[start : start + 100])
-                self._store.shards.run(shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True)
+                sql = update_bodies(tools_of(self._store).shards.database(shard), changes[start : start + 100])
+                tools_of(self._store).shards.run(
+                    shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True
+                )
 
 
 def replace_bodies(connection: Connection, sql: bytes) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import schemaless
 from schemaless.jobs.ledger import LEASE_S, Ledger
 from schemaless.jobs.status import status_of
-from schemaless.migrate.run import versions
+from schemaless.jobs.versions import versions
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.testing.servers import private_servers
 

@@ -23,7 +23,9 @@ from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.mysql.page_model import Packer, rebuilt_file_bytes
 from schemaless.mysql.sizes import cell_table_sizes, layout_of
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
+from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 
 LENGTHS = {
@@ -84,23 +86,23 @@ def one_shard(server: LocalServer, cells: Iterator[NewStoredCell], body_bytes: i
 
 def drop(store: Datastore) -> None:
     """Drop a datastore."""
-    for name in (store.name, store.shards.database(0)):
-        store.shards.execute(0, b"DROP DATABASE `%b`" % name.encode())
+    for name in (store.name, tools_of(store).shards.database(0)):
+        tools_of(store).shards.execute(0, b"DROP DATABASE `%b`" % name.encode())
     store.close()
 
 
 def file_bytes(store: Datastore) -> int:
     """Return the length of the shard's file."""
-    pool = store.shards.pool_for(store.topology.clusters[0].primary)
-    (size,) = cell_table_sizes(pool, [store.shards.database(0)]).values()
+    pool = tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary)
+    (size,) = cell_table_sizes(pool, [tools_of(store).shards.database(0)]).values()
     return size.file_bytes
 
 
 def rebuild(store: Datastore) -> tuple[int, float]:
     """Rebuild the shard; return its file's length, and the seconds."""
     started = time.perf_counter()
-    table = b"`%b`.cell" % store.shards.database(0).encode()
-    store.shards.execute(0, b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % table)
+    table = b"`%b`.cell" % tools_of(store).shards.database(0).encode()
+    tools_of(store).shards.execute(0, b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % table)
     return file_bytes(store), time.perf_counter() - started
 
 
@@ -114,7 +116,7 @@ def predicted_and_rebuilt(server: LocalServer, name: str, lengths: Sequence[int]
             yield NewStoredCell(uuid.UUID(bytes=drawn.randbytes(16)), "BASE", 1, b"1" * length)
 
     store = one_shard(server, cells(), body_bytes)
-    layout = layout_of(store.shards.pool_for(store.topology.clusters[0].primary))
+    layout = layout_of(tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary))
     assert layout is not None
     packer = Packer(layout)
     count = size = 0

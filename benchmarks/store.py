@@ -49,6 +49,7 @@ from schemaless.codec.envelope import encode_body
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.mysql.urls import Credentials, parse_url
+from schemaless.store.tools import tools_of
 
 BATCH = 100
 THREADS = 8
@@ -206,7 +207,7 @@ class Contest:
             self._exit.callback(drop, urls, [datastore, *(shard_database(datastore, each) for each in range(shards))])
             stores.append(self._exit.enter_context(schemaless.connect(schemaless.create(datastore, shards, urls))))
         account = self._account.username, _word(self._account)
-        bare = Bare(stores[1].topology, account, self._encoding, self._options.page)
+        bare = Bare(tools_of(stores[1]).topology, account, self._encoding, self._options.page)
         self._exit.callback(bare.close)
         return Library(stores[0], self._encoding), bare
 

@@ -62,7 +62,8 @@ if TYPE_CHECKING:
         WorkersDied,
         WrongReply,
     )
-    from schemaless.store.datastore import Datastore, connect
+    from schemaless.store.datastore import Datastore
+    from schemaless.store.opening import connect
     from schemaless.store.shards import ReadFrom
 
 __all__ = [
@@ -140,7 +141,8 @@ _HOMES = {
     ),
     "schemaless.codec.envelope": ("Limits",),
     "schemaless.admin.create": ("create",),
-    "schemaless.store.datastore": ("Datastore", "connect"),
+    "schemaless.store.datastore": ("Datastore",),
+    "schemaless.store.opening": ("connect",),
     "schemaless.store.shards": ("ReadFrom",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

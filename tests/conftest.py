@@ -33,6 +33,7 @@ from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
 from schemaless.testing.servers import private_servers
 from tests import foreign
@@ -241,9 +242,10 @@ def by_hand(server_urls: list[str]) -> Iterator[Callable[[schemaless.Datastore],
     opened: dict[Topology, Shards] = {}
 
     def shards_of(store: schemaless.Datastore) -> Shards:
-        if store.topology not in opened:
-            opened[store.topology] = Shards(store.topology, Pools(parse_url(server_urls[0]).credentials, PoolOptions()))
-        return opened[store.topology]
+        topology = tools_of(store).topology
+        if topology not in opened:
+            opened[topology] = Shards(topology, Pools(parse_url(server_urls[0]).credentials, PoolOptions()))
+        return opened[topology]
 
     yield shards_of
     for shards in opened.values():

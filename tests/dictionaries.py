@@ -14,6 +14,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.codec.training import Training, train
 from schemaless.store.columns import ColumnSetting, set_column
 from schemaless.store.dictionaries import keep
+from schemaless.store.tools import tools_of
 
 COLUMN = "TRIP"
 ZSTD = codec_named("msgpack+zstd")
@@ -41,12 +42,12 @@ def training(seed: int = 0) -> Training:
 
 def kept(admin: Datastore, seed: int = 0) -> Dictionary:
     """Keep one in a catalog."""
-    return keep(admin.catalog, admin.name, training(seed).dictionary, {"column": COLUMN})
+    return keep(tools_of(admin).catalog, admin.name, training(seed).dictionary, {"column": COLUMN})
 
 
 def set_to(admin: Datastore, dictionary_id: int | None, codec: str = "msgpack+zstd") -> None:
     """Set the column to it."""
-    set_column(admin.catalog, admin.name, ColumnSetting(COLUMN, codec, None, dictionary_id))
+    set_column(tools_of(admin).catalog, admin.name, ColumnSetting(COLUMN, codec, None, dictionary_id))
 
 
 def cells(count: int, column: str = COLUMN) -> list[NewCell]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from schemaless.cluster.topology import Node, Topology, new_topology, shard_database
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
@@ -77,7 +77,9 @@ def create(
                 f"on {', '.join(str(cluster.primary) for cluster in entry.topology.clusters)}; "
                 "repeat it with the same arguments, or drop its databases"
             )
-        _create_shards(topology, pools, on_shard)
+        for shard in _create_shards(topology, pools):
+            if on_shard is not None:
+                on_shard(shard)
         mark_ready(catalog, name)
     finally:
         for pool in pools.values():
@@ -126,7 +128,7 @@ def _refuse_existing(pools: Iterable[NodePool], catalog: NodePool, name: str) ->
             )
 
 
-def _create_shards(topology: Topology, pools: Mapping[Node, NodePool], on_shard: Callable[[int], None] | None) -> None:
+def _create_shards(topology: Topology, pools: Mapping[Node, NodePool]) -> Iterator[int]:
     def one(shard: int) -> int:
         identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
         pool = pools[topology.cluster_of(shard).primary]
@@ -134,6 +136,4 @@ def _create_shards(topology: Topology, pools: Mapping[Node, NodePool], on_shard:
         return shard
 
     shards = ((topology.cluster_of(shard).primary, shard) for shard in range(topology.shard_count))
-    for shard in on_servers(shards, one):
-        if on_shard is not None:
-            on_shard(shard)
+    return on_servers(shards, one)

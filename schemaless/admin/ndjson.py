@@ -32,6 +32,7 @@ from schemaless.errors import (
     InvalidInput,
     SchemalessError,
 )
+from schemaless.events import Advanced, Event, Listener, nobody
 from schemaless.keys import cell_key, check_created_at
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import (
@@ -40,6 +41,7 @@ from schemaless.store.dictionaries import (
     parse_dictionary_line,
     source_of,
 )
+from schemaless.store.tools import tools_of
 
 # A batch makes two statements for each shard that it meets, so it grows with their number, as far as memory allows.
 _CELLS_A_SHARD: Final = 50
@@ -128,6 +130,19 @@ class _Line:
     again: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class LinePassedOver(Event):
+    """A line was passed over that is no document, or whose cell cannot be written.
+
+    Attributes:
+        number: the line's, from 1 on.
+        message: why.
+    """
+
+    number: int
+    message: str
+
+
 def load(
     store: Datastore,
     lines: Iterable[bytes],
@@ -135,8 +150,7 @@ def load(
     *,
     source: str,
     keep_going: bool = False,
-    on_line: Callable[[int], None] = lambda size: None,
-    on_failure: Callable[[int, str], None] = lambda number, message: None,
+    listener: Listener = nobody,
 ) -> LoadReport:
     """Write one cell for each line.
 
@@ -151,8 +165,7 @@ def load(
         source: the file's name, for errors.
         keep_going: pass over lines that are no document, or whose cell exists with another body or with one that does
             not decode; report them.
-        on_line: called with the length of each line that is done.
-        on_failure: called with each line passed over.
+        listener: told each advance, a line with its bytes, and each ``LinePassedOver``.
 
     Raises:
         InvalidInput: a line cannot be used; the batches before it are written.
@@ -175,7 +188,7 @@ def load(
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
         report.failures.append((number, message))
-        on_failure(number, message)
+        listener(LinePassedOver(number, message))
 
     most_cells = max(_LEAST_CELLS, min(_MOST_CELLS, _CELLS_A_SHARD * store.shard_count))
     most_bytes = max(_LEAST_BYTES, min(_MOST_BYTES, _BYTES_A_SHARD * store.shard_count))
@@ -187,7 +200,7 @@ def load(
             try:
                 check_line(line)
                 cell = to_cell(line, number)
-                key = None if cell is None else cell_key(cell.row_key, cell.column_name, cell.ref_key)
+                key = None if cell is None else _checked_key(cell)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
                     _write(store, batch, report, fail)
@@ -195,7 +208,7 @@ def load(
                 fail(number, error)
             else:
                 if cell is None or key is None:
-                    on_line(len(raw))
+                    listener(Advanced(len(raw)))
                     continue
                 first = batch.get(key)
                 if first is not None and first.cell.body == cell.body:
@@ -206,9 +219,14 @@ def load(
                         batch, batch_bytes = {}, 0
                     batch[key] = _Line(number, cell, key)
                     batch_bytes += len(cell.body)
-        on_line(len(raw))
+        listener(Advanced(len(raw)))
     _write(store, batch, report, fail)
     return report
+
+
+def _checked_key(cell: NewStoredCell) -> CellKey:
+    check_length(cell.body)
+    return cell_key(cell.row_key, cell.column_name, cell.ref_key)
 
 
 def _write(
@@ -274,7 +292,7 @@ def document_reader(
         key = key_of(document, line, number)
         at = None if created_at_of is None else check_created_at(created_at_of(document))
         chosen = codec if isinstance(codec, Codec) else codec(key.column_name)
-        body = check_length(line) if chosen is LEGACY else recode(line, chosen).body
+        body = line if chosen is LEGACY else recode(line, chosen).body
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, body, at)
 
     return to_cell
@@ -351,14 +369,13 @@ def dump_reader(
                 body = body if dictionaries is None else dictionaries.renumbered(body)
             else:
                 body = recode(body, codec, dictionaries=known).body
-            check_length(body)
         else:
             # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
             _, found, rest = line.partition(_BODY_FIELD)
             if not found:
                 raise InvalidInput('"body": has to be written like this, and to be the last field, as dump writes it')
             text = rest[: rest.rindex(b"}")].strip()
-            body = check_length(recode(text, codec or codec_for(str(fields["column_name"]))).body)
+            body = recode(text, codec or codec_for(str(fields["column_name"]))).body
         try:
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):
@@ -376,16 +393,17 @@ def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -
         CorruptBody: as ``dump_line``; with ``stored``, only where a body's dictionary cannot be had.
         ServerError: the catalog's server cannot be reached, and a body names a dictionary.
     """
+    tools = tools_of(store)
     written: set[int] = set()
     for cell in cells:
-        lines = [dump_line(cell, stored=stored, dictionaries=store.dictionaries), b""]
+        lines = [dump_line(cell, stored=stored, dictionaries=tools.dictionaries), b""]
         number = _named(cell) if stored else None
         if number is not None and number not in written:
             try:
-                dictionary = store.dictionaries.get(number)
+                dictionary = tools.dictionaries.get(number)
             except CorruptBody as error:
                 raise error.at(cell.key, cell.shard) from error.__cause__
-            lines.insert(0, dictionary_line(dictionary, source_of(store.catalog, store.name, number)))
+            lines.insert(0, dictionary_line(dictionary, source_of(tools.catalog, store.name, number)))
             written.add(number)
         yield cell, b"\n".join(lines)
 

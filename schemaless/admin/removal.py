@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from schemaless.cell import CellKey
 from schemaless.errors import DictionaryInUse, InvalidInput
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql import catalog as sql
 from schemaless.mysql.sql.bodies import select_named
 from schemaless.mysql.sql.jobs import select_unfinished_specs
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 GRACE_S: Final = 3600
 """Between the steps; ``columns.REFRESH_S`` and the longest write are far below."""
@@ -47,7 +48,7 @@ def remove(
     dictionary_id: int,
     *,
     grace_s: float = GRACE_S,
-    on_rows: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> Retired:
     """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs. Its number stays taken.
 
@@ -55,13 +56,14 @@ def remove(
         store: the datastore; its account has the role ``admin``.
         dictionary_id: which one.
         grace_s: how long it has to be retired first.
-        on_rows: called with how many more cells were looked at.
+        listener: told each advance, in cells that were looked at.
 
     Raises:
         InvalidInput: the catalog does not have it.
         DictionaryInUse: a column is set to it, an unfinished job writes with it, or a cell names it.
         ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed.
     """
+    tools = tools_of(store)
 
     def first_step(connection: Connection) -> tuple[datetime, float] | None:
         retired_at, age_s = _locked(connection, store.name, dictionary_id)
@@ -70,14 +72,14 @@ def remove(
         connection.execute(sql.retire_dictionary(store.name, dictionary_id))
         return None
 
-    retired = store.catalog.run_once(first_step)
+    retired = tools.catalog.run_once(first_step)
     if retired is None or retired[1] < grace_s:
         return Retired(removed=False, wait_s=grace_s - (0.0 if retired is None else retired[1]))
     cells = 0
     for shard in range(store.shard_count):
-        database = store.shards.database(shard)
-        for after, up_to, rows in store.id_blocks(shard, _BLOCK_ROWS):
-            found = store.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
+        database = tools.shards.database(shard)
+        for after, up_to, rows in tools.id_blocks(shard, _BLOCK_ROWS):
+            found = tools.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
             if found:
                 row_key, column_name, ref_key, _ = found[0]
                 key = CellKey(uuid.UUID(bytes=bytes(row_key)), column_name, int(ref_key))
@@ -86,7 +88,7 @@ def remove(
                     f"such as by 'schemaless migrate run --execute --column {column_name} --from msgpack+zstd'"
                 )
             cells += rows
-            on_rows(rows)
+            listener(Advanced(rows))
 
     def second_step(connection: Connection) -> None:
         again, _ = _locked(connection, store.name, dictionary_id)
@@ -94,7 +96,7 @@ def remove(
             raise DictionaryInUse(f"dictionary {dictionary_id} was taken back meanwhile; nothing was removed")
         connection.execute(sql.remove_dictionary(store.name, dictionary_id))
 
-    store.catalog.run_once(second_step)
+    tools.catalog.run_once(second_step)
     return Retired(removed=True, cells=cells)
 
 

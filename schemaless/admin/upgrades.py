@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from schemaless.cluster.topology import Node, check_datastore_name, shard_database
 from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
+from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.mysql.errors import ConnectionLost, DatabaseMissing
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
@@ -22,9 +23,6 @@ R = TypeVar("R")
 
 _STATEMENT_S: Final = 24 * 3600.0
 """How long a change of a table may take, unless the URL's read_timeout says less."""
-
-Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
-"""Takes the number of databases; gives a context whose function takes how many more are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,11 @@ class _Database:
         return self.pool.node
 
 
-def schema_status(url: ServerURL, *, progress: Progress | None = None) -> list[DatabaseState]:
+def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[DatabaseState]:
     """Return the revision of the catalog and of every shard, in their order.
 
-    A server that cannot be reached does not keep the others from being asked.
+    A server that cannot be reached does not keep the others from being asked. ``listener`` is told the total and each
+    advance, in databases.
 
     Raises:
         DatastoreNotFound: there is no such datastore.
@@ -98,15 +97,16 @@ def schema_status(url: ServerURL, *, progress: Progress | None = None) -> list[D
         return DatabaseState(database.name, str(database.node), database.branch, revision, current, message)
 
     unreachable = _Unreachable()
-    with _databases(url, PoolOptions(pool_size=AT_ONCE)) as databases, _shown(progress, len(databases)) as advance:
+    with _databases(url, PoolOptions(pool_size=AT_ONCE)) as databases:
+        listener(Total(len(databases)))
         states = {}
         for state in on_servers([(database.node, database) for database in databases], ask):
             states[state.database] = state
-            advance(1)
+            listener(Advanced())
         return [states[database.name] for database in databases]
 
 
-def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, progress: Progress | None = None) -> UpgradeOutcome:
+def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = nobody) -> UpgradeOutcome:
     """Run the revisions that the catalog and the shards lack; a shard that fails does not stop the others.
 
     Interrupted, even by kill -9 of this process or of a server, the same call goes on where it stopped.
@@ -114,7 +114,7 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, progress: Progress
     Args:
         url: the datastore.
         at_once: how many databases of each server are worked on at a time.
-        progress: shows how far it is.
+        listener: told the total and each advance, in databases.
 
     Raises:
         InvalidInput: ``at_once`` is below 1.
@@ -139,10 +139,10 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, progress: Progress
     with _databases(url, options, upgrade_catalog=outcome) as databases:
         shards = [database for database in databases if database.branch == "shard"]
         found: dict[str, tuple[bool, str | None]] = {}
-        with _shown(progress, len(shards)) as advance:
-            for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
-                found[database.name] = changed, message
-                advance(1)
+        listener(Total(len(shards)))
+        for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
+            found[database.name] = changed, message
+            listener(Advanced())
         for shard in shards:
             changed, message = found[shard.name]
             if message is not None:
@@ -203,7 +203,3 @@ def _databases(
         yield [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))]
     finally:
         pools.close()
-
-
-def _shown(progress: Progress | None, total: int) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda more: None) if progress is None else progress(total)

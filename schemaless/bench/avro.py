@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from schemaless.bench.needs import needed
-from schemaless.bench.schema import List, Map, Record, Scalar, Slot
+from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot
 from schemaless.cell import JSONDocument
 
 _ABSENT: Final = b""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from schemaless.bench import avro, flatbuffers, protobuf, thrift
 from schemaless.bench.needs import Missing, needed
-from schemaless.bench.schema import Record
+from schemaless.bench.record_schema import Record
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
 from schemaless.codec.compressors import Compressor as StoreCompressor

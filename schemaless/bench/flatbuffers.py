@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from schemaless.bench.members import Field, Packer, Unpacker, comment, records
 from schemaless.bench.needs import needed
-from schemaless.bench.schema import Record, Scalar
+from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
 
 # kind: (name in the schema, width in bytes, format of one in a vector)

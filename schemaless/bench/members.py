@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schemaless.bench.schema import List, Map, Record, Scalar, Slot, element, kind_of
+from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, element, kind_of
 
 Convert = Callable[[Any], Any] | None
 """What becomes of a value; None leaves it as it is."""

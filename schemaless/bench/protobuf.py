@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from schemaless.bench.members import Field, Packer, Unpacker, comment, records
 from schemaless.bench.needs import needed
-from schemaless.bench.schema import Record, Scalar
+from schemaless.bench.record_schema import Record, Scalar
 from schemaless.cell import JSONDocument
 
 PACKAGE: Final = "documents"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from schemaless.bench.members import Packer, Unpacker
 from schemaless.bench.needs import needed
-from schemaless.bench.schema import List, Map, Record, Scalar, Slot, element
+from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, element
 from schemaless.cell import JSONDocument
 
 _numbers: Final = count(1)

@@ -27,6 +27,7 @@ from schemaless.mysql.sql.figures import count_columns, select_moments
 from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Span, draw, tile_count
 
 MOST_DAYS: Final = 400
@@ -59,7 +60,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(slots=True)
-class Growth:
+class GrowthByDay:
     """What came in day by day in a cluster.
 
     Attributes:
@@ -73,14 +74,14 @@ class Growth:
     rows_read: int = 0
 
 
-def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now: datetime) -> Growth:
+def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now: datetime) -> GrowthByDay:
     """Find out what came in day by day in a cluster, which was sampled just before.
 
     Raises:
         ServerError: its server cannot be reached.
     """
     if not any(each.sample.windows for each in taken):
-        return Growth()
+        return GrowthByDay()
     future = sum(each.sample.count(("future",)).mid for each in taken)
     notes = []
     if future:
@@ -89,7 +90,7 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
             "that was wrong; they are in no day"
         )
     if all(each.sample.exact for each in taken):
-        return Growth(_by_created_at(cluster, taken, now.date(), "count"), notes)
+        return GrowthByDay(_by_created_at(cluster, taken, now.date(), "count"), notes)
     points: defaultdict[int, list[Probe]] = defaultdict(list)
     for each in taken:
         for shard, added_id, at in each.moments:
@@ -107,12 +108,12 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
                     f"{cluster}: of the cells looked at, {share:.2%} are out of order, by a clock that jumped or by an "
                     "import; they count for the day among whose cells they lie"
                 )
-            return Growth(search.growth(cluster, ends), notes, search.rows_read)
+            return GrowthByDay(search.growth(cluster, ends), notes, search.rows_read)
     notes.append(
         f"{cluster}: created_at does not follow added_id ({share:.1%} of the cells looked at are out of order: "
         "imported history, or clocks that jump), so its days are estimated from the sample, with wide intervals"
     )
-    return Growth(_by_created_at(cluster, taken, now.date(), "sample"), notes)
+    return GrowthByDay(_by_created_at(cluster, taken, now.date(), "sample"), notes)
 
 
 def _inverted_share(shards: Iterable[Sequence[Probe]]) -> float:
@@ -125,6 +126,7 @@ class _Search:
 
     def __init__(self, store: Datastore, taken: Sequence[Taken], randomly: random.Random, now: datetime) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._taken = taken
         self._random = randomly
         self._read_from: ReadFrom = taken[0].part.read_from
@@ -167,13 +169,13 @@ class _Search:
         return found
 
     def _ask(self, of: Places, places: Sequence[int]) -> list[Probe]:
-        database = self._store.shards.database(of.shard)
+        database = self._tools.shards.database(of.shard)
         by_id = {of.id_at(place): place for place in places}
         ids = sorted(by_id)
         probes = []
         for start in range(0, len(ids), PLACES):
             sql = select_moments(database, ids[start : start + PLACES])
-            for asked, added_id, created_at in self._store.shards.rows(of.shard, sql, read_from=self._read_from):
+            for asked, added_id, created_at in self._tools.shards.rows(of.shard, sql, read_from=self._read_from):
                 at = datetime.fromisoformat(created_at).timestamp()
                 probes.append(Probe(by_id[int(asked)], of.place_of(int(added_id)), at))
         self.rows_read += len(probes)
@@ -219,10 +221,10 @@ class _Search:
         windows = draw(pieces, width, _ALL if whole else _DAY_WINDOWS, self._random.getrandbits(32))
         if not windows:
             return counted
-        parts = [(self._store.shards.database(each.shard), each.after, each.up_to) for each in windows]
+        parts = [(self._tools.shards.database(each.shard), each.after, each.up_to) for each in windows]
         counts: list[dict[str, int]] = [{} for _ in windows]
         sql = count_columns(parts)
-        for part, column, count in self._store.shards.rows(windows[0].shard, sql, read_from=self._read_from):
+        for part, column, count in self._tools.shards.rows(windows[0].shard, sql, read_from=self._read_from):
             counts[int(part)][str(column)] = int(count)
             self.rows_read += int(count)
         counted.windows = [(each.up_to - each.after, found) for each, found in zip(windows, counts, strict=True)]

@@ -25,6 +25,7 @@ from schemaless.mysql.sql.figures import select_bodies, select_figures
 from schemaless.numbers import Interval, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds, Key, Measured, Sample, Window, sample
 from schemaless.survey.sizing import content_values, rebuilt_files
 
@@ -136,7 +137,9 @@ def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime)
         ServerError: its server cannot be reached.
     """
     reader = _Reader(store, part, random.Random(~seed), now)  # noqa: S311 - nothing secret
-    taken = sample(store.shards, list(part.shards), reader.measure, seed=seed, bounds=bounds, read_from=part.read_from)
+    taken = sample(
+        tools_of(store).shards, list(part.shards), reader.measure, seed=seed, bounds=bounds, read_from=part.read_from
+    )
     taken, halves, undecoded = _with_json(taken)
     pages = sum(found.pages for found in taken.measured)
     return Taken(part, taken, reader.moments, reader.rows_read, pages, halves, undecoded)
@@ -152,7 +155,7 @@ class _Reader:
     moments: list[Moment] = field(default_factory=list)
 
     def measure(self, window: Window) -> Measured:
-        shards, layout = self.store.shards, self.part.layout
+        shards, layout = tools_of(self.store).shards, self.part.layout
         sql = select_figures(shards.database(window.shard), window.after, window.up_to)
         values: defaultdict[Key, float] = defaultdict(float)
         packer = Packer(layout)
@@ -205,12 +208,12 @@ class _Reader:
             chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED, len(short))), name)
         if not chosen:
             return
-        sql = select_bodies(self.store.shards.database(shard), chosen)
-        for added_id, body in self.store.shards.rows(shard, sql, read_from=self.part.read_from):
+        sql = select_bodies(tools_of(self.store).shards.database(shard), chosen)
+        for added_id, body in tools_of(self.store).shards.rows(shard, sql, read_from=self.part.read_from):
             self.rows_read += 1
             name = chosen[added_id]
             try:
-                text_bytes = len(recode(body, LEGACY, dictionaries=self.store.dictionaries).body)
+                text_bytes = len(recode(body, LEGACY, dictionaries=tools_of(self.store).dictionaries).body)
             except (CorruptBody, BodyTooLarge, VerificationFailed):
                 values["damaged",] += 1
                 continue

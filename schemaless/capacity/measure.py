@@ -7,7 +7,7 @@ reached is in the measurement with its problem, and nothing else is said of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -18,6 +18,7 @@ from schemaless.capacity.groups import Part, Taken, take
 from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Measurement, added
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import InvalidInput, ServerError
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
@@ -25,6 +26,7 @@ from schemaless.mysql.sql.servers import SELECT_NOW
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 
@@ -69,7 +71,7 @@ def measure(
     disks: Mapping[str, GivenDisk] | None = None,
     seed: int | None = None,
     bounds: MeasureBounds = MEASURE_BOUNDS,
-    on_part: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> Measurement:
     """Measure a datastore.
 
@@ -78,27 +80,28 @@ def measure(
         disks: by cluster, in place of what a server shows of its own; a note says where the two differ.
         seed: of the sample, to draw the same one again; the clock's unless given.
         bounds: how much is read.
-        on_part: called with how many parts are measured, and of how many.
+        listener: told each advance, in clusters.
 
     Raises:
         InvalidInput: ``disks`` names a cluster that is not there.
         ServerError: the catalog's server cannot be reached. Other servers may be down: the measurement says it.
     """
+    tools = tools_of(store)
     started = time.monotonic()
-    names = [cluster.name for cluster in store.topology.clusters]
+    names = [cluster.name for cluster in tools.topology.clusters]
     for name in disks or {}:
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
-    now = datetime.fromisoformat(store.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
+    now = datetime.fromisoformat(tools.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    clusters = [each for each in store.topology.clusters if store.topology.shards_of(each.name)]
+    clusters = [each for each in tools.topology.clusters if tools.topology.shards_of(each.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
     work = _Work(store, of_part, by_shard, seed, now, disks or {})
     found: list[_ClusterTaken] = []
     for done in on_servers([(each.primary, each) for each in clusters], work.measure):
         found.append(done)
-        on_part(len(found), len(clusters))
+        listener(Advanced())
     found.sort(key=lambda each: each.space.cluster)
     taken = [each for cluster in found for each in cluster.taken]
     return Measurement(
@@ -152,12 +155,12 @@ class _Work:
                 notes.append(f"{cluster.name}: its {read_from} could not be read: {problem}")
             else:
                 return replace(done, notes=[*notes, *done.notes])
-        shards = len(self.store.topology.shards_of(cluster.name))
+        shards = len(tools_of(self.store).topology.shards_of(cluster.name))
         space = ClusterSpace(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
         return self._with_disk(_ClusterTaken(space, [], [], notes))
 
     def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
-        shards, numbers = self.store.shards, self.store.topology.shards_of(cluster.name)
+        shards, numbers = tools_of(self.store).shards, tools_of(self.store).topology.shards_of(cluster.name)
         node = shards.node_of(numbers[0], read_from)
         pool = shards.pool_for(node)
         notes: list[str] = []

@@ -19,6 +19,7 @@ from schemaless.mysql.sizes import layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 from schemaless.survey.sizing import expected_file_bytes, model_error, predict
 
@@ -153,13 +154,14 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
     Raises:
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     found = {}
     for space in measurement.clusters:
         if space.problem is not None:
             continue
         read_from: ReadFrom = "replica" if space.read_from == "replica" else "primary"
-        shards = store.topology.shards_of(space.cluster)
-        layout = layout_of(store.shards.pool_for(store.shards.node_of(shards[0], read_from)))
+        shards = tools.topology.shards_of(space.cluster)
+        layout = layout_of(tools.shards.pool_for(tools.shards.node_of(shards[0], read_from)))
         files = [
             predict(store, shard, layout, seed, codec=codec, read_from=read_from, bounds=_WHOLE).file_bytes
             for shard in shards

@@ -24,7 +24,7 @@ from schemaless.capacity.whatif import (
 from schemaless.mysql.page_model import MYSQL, Layout
 from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice
-from schemaless.survey.trial import ColumnTrial
+from schemaless.survey.column_trials import ColumnTrial
 
 
 @dataclass(frozen=True, slots=True)

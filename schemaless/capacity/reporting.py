@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -31,11 +31,13 @@ from schemaless.capacity.whatif import (
 from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
+from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
+from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
 from schemaless.survey.sampling import Bounds
-from schemaless.survey.trial import CellSample, ColumnTrial, sample_cells, try_codec
 
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
 """Cells that every codec is tried on: some seconds of CPU."""
@@ -52,7 +54,7 @@ def make(
     least_gain: float = LEAST_GAIN,
     most_cpu: float = MOST_CPU,
     seed: int = 1,
-    on_step: Callable[[str], None] = lambda what: None,
+    listener: Listener = nobody,
 ) -> Report:
     """Make a report of a datastore. Writes nothing.
 
@@ -64,7 +66,7 @@ def make(
         least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
         most_cpu: how many times the time of the default codec the one that is worth it may take.
         seed: of samples and simulated futures.
-        on_step: called with what begins, for people.
+        listener: told each step.
 
     Raises:
         UnknownCodec: there is no codec of that name.
@@ -73,15 +75,15 @@ def make(
     """
     if codec is not None:
         codec = codec_named(codec).name
-    names = [cluster.name for cluster in store.topology.clusters]
+    names = [cluster.name for cluster in tools_of(store).topology.clusters]
     for name in disks or {}:
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
-    on_step("reading the measurements that are kept")
+    listener(Step("reading the measurements that are kept"))
     measurements = history.read(store, [each.sample_id for each in history.kept(store)])
     notes: list[str] = []
     if fresh or not measurements:
-        on_step("measuring")
+        listener(Step("measuring"))
         measurements.append(measure(store, disks=disks, seed=seed))
         if not fresh:
             notes.append(
@@ -91,18 +93,18 @@ def make(
     try:
         cells = _cells(store, measurements[-1], seed)
         if cells is not None:
-            tried = try_all(cells, on_step)
+            tried = try_all(cells, listener)
             choice = best_codec(codec_trials(tried.columns, []), measurements[-1], DEFAULT.name, least_gain, most_cpu)
             target = codec or (choice.chosen.name if choice is not None and choice.chosen is not None else None)
             if target is not None and is_small(measurements[-1]):
-                on_step(f"trying {target} on every cell")
+                listener(Step(f"trying {target} on every cell"))
                 files = whole_files(store, measurements[-1], codec_named(target), seed)
                 tried = replace(tried, files=files)
             if not worth_trying(Codec(PACKED, NONE)):
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
-    on_step("forecasting")
+    listener(Step("forecasting"))
     now = datetime.datetime.now(datetime.UTC)
     return put_together(
         measurements,
@@ -194,7 +196,7 @@ def put_together(
     )
 
 
-def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: None) -> Tried:
+def try_all(cells: CellSample, listener: Listener = nobody) -> Tried:
     """Try every codec on sampled cells of every column. Asks no server."""
     layout = cells.layouts[0]
     now = {column: [len(cell.body) for cell in cells.of_column(column)] for column in cells.column_names()}
@@ -203,7 +205,7 @@ def try_all(cells: CellSample, on_step: Callable[[str], None] = lambda what: Non
     for name in codec_names():
         if not worth_trying(codec_named(name)):
             continue
-        on_step(f"trying {name}")
+        listener(Step(f"trying {name}"))
         for column in cells.column_names():
             tried = try_codec(cells, column, codec_named(name))
             columns.append(tried)
@@ -228,7 +230,7 @@ def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Inte
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
     reached = {space.cluster for space in newest.clusters if space.problem is None}
-    shards = [shard for name in sorted(reached) for shard in store.topology.shards_of(name)]
+    shards = [shard for name in sorted(reached) for shard in tools_of(store).topology.shards_of(name)]
     if not shards or not newest.groups:
         return None
     cells = sample_cells(store, shards=shards, seed=seed, bounds=TRIAL_BOUNDS)

@@ -24,7 +24,7 @@ from schemaless.capacity.steps import Rate
 from schemaless.codec.registry import LEGACY
 from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice, Option, choose
-from schemaless.survey.trial import ColumnTrial
+from schemaless.survey.column_trials import ColumnTrial
 
 __all__ = [
     "CodecTrial",

@@ -35,8 +35,8 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     faults = ShownFaults(as_json)
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with proving_hands("checking", store, shards, workers, dask) as (hands, advance):
-            report = check_cells(store, shards, hands=hands, on_fault=faults.add, on_step=advance)
+        with proving_hands("checking", store, shards, workers, dask, faults) as (hands, listener):
+            report = check_cells(store, shards, hands=hands, listener=listener)
     if as_json:
         print_json(
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from schemaless.admin.create import create as create_datastore
+from schemaless.events import Advanced
 from schemaless.terminal.output import (
     json_option,
     note,
@@ -37,8 +38,8 @@ def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> 
       schemaless create trips --shards 16 --cluster mysql://root@db-1/ --cluster mysql://root@db-2/
       schemaless create trips --shards 4 --cluster 'mysql://root@/?unix_socket=/run/mysqld/mysqld.sock'
     """
-    with progress("creating shards", shards, "shards") as advance:
-        url = create_datastore(name, shards, clusters, on_shard=lambda shard: advance(1))
+    with progress("creating shards", shards, "shards") as listener:
+        url = create_datastore(name, shards, clusters, on_shard=lambda shard: listener(Advanced()))
     if as_json:
         print_json({"name": name, "shards": shards, "url": url})
         return

@@ -14,6 +14,8 @@ from schemaless.cli.options import (
     shards_option,
     url_option,
 )
+from schemaless.events import Advanced
+from schemaless.store.tools import tools_of
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import data_sink, progress
 
@@ -40,10 +42,12 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
     with open_store(url) as store, ExitStack() as stack:
         shards = shards_of(shards_text, store.shard_count)
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
-        advance = stack.enter_context(progress("dumping", sum(store.id_span(shard) for shard in shards), "ids"))
+        listener = stack.enter_context(
+            progress("dumping", sum(tools_of(store).id_span(shard) for shard in shards), "ids")
+        )
         last = (-1, 0)
         for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):
             sink.write(lines)
-            advance(cell.added_id - last[1] if cell.shard == last[0] else 1)
+            listener(Advanced(cell.added_id - last[1] if cell.shard == last[0] else 1))
             last = (cell.shard, cell.added_id)
         sink.flush()

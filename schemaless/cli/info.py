@@ -8,9 +8,11 @@ import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import AccessDenied
+from schemaless.events import Advanced
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.mysql.sql.figures import estimate_cells
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     bytes_text,
     json_option,
@@ -36,11 +38,11 @@ def info(url: str, count: bool, as_json: bool) -> None:
       schemaless info --count --json
     """
     with open_store(url) as store:
-        clusters = [_cluster_facts(store, cluster.name, count) for cluster in store.topology.clusters]
+        clusters = [_cluster_facts(store, cluster.name, count) for cluster in tools_of(store).topology.clusters]
         facts = {
             "name": store.name,
             "shards": store.shard_count,
-            "placement": store.topology.placement,
+            "placement": tools_of(store).topology.placement,
             "clusters": clusters,
         }
     if as_json:
@@ -66,16 +68,17 @@ def info(url: str, count: bool, as_json: bool) -> None:
 
 
 def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
-    cluster = next(cluster for cluster in store.topology.clusters if cluster.name == name)
-    shards = store.topology.shards_of(name)
-    pool = store.shards.pool_for(cluster.primary)
-    databases = [store.shards.database(shard) for shard in shards]
+    tools = tools_of(store)
+    cluster = next(cluster for cluster in tools.topology.clusters if cluster.name == name)
+    shards = tools.topology.shards_of(name)
+    pool = tools.shards.pool_for(cluster.primary)
+    databases = [tools.shards.database(shard) for shard in shards]
     if count:
-        with progress(f"counting {name}", len(shards), "shards") as advance:
+        with progress(f"counting {name}", len(shards), "shards") as listener:
             cells = 0
             for shard in shards:
-                cells += sum(rows for _, _, rows in store.id_blocks(shard, _BLOCK_ROWS))
-                advance(1)
+                cells += sum(rows for _, _, rows in tools.id_blocks(shard, _BLOCK_ROWS))
+                listener(Advanced())
     else:
         sql = estimate_cells(databases)
         cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])

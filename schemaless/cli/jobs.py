@@ -14,8 +14,10 @@ from typing import Any, Final, Self
 import click
 from rich.live import Live
 
+from schemaless.cli.options import shards_text
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.jobs.job import Job, ShardState, go_on_command
+from schemaless.events import Event
+from schemaless.jobs.job import Job, RunBegan, RunGoesOn, ShardState, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
@@ -128,7 +130,9 @@ def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) 
     job = ledger.job(job_id) if job_id is not None else ledger.latest("migrate")
     if job is None or (unfinished and job_id is None and not job.unfinished):
         what = "unfinished migration" if unfinished else "migration yet"
-        raise InvalidInput(f"there is no {what}; 'schemaless migrate run --execute' begins one")
+        others = [f"--job {other.job_id} is a {other.kind}" for other in ledger.jobs() if other.unfinished]
+        next_step = ", ".join(others) or "'schemaless migrate run --execute' begins one"
+        raise InvalidInput(f"there is no {what}; {next_step}")
     return job
 
 
@@ -155,8 +159,15 @@ class JobProgress:
                     self._live.update(_picture(status_of(self._ledger, self._job_id)))
             self._live.stop()
 
-    def begin(self, job: Job, new: bool) -> None:
-        """Say which job it is."""
+    def __call__(self, event: Event) -> None:
+        """Take what a run tells: which job it is, and when to look again."""
+        match event:
+            case RunBegan(job, new):
+                self._begin(job, new)
+            case RunGoesOn():
+                self._look()
+
+    def _begin(self, job: Job, new: bool) -> None:
         self._job_id = job.job_id
         note(f"job {job.job_id}: {'begun' if new else f'going on with it, begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if not new:
@@ -170,8 +181,7 @@ class JobProgress:
             self._live = Live(console=console, auto_refresh=False, transient=False)
             self._live.start()
 
-    def turn(self) -> None:
-        """Look again, if it is time."""
+    def _look(self) -> None:
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_S:
             return
@@ -269,7 +279,7 @@ def thresholds_text(thresholds: Mapping[str, Any]) -> str:
 
 def _asked(job: Job) -> str:
     asked = (
-        (name, ", ".join(map(str, value)) if isinstance(value, list) else value)
+        (name, shards_text(value) if name == "shards" else ", ".join(value) if isinstance(value, list) else value)
         for name, value in job.spec.items()
         if value not in (None, [], {}, False) and name != "thresholds"
     )

@@ -22,9 +22,11 @@ from schemaless.cli.options import (
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Event, Listener
 from schemaless.keys import check_column_name
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import bring
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 
 
@@ -113,23 +115,14 @@ def load(
             to_cell = _reader(store, key_of, chosen, created_at_of)
             with ExitStack() as stack:
                 stream, size, position = _open(name, stack)
-                advance = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
-                done = 0
-
-                def on_line(length: int, position: Callable[[], int] | None = position) -> None:
-                    nonlocal done
-                    now = done + length if position is None else position()
-                    advance(now - done)  # noqa: B023 - called before the next turn
-                    done = now
-
+                shown = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
                 report = loading.load(
                     store,
                     stream,
                     to_cell,
                     source=name,
                     keep_going=keep_going,
-                    on_line=on_line,
-                    on_failure=lambda number, message, name=name: note(f"passed over {name}, line {number}: {message}"),  # type: ignore[misc]
+                    listener=_listener(name, shown, position),
                 )
             total.created += report.created
             total.there += report.there
@@ -150,6 +143,28 @@ def load(
             f"{len(passed_over):,} lines passed over; {bytes_text(total.body_bytes)} of new bodies"
         )
     return EXIT_FAILED if passed_over else 0
+
+
+def _listener(name: str, shown: Listener, position: Callable[[], int] | None) -> Listener:
+    """Return a listener that shows how far a file is, and notes each line that is passed over.
+
+    ``position`` says how far it is read, which counts where it is compressed; without it, lines are counted.
+    """
+    done = 0
+
+    def listener(event: Event) -> None:
+        nonlocal done
+        match event:
+            case Advanced() if position is not None:
+                now = position()
+                shown(Advanced(now - done))
+                done = now
+            case loading.LinePassedOver(number, message):
+                note(f"passed over {name}, line {number}: {message}")
+            case _:
+                shown(event)
+
+    return listener
 
 
 def _key_of(column: str, row_key: str, ref_key: str) -> loading.KeyOf:
@@ -182,7 +197,8 @@ def _reader(
     created_at_of: loading.CreatedAtOf | None,
 ) -> Callable[[bytes, int], NewStoredCell | None]:
     """Return what makes cells of a file's lines; without ``key_of``, of a dump's."""
+    tools = tools_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
-    dictionaries = loading.DumpDictionaries(store.dictionaries, functools.partial(bring, store.catalog, store.name))
+    dictionaries = loading.DumpDictionaries(tools.dictionaries, functools.partial(bring, tools.catalog, store.name))
     return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -12,7 +12,8 @@ from schemaless.admin.fields import hashed
 from schemaless.cli.quantities import share_of
 from schemaless.codec.registry import DEFAULT, Codec, codec_named, codec_names
 from schemaless.errors import InvalidInput
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
 
 url_option = click.option(
@@ -134,6 +135,17 @@ def shards_of(text: str | None, shard_count: int) -> list[int]:
             raise InvalidInput(f"--shards {text!r}: {part.strip()!r} is not in 0 to {shard_count - 1}")
         chosen.update(numbers)
     return sorted(chosen)
+
+
+def shards_text(shards: Iterable[int]) -> str:
+    """Return the list that ``shards_of`` takes, of numbers in their order."""
+    parts: list[list[int]] = []
+    for shard in shards:
+        if parts and parts[-1][-1] == shard - 1:
+            parts[-1][1:] = [shard]
+        else:
+            parts.append([shard])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def row_key_of(text: str) -> uuid.UUID:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from schemaless.errors import ShardIdentityMismatch
+from schemaless.events import Listener, only, together
 from schemaless.jobs.workers import Workers
 from schemaless.jobs.workers import workers as some_workers
 from schemaless.migrate.faults import Fault
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import out, progress
 
 
 @contextmanager
 def proving_hands(
-    what: str, store: Datastore, shards: list[int], count: int, dask: str | None
-) -> Iterator[tuple[Workers | None, Callable[[int], None]]]:
-    """Give workers, or None for this process alone, and what takes how far they are with ``what``."""
+    what: str, store: Datastore, shards: list[int], count: int, dask: str | None, faults: ShownFaults
+) -> Iterator[tuple[Workers | None, Listener]]:
+    """Give workers, or None for this process alone, and what shows how far they are with ``what``, and faults."""
+    told = only(Fault, faults.add)
     if count == 1 and dask is None:
-        with progress(what, _id_total(store, shards), "ids") as advance:
-            yield None, advance
+        with progress(what, _id_total(store, shards), "ids") as shown:
+            yield None, together(shown, told)
     else:
-        with some_workers(count, dask) as hands, progress(what, len(shards), "shards") as advance:
-            yield hands, advance
+        with some_workers(count, dask) as hands, progress(what, len(shards), "shards") as shown:
+            yield hands, together(shown, told)
 
 
 def _id_total(store: Datastore, shards: list[int]) -> int:
@@ -33,7 +36,7 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
     total = 0
     for shard in shards:
         with suppress(ShardIdentityMismatch, DatabaseMissing):
-            total += store.id_span(shard)
+            total += tools_of(store).id_span(shard)
     return total
 
 

@@ -105,15 +105,13 @@ def rebuild(
             # As it was begun, whatever else is asked for.
             job, spec, shards = REBUILD.resumed(ledger, job_id)
         if not execute:
-            with progress("sampling", len(shards), "shards") as advance:
-                plans = make_plan(store, spec, shards, on_shard=lambda: advance(1))
+            with progress("sampling", len(shards), "shards") as listener:
+                plans = make_plan(store, spec, shards, listener=listener)
             _show_plan(plans, as_json)
             note("nothing was changed; add --execute to do it")
             return 0
         with JobProgress(ledger) as shown:
-            rebuilt = run_rebuild(
-                store, spec, shards, job=job, count=workers, dask=dask, on_job=shown.begin, on_turn=shown.turn
-            )
+            rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
     _show_rebuilt(rebuilt, as_json)
     return EXIT_FAILED if any(each.state == "failed" for each in rebuilt) else 0
 

@@ -260,7 +260,7 @@ def payload_of(
     """
     serializer = engine.serializers[codec.serializer.id]
     payload = serializer.dumps(document, checked=checked)
-    if serializer.is_preferred(payload, document, text, codec.compress_min_bytes):
+    if not serializer.yields_to_text or serializer.is_preferred(payload, document, text, codec.compress_min_bytes):
         return payload
     raise NotHeld(SHORT_AS_TEXT)
 

@@ -40,8 +40,9 @@ class Gate:
     """
 
     def __init__(self, ormsgpack: ModuleType, orjson: ModuleType) -> None:
-        self._pack: Callable[[object, None, int], bytes] = ormsgpack.packb
-        self._pack_options: int = (
+        """Take both packages' calls, and their options; each call raises TypeError for what it refuses."""
+        self.pack: Callable[[JSONDocument, None, int], bytes] = ormsgpack.packb
+        self.pack_options: int = (
             ormsgpack.OPT_PASSTHROUGH_DATACLASS
             | ormsgpack.OPT_PASSTHROUGH_DATETIME
             | ormsgpack.OPT_PASSTHROUGH_ENUM
@@ -49,25 +50,24 @@ class Gate:
             | ormsgpack.OPT_PASSTHROUGH_TUPLE
             | ormsgpack.OPT_PASSTHROUGH_UUID
         )
-        self._dump: Callable[[object, None, int], bytes] = orjson.dumps
-        self._dump_options: int = (
+        self.dump: Callable[[JSONDocument, None, int], bytes] = orjson.dumps
+        self.dump_options: int = (
             orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
         )
 
-    def messagepack(self, document: JSONDocument, checked: bool) -> bytes | None:
-        """Return ``document`` as MessagePack, or None where only the reference can tell."""
+    def passes(self, document: JSONDocument) -> bool:
+        """Return whether ``document`` is in the data model; False where only the reference can tell."""
         try:
-            payload = self._pack(document, None, self._pack_options)
-            if not checked:
-                self._dump(document, None, self._dump_options)
+            self.pack(document, None, self.pack_options)
+            self.dump(document, None, self.dump_options)
         except TypeError:
-            return None
-        return payload
+            return False
+        return True
 
     def text(self, document: JSONDocument) -> bytes | None:
         """Return compact JSON text for comparing, never for storing (it spells NaN ``null``), or None."""
         try:
-            return self._dump(document, None, self._dump_options)
+            return self.dump(document, None, self.dump_options)
         except TypeError:
             return None
 

@@ -43,7 +43,7 @@ class JSONText(Serializer):
         """
         if checked:
             return write_text(document)
-        if self.gate is None or self.gate.messagepack(document, checked) is None:
+        if self.gate is None or not self.gate.passes(document):
             documents.check_document(document)
             try:
                 pack_reference(document)

@@ -41,9 +41,15 @@ class MessagePack(Serializer):
 
     def dumps(self, document: JSONDocument, *, checked: bool = False) -> bytes:
         """Return a document's MessagePack."""
-        if self._gate is not None:
-            payload = self._gate.messagepack(document, checked)
-            if payload is not None:
+        gate = self._gate
+        if gate is not None:
+            try:
+                payload = gate.pack(document, None, gate.pack_options)
+                if not checked:
+                    gate.dump(document, None, gate.dump_options)
+            except TypeError:
+                pass  # only the reference can tell
+            else:
                 return payload
         if not checked:
             documents.check_document(document)

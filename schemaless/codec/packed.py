@@ -94,6 +94,7 @@ class Packed(Serializer):
     id = 2  # stored; never renumber
     name = "packed"
     counts_as = (2, 0)
+    yields_to_text = True
     other_spelling = "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
 
     def __init__(self, *, fast: bool) -> None:

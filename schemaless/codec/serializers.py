@@ -48,6 +48,7 @@ class Serializer(ABC):
         name: the first half of a codec's name.
         is_text: whether its payloads are JSON text, which stands in where another serializer has no payload.
         counts_as: the ids that a body may have which was asked for in this serializer: its own, and what stands in.
+        yields_to_text: whether JSON text may be stored although there is a payload; ``is_preferred`` tells.
         compares: whether ``envelope.same_document`` compares by its payloads, so that it cannot prove them.
         other_spelling: what is said of a payload that decodes, and is not what ``dumps`` gives.
         native: whether everything is installed that its speed takes.
@@ -57,6 +58,7 @@ class Serializer(ABC):
     name: ClassVar[str]
     is_text: ClassVar[bool] = False
     counts_as: ClassVar[tuple[int, ...]]
+    yields_to_text: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     other_spelling: ClassVar[str]
     native: bool = True

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from schemaless.admin.fields import ref_key_in, row_key_in
-from schemaless.admin.ndjson import LoadReport, document_reader, load
+from schemaless.admin.ndjson import LinePassedOver, LoadReport, document_reader, load
 from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import LEGACY
 from schemaless.demo.capacity import times
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
+from schemaless.events import Advanced, Listener, only, together
 from schemaless.keys import cell_key
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.output import (
@@ -37,8 +38,16 @@ def load_logbooks(store: Datastore) -> LoadReport:
         key = keys.pop(number)
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, line, at(number))
 
-    with progress("   loading", DEMO_DOCUMENTS, "documents") as advance:
-        return load(store, lines(), to_cell, source="logbooks", on_line=lambda size: advance(1))
+    with progress("   loading", DEMO_DOCUMENTS, "documents") as shown:
+        return load(store, lines(), to_cell, source="logbooks", listener=_listener(shown))
+
+
+def _listener(shown: Listener) -> Listener:
+    """Return what counts lines, and names those that are passed over."""
+    return together(
+        only(Advanced, lambda line: shown(Advanced())),
+        only(LinePassedOver, lambda line: note(f"   passed over line {line.number}: {line.message}")),
+    )
 
 
 def _reader(row_key: str, ref_key: str) -> Callable[[bytes, int], NewStoredCell]:
@@ -74,13 +83,12 @@ def load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadR
     with path.open("rb") as raw:
         at = times(sum(1 for _ in open_lines(raw, str(path))))
     read = _reader(row_key, ref_key)
-    with path.open("rb") as raw, progress("   loading", None, "documents") as advance:
+    with path.open("rb") as raw, progress("   loading", None, "documents") as shown:
         return load(
             store,
             open_lines(raw, str(path)),
             lambda line, number: replace(read(line, number), created_at=at(number)),
             source=str(path),
             keep_going=True,
-            on_line=lambda size: advance(1),
-            on_failure=lambda number, message: note(f"   passed over line {number}: {message}"),
+            listener=_listener(shown),
         )

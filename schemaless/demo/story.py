@@ -16,9 +16,11 @@ from schemaless.cell import Cell
 from schemaless.demo.capacity import DAYS
 from schemaless.demo.capacity import report as capacity_report
 from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.events import only
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.local import servers as local_servers
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.reclaimed import report as space_report
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
@@ -26,7 +28,9 @@ from schemaless.migrate.verify import check
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
 from schemaless.pages.capacity_text import answer
 from schemaless.pages.reclaimed_page import page as report_page
-from schemaless.store.datastore import Datastore, connect
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import connect
+from schemaless.store.tools import tools_of
 from schemaless.terminal.files import write_whole
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -126,7 +130,7 @@ def _steps(
 
         _step("7. check every cell")
         with _timed() as seconds:
-            checked = check(store, on_fault=lambda fault: note(str(fault)))
+            checked = check(store, listener=only(Fault, lambda fault: note(str(fault))))
         verdict = "clean" if not checked.faults else f"{checked.faults.total()} faults"
         codecs = ", ".join(f"{count:,} {name}" for name, count in checked.by_codec.most_common())
         out().print(f"   {verdict}: {checked.cells:,} cells decoded in {seconds():.1f} s ({codecs})")
@@ -220,9 +224,10 @@ def _read_back(store: Datastore) -> list[Cell]:
 
 
 def _sizes(store: Datastore) -> TableSize:
+    tools = tools_of(store)
     total = TableSize(0, 0)
-    for cluster in store.topology.clusters:
-        databases = [store.shards.database(shard) for shard in store.topology.shards_of(cluster.name)]
-        for size in cell_table_sizes(store.shards.pool_for(cluster.primary), databases).values():
+    for cluster in tools.topology.clusters:
+        databases = [tools.shards.database(shard) for shard in tools.topology.shards_of(cluster.name)]
+        for size in cell_table_sizes(tools.shards.pool_for(cluster.primary), databases).values():
             total += size
     return total

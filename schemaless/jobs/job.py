@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from schemaless.cell import CellKey
 from schemaless.errors import InvalidInput, JobConflict
+from schemaless.events import Event
 from schemaless.jobs.throttle import Thresholds
 
 Kind = Literal["migrate", "rebuild", "restore"]
@@ -66,6 +67,24 @@ class Job:
         if self.kind != kind:
             goes_on = f"; '{go_on_command(self.kind, self.job_id)}' goes on with it" if self.unfinished else ""
             raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{goes_on}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegan(Event):
+    """A run of a job begins: the first one, where the job is new, or one that goes on with it."""
+
+    job: Job
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunGoesOn(Event):
+    """A run goes on; told about twice a second, with the job as it was last seen.
+
+    A listener may ask the catalog then: a ``ServerError`` that it raises is taken for one that the run itself has met.
+    """
+
+    job: Job
 
 
 def thresholds_of(spec: Mapping[str, Any]) -> Thresholds:

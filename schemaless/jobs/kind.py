@@ -8,13 +8,18 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from schemaless.cluster.topology import check_shard
 from schemaless.errors import JobConflict
-from schemaless.jobs.job import Job, Kind, check_goes_on, thresholds_of
+from schemaless.events import Listener, nobody
+from schemaless.jobs.driver import GIVE_UP_S, Driver
+from schemaless.jobs.job import Job, Kind, RunBegan, check_goes_on, thresholds_of
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.versions import versions
-from schemaless.jobs.workers import GIVE_UP_S, Driver, Work, opening_of, workers
+from schemaless.jobs.worker import Work
+from schemaless.jobs.workers import workers
 from schemaless.store.datastore import Datastore
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +60,14 @@ class HowToRun(TypedDict, total=False):
         count: workers: 1, unless given, is a thread of this process, more are processes.
         dask: the address of a Dask scheduler, or "local".
         give_up_s: how long a server may be unreachable before the run ends.
-        on_job: called with the job, and whether it is new.
-        on_turn: called about twice a second.
+        listener: told ``RunBegan`` before the work, and ``RunGoesOn`` meanwhile.
     """
 
     job: Job | None
     count: int
     dask: str | None
     give_up_s: float
-    on_job: Callable[[Job, bool], None]
-    on_turn: Callable[[], None]
+    listener: Listener
 
 
 def _nothing(store: Datastore, job: Job) -> None:
@@ -111,7 +114,7 @@ class JobKind(Generic[S]):
         joined = self.same(ledger, spec, chosen)
         if joined is not None:
             return joined, False
-        clusters = {store.topology.cluster_of(shard).name for shard in chosen}
+        clusters = {tools_of(store).topology.cluster_of(shard).name for shard in chosen}
         try:
             job = ledger.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
         except JobConflict:
@@ -155,8 +158,8 @@ class JobKind(Generic[S]):
             job, new = self.begin_or_join(store, spec, shards)
         else:
             check_goes_on(job, self.name)
-        if "on_job" in how:
-            how["on_job"](job, new)
+        listener = how.get("listener", nobody)
+        listener(RunBegan(job, new))
         with workers(how.get("count", 1), how.get("dask")) as hands:
             hands.prepare(opening_of(store))
             if new:
@@ -167,7 +170,7 @@ class JobKind(Generic[S]):
                 self.work,
                 make_watch,
                 give_up_s=how.get("give_up_s", GIVE_UP_S),
-                on_turn=how.get("on_turn", lambda: None),
+                listener=listener,
             ).run(hands)
             hands.let_go()
             self.after(store, ended)

@@ -21,6 +21,7 @@ from schemaless.mysql.sql import jobs as sql
 from schemaless.mysql.sql.parts import Value
 from schemaless.mysql.sql.servers import release_lock, take_lock
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Ledger:
 
     def __init__(self, store: Datastore) -> None:
         self.reads = 0
-        self._pool = store.catalog
+        self._pool = tools_of(store).catalog
         self._name = store.name
 
     # Jobs

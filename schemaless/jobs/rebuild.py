@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Unpack
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.jobs.job import Job, ShardState
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec, chosen_shards
 from schemaless.jobs.ledger import Ledger
@@ -27,6 +28,7 @@ from schemaless.mysql.sql.schema import rebuild_table, select_table_made
 from schemaless.mysql.sql.servers import set_session, take_lock
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.survey.sizing import Prediction, predict
 
 ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
@@ -102,7 +104,7 @@ def plan(
     shards: Iterable[int] | None = None,
     *,
     seed: int | None = None,
-    on_shard: Callable[[], None] = lambda: None,
+    listener: Listener = nobody,
 ) -> list[ShardPlan]:
     """Say what rebuilding each shard would take and give. Changes nothing.
 
@@ -111,7 +113,7 @@ def plan(
         spec: what would be asked for.
         shards: numbers of the shards; all unless given.
         seed: of the samples; the clock's unless given.
-        on_shard: called after each shard.
+        listener: told each advance, in shards.
 
     Raises:
         InvalidInput: there is no such shard, or a server's page size is not known.
@@ -125,18 +127,19 @@ def plan(
         return _shard_plan(store, shard, spec, speeds, seed)
 
     found = {}
-    for each in on_servers([(store.topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
+    for each in on_servers([(tools_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
         found[each.shard] = each
-        on_shard()
+        listener(Advanced())
     return [found[shard] for shard in chosen]
 
 
 def _shard_plan(
     store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Interval], seed: int
 ) -> ShardPlan:
-    cluster = store.topology.cluster_of(shard)
-    pool = store.shards.pool_for(cluster.primary)
-    database = store.shards.database(shard)
+    tools = tools_of(store)
+    cluster = tools.topology.cluster_of(shard)
+    pool = tools.shards.pool_for(cluster.primary)
+    database = tools.shards.database(shard)
     size = known_table_sizes(pool, [database]).get(database, TableSize(0, 0))
     prediction = predict(store, shard, layout_of(pool), seed)
     speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
@@ -206,10 +209,11 @@ class ShardRebuilt:
 
 def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     """Return the bytes of each shard's file."""
+    tools = tools_of(store)
     sizes: dict[int, int] = {}
     for node, members in _by_node(store, shards).items():
-        names = {store.shards.database(shard): shard for shard in members}
-        found = known_table_sizes(store.shards.pool_for(node), list(names))
+        names = {tools.shards.database(shard): shard for shard in members}
+        found = known_table_sizes(tools.shards.pool_for(node), list(names))
         sizes |= {shard: max(1, found.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
     return sizes
 
@@ -242,7 +246,10 @@ def run(
 
 def report_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
     """Return what a job has done so far."""
-    return [_rebuilt(state, store.topology.cluster_of(state.shard).name) for state in Ledger(store).shards(job.job_id)]
+    return [
+        _rebuilt(state, tools_of(store).topology.cluster_of(state.shard).name)
+        for state in Ledger(store).shards(job.job_id)
+    ]
 
 
 def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
@@ -263,8 +270,10 @@ def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
     """Do a job's work on one shard; runs in a worker."""
-    pool = store.shards.new_pool(
-        store.topology.cluster_of(shard_run.state.shard).primary, PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1)
+    tools = tools_of(store)
+    pool = tools.shards.new_pool(
+        tools.topology.cluster_of(shard_run.state.shard).primary,
+        PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1),
     )
     try:
         with pool.connection(shard_run.state.shard) as connection, connection.whole():
@@ -283,17 +292,18 @@ class _ShardWork:
 
     def __init__(self, store: Datastore, shard_run: ShardRun, connection: Connection) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._run = shard_run
         self._state = shard_run.state
         self._connection = connection
-        self._database = store.shards.database(shard_run.state.shard)
+        self._database = self._tools.shards.database(shard_run.state.shard)
         self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
         """Rebuild it, unless that was done already, or is refused."""
         self._take_turn()
         # Its identity is proven before anything is changed.
-        self._store.shards.verify(self._state.shard, self._node)
+        self._tools.shards.verify(self._state.shard, self._node)
         noted = self._state.counters
         if "made" in noted and noted["made"] != self._made():
             # The server went on with the ALTER of a runner that ended.
@@ -327,7 +337,7 @@ class _ShardWork:
 
     @property
     def _node(self) -> Node:
-        return self._store.topology.cluster_of(self._state.shard).primary
+        return self._tools.topology.cluster_of(self._state.shard).primary
 
     def _take_turn(self) -> None:
         """Wait until no other shard is being rebuilt on this server, by whomever.
@@ -398,7 +408,7 @@ class _ShardWork:
         self._run.ledger.release(self._run.job.job_id, self._state, after="failed", message=why)
 
     def _finish(self) -> None:
-        size = known_table_sizes(self._store.shards.pool_for(self._node), [self._database])[self._database]
+        size = known_table_sizes(self._tools.shards.pool_for(self._node), [self._database])[self._database]
         self._state.bytes_after = size.file_bytes
         self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()
@@ -407,5 +417,5 @@ class _ShardWork:
 def _by_node(store: Datastore, shards: Iterable[int]) -> dict[Node, list[int]]:
     found: dict[Node, list[int]] = {}
     for shard in shards:
-        found.setdefault(store.topology.cluster_of(shard).primary, []).append(shard)
+        found.setdefault(tools_of(store).topology.cluster_of(shard).primary, []).append(shard)
     return found

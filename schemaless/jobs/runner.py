@@ -21,6 +21,7 @@ from schemaless.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _log = logging.getLogger("schemaless")
 
@@ -292,13 +293,14 @@ class ShardRun:
 
 def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
     """Make the watch over a cluster's servers."""
+    tools = tools_of(store)
     ledger = Ledger(store)
     seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
     return ClusterWatch(
-        store.shards,
-        store.topology.cluster(cluster),
+        tools.shards,
+        tools.topology.cluster(cluster),
         thresholds,
         runner,
         proven=seen.get("proven", ()),
-        catalog=store.catalog,
+        catalog=tools.catalog,
     )

@@ -33,10 +33,10 @@ from schemaless.errors import (
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
 from schemaless.mysql.heartbeat import make_table, read_token, remove_stale_tokens, remove_token, write_token
-from schemaless.mysql.load import ServerLoad, history_length_grant, server_load
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import is_same_server
+from schemaless.mysql.server_load import ServerLoad, history_length_grant, server_load
 from schemaless.mysql.sql.servers import SELECT_READ_ONLY, set_session
 from schemaless.store.shards import Shards
 

@@ -9,14 +9,16 @@ from functools import cache
 from typing import Any
 
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 
 def versions(store: Datastore) -> dict[str, Any]:
     """Return the versions of everything that makes stored bytes, and of the servers."""
+    tools = tools_of(store)
     found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
     found["servers"] = {
-        cluster.name: store.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
-        for cluster in store.topology.clusters
+        cluster.name: tools.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
+        for cluster in tools.topology.clusters
     }
     return found
 

@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.errors import LocalServerError
-from schemaless.local import space
+from schemaless.events import Advanced, Listener, nobody
+from schemaless.local import free_space as space
 
 ETC_APT: Final = Path("/etc/apt")
 MIB: Final = 1024 * 1024
 
-Progress = Callable[[str, int | None, str], AbstractContextManager[Callable[[int], None]]]
-"""``progress(description, total, unit)``: a context manager that yields a function taking how many more are done."""
+Progress = Callable[[str, int | None, str], AbstractContextManager[Listener]]
+"""``progress(description, total, unit)``: a context manager that yields a listener; it is told each advance."""
 
 # Hooks and extra indexes of the machine are not wanted; its proxies, certificates and date checks are.
 _CLEAR = "".join(
@@ -355,13 +356,13 @@ class Apt:
         """Unpack ``packages`` below ``into``."""
         into.mkdir(parents=True, exist_ok=True)
         total = sum(package.file_bytes for package in packages)
-        with self.progress("unpacking", max(1, total // MIB), "MiB") as advance:
+        with self.progress("unpacking", max(1, total // MIB), "MiB") as listener:
             done = shown = 0
             for package in packages:
                 command = ["dpkg-deb", "-x", str(self.debs / package.file_name), str(into)]
                 self._run(command, f"unpacking {package.name}")
                 done += package.file_bytes
-                advance(done // MIB - shown)
+                listener(Advanced(done // MIB - shown))
                 shown = done // MIB
 
     @contextmanager
@@ -369,19 +370,19 @@ class Apt:
         """Progress in MiB, read from how much a folder grows."""
         before = space.used_bytes(folder)
         shown = 0
-        with self.progress(description, None if total is None else max(1, total // MIB), "MiB") as advance:
+        with self.progress(description, None if total is None else max(1, total // MIB), "MiB") as listener:
 
             def poll() -> None:
                 nonlocal shown
                 now = max(shown, (space.used_bytes(folder) - before) // MIB)
                 if total is not None:
                     now = min(now, total // MIB)
-                advance(now - shown)
+                listener(Advanced(now - shown))
                 shown = now
 
             yield poll
             if total is not None:
-                advance(max(1, total // MIB) - shown)
+                listener(Advanced(max(1, total // MIB) - shown))
 
 
 def _is_package(path: Path, package: Package) -> bool:
@@ -394,5 +395,5 @@ def _is_package(path: Path, package: Package) -> bool:
 
 
 @contextmanager
-def _no_progress(description: str, total: int | None, unit: str) -> Iterator[Callable[[int], None]]:
-    yield lambda more: None
+def _no_progress(description: str, total: int | None, unit: str) -> Iterator[Listener]:
+    yield nobody

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.errors import LocalServerError
-from schemaless.local import space
+from schemaless.local import free_space as space
 from schemaless.local.apt import Apt, ArchiveUnreachable, Progress, Source, distribution_sources
 
 FLAVOURS: Final = ("mysql", "mariadb")

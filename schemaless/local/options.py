@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.errors import LocalServerError
-from schemaless.local import space
+from schemaless.local import free_space as space
 from schemaless.local.binaries import Binary, cache_folder, cache_lock, environment
 from schemaless.local.description import Description
 from schemaless.local.processes import processes_on, send

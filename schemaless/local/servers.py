@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from schemaless.errors import LocalServerError
-from schemaless.local import replication, space
+from schemaless.local import free_space as space
+from schemaless.local import replication
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import Description, LocalServer, ServerStatus

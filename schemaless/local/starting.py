@@ -17,7 +17,7 @@ from typing import Final
 import pymysql
 
 from schemaless.errors import LocalServerError
-from schemaless.local import space
+from schemaless.local import free_space as space
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import Binary, candidates, environment, inspect
 from schemaless.local.description import Description, LocalServer

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,6 +19,7 @@ import msgpack
 import zstandard
 
 from schemaless.errors import CorruptArchive, InvalidInput
+from schemaless.events import Event, Listener, nobody
 from schemaless.migrate.archive import (
     FORMAT,
     MARK,
@@ -64,13 +65,21 @@ class ArchiveFile:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class HeadlessFile(Event):
+    """A file of an archive, whosesoever it is, that ends before its header does."""
+
+    path: Path
+    size_bytes: int
+
+
 def archive_files(
     folder: Path,
     datastore: str | None = None,
     job_id: int | None = None,
     shards: Collection[int] | None = None,
     *,
-    on_headless: Callable[[Path, int], None] = lambda path, size_bytes: None,
+    listener: Listener = nobody,
 ) -> list[ArchiveFile]:
     """Find the files of an archive in a folder and all below it, and read their headers.
 
@@ -82,7 +91,7 @@ def archive_files(
         datastore: only its files.
         job_id: only this job's.
         shards: only these shards'.
-        on_headless: called with each file that ends before its header does, whosesoever it is, and with its bytes.
+        listener: told each ``HeadlessFile``.
 
     Raises:
         InvalidInput: there is no such folder, a file has a format of a later version, or what has the name of a file
@@ -99,7 +108,7 @@ def archive_files(
             continue
         file = _described(path)
         if file is None:
-            on_headless(path, path.stat().st_size)
+            listener(HeadlessFile(path, path.stat().st_size))
             continue
         if datastore not in (None, file.datastore) or job_id not in (None, file.job_id):
             continue

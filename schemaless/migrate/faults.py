@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import check_canonical
 from schemaless.errors import CorruptBody, InvalidCell
-from schemaless.keys import check_column_name, check_ref_key
+from schemaless.events import Event
+from schemaless.keys import cell_key
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Event):
     """Something that is not as it should be.
 
     Attributes:
@@ -41,12 +43,11 @@ def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
     if home != cell.shard:
         yield "Misplaced", f"its row_key belongs to shard {home}, so no read finds it here"
     try:
-        check_column_name(cell.column_name)
-        check_ref_key(cell.ref_key)
+        cell_key(*cell.key)
     except InvalidCell as error:
         yield "InvalidCell", str(error)
     try:
         cell.decode()
-        check_canonical(cell.body, store.dictionaries)
+        check_canonical(cell.body, tools_of(store).dictionaries)
     except CorruptBody as error:
         yield type(error).__name__, error.message

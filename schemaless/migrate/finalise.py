@@ -5,16 +5,16 @@ Deletes nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from schemaless.errors import InvalidInput, JobConflict
+from schemaless.events import Listener, nobody
 from schemaless.jobs.job import Failure, Job, ShardState, go_on_command
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
 from schemaless.jobs.workers import Workers
 from schemaless.migrate.archive_files import ArchiveFile
-from schemaless.migrate.faults import Fault
 from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import ERASED, LAG_TIMEOUT_S, Depth, Proof, verify
@@ -94,8 +94,7 @@ def finalise(
     replicas: bool = True,
     lag_timeout_s: float = LAG_TIMEOUT_S,
     hands: Workers | None = None,
-    on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_step: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> FinaliseReport:
     """Verify all that a job was about, and call it finalised where nothing speaks against that.
 
@@ -110,8 +109,7 @@ def finalise(
         replicas: as in ``verify``.
         lag_timeout_s: as in ``verify``.
         hands: who verifies; this process itself unless given.
-        on_fault: as in ``verify``.
-        on_step: as in ``verify``.
+        listener: as in ``verify``.
 
     Raises:
         JobConflict: the job is not done.
@@ -138,7 +136,7 @@ def finalise(
         replicas=replicas,
         lag_timeout_s=lag_timeout_s,
     )
-    report = verify(store, shards, depth, hands=hands, on_fault=on_fault, on_step=on_step)
+    report = verify(store, shards, depth, hands=hands, listener=listener)
     # After it was finalised, its files may be deleted.
     compared = originals is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared else []

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import same_document
 from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.events import only
 from schemaless.jobs.job import ShardState
 from schemaless.migrate.archive import ArchivedCell, created_text
-from schemaless.migrate.archive_files import ArchiveFile, archive_files, read_archive
+from schemaless.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.sql.bodies import select_stored_digests
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _PAGE_IDS = 1 << 16
 _SHARDS_NAMED = 20
@@ -55,7 +57,8 @@ def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
 
 def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
     """Read cells from a shard's primary, but not their bodies."""
-    return digests(store.shards.rows(shard, select_stored_digests(store.shards.database(shard), ids)))
+    tools = tools_of(store)
+    return digests(tools.shards.rows(shard, select_stored_digests(tools.shards.database(shard), ids)))
 
 
 def digested(cell: StoredCell) -> StoredDigest:
@@ -117,9 +120,10 @@ class Originals:
             CorruptArchive: a file's header is damaged.
         """
         found: dict[str, ArchiveFile] = {}
-        headless: dict[Path, int] = {}
+        headless: list[HeadlessFile] = []
+        listener = only(HeadlessFile, headless.append)
         for folder in folders:
-            for file in archive_files(folder, store.name, job_id, shards, on_headless=headless.__setitem__):
+            for file in archive_files(folder, store.name, job_id, shards, listener=listener):
                 if file.shard_count != store.shard_count:
                     raise InvalidInput(
                         f"{file.path}: it is of a datastore {file.datastore!r} with {file.shard_count} shards, this "
@@ -128,7 +132,8 @@ class Originals:
                 known = found.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:
                     found[file.path.name] = file
-        return cls(sorted(found.values()), {path: size for path, size in headless.items() if path.name not in found})
+        torn = {file.path: file.size_bytes for file in headless if file.path.name not in found}
+        return cls(sorted(found.values()), torn)
 
     @property
     def size_bytes(self) -> int:
@@ -272,15 +277,16 @@ def bodies_of(
     store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
     """Read the bodies of cells, ``most_bytes`` at a time; those that are gone meanwhile are absent."""
+    tools = tools_of(store)
     ids: list[int] = []
     size = 0
     for cell in cells:
         if ids and size + cell.body_bytes > most_bytes:
-            for stored in store.read_stored(shard, ids):
+            for stored in tools.read_stored(shard, ids):
                 yield stored.added_id, stored.body
             ids, size = [], 0
         ids.append(cell.added_id)
         size += cell.body_bytes
     if ids:
-        for stored in store.read_stored(shard, ids):
+        for stored in tools.read_stored(shard, ids):
             yield stored.added_id, stored.body

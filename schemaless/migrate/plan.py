@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
+from schemaless.events import Listener, nobody
 from schemaless.keys import check_column_name
 from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
 from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
@@ -26,6 +27,7 @@ from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize, Row
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import BOUNDS, Bounds, Key, Measured, Sample, Window, sample, window_rows
 from schemaless.survey.sizing import content_values, rebuilt_files
 
@@ -191,7 +193,7 @@ def plan(
     exact: bool = False,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> Plan:
     """Say what a run would do, from a sample of the cells, each of which is re-encoded here. Changes nothing.
 
@@ -204,7 +206,7 @@ def plan(
         exact: read every cell, which takes as long as a run without its writing.
         seed: of the sample, to draw the same one again; the clock's unless given.
         bounds: how much is read, unless ``exact``.
-        on_window: called with how many windows are read, and of how many.
+        listener: told the total and each advance, in windows.
 
     Raises:
         InvalidInput: there is no such shard or codec.
@@ -221,12 +223,12 @@ def plan(
     ]
     work = _Work(store, codec, sources, columns, _layouts(store, numbers))
     taken = sample(
-        store.shards,
+        tools_of(store).shards,
         numbers,
         work.measure,
         seed=time.time_ns() % 1_000_000 if seed is None else seed,
         bounds=_EXACT if exact else bounds,
-        on_window=on_window,
+        listener=listener,
     )
     return _plan(taken, work, numbers)
 
@@ -253,7 +255,7 @@ class _Work:
         kind = str(layout)
         now, after = Packer(layout), Packer(layout)
         waited = time.perf_counter()
-        for row in window_rows(self.store.shards, window, self.size):
+        for row in window_rows(tools_of(self.store).shards, window, self.size):
             self.read_s += time.perf_counter() - waited
             rows += 1
             body_bytes += len(row[4])
@@ -283,7 +285,7 @@ class _Work:
             return None
         started = time.perf_counter()
         try:
-            dictionaries = self.store.dictionaries
+            dictionaries = tools_of(self.store).dictionaries
             done = counts_as(body, self.codec, dictionaries)
             recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
         except _LEFT as error:
@@ -367,10 +369,11 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
 
 
 def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCost:
+    tools = tools_of(store)
     grants: dict[str, str] = {}
     kept = False
-    for cluster in {store.topology.cluster_of(number) for number in numbers}:
-        log = store.shards.pool_for(cluster.primary).run(binary_log)
+    for cluster in {tools.topology.cluster_of(number) for number in numbers}:
+        log = tools.shards.pool_for(cluster.primary).run(binary_log)
         kept = kept or log.kept
         if log.grant is not None:
             grants[cluster.name] = log.grant
@@ -393,13 +396,14 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
     """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
+    tools = tools_of(store)
     found: dict[str, Layout] = {}
     layouts = {}
     for number in numbers:
-        cluster = store.topology.cluster_of(number)
+        cluster = tools.topology.cluster_of(number)
         if cluster.name not in found:
             try:
-                found[cluster.name] = layout_of(store.shards.pool_for(cluster.primary))
+                found[cluster.name] = layout_of(tools.shards.pool_for(cluster.primary))
             except InvalidInput:
                 return None
         layouts[number] = found[cluster.name]
@@ -411,11 +415,11 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
         return None
     by_node: dict[Node, list[int]] = {}
     for number in numbers:
-        by_node.setdefault(work.store.shards.node_of(number), []).append(number)
+        by_node.setdefault(tools_of(work.store).shards.node_of(number), []).append(number)
     sizes: list[TableSize] = []
     for node, shards in by_node.items():
-        databases = [work.store.shards.database(shard) for shard in shards]
-        sizes += known_table_sizes(work.store.shards.pool_for(node), databases).values()
+        databases = [tools_of(work.store).shards.database(shard) for shard in shards]
+        sizes += known_table_sizes(tools_of(work.store).shards.pool_for(node), databases).values()
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {

@@ -25,16 +25,20 @@ from schemaless.migrate.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.mysql.connection import in_packets
 from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _CHUNK_CELLS: Final = 200
 _CHUNK_BYTES: Final = 1 << 20
 _ROUNDS: Final = 10
-_PACKET_MARGIN_BYTES: Final = 1024
 
 Send = Callable[[bytes, int], None]
 """Sends an UPDATE, which puts that many bytes of originals back."""
+
+Fail = Callable[[Failure], None]
+"""Takes a cell that is left as it is."""
 
 
 @dataclass(slots=True)
@@ -120,9 +124,8 @@ def put_back(
     tally: ShardRestored,
     *,
     send: Send | None,
-    on_left: Callable[[Failure], None],
-    on_cells: Callable[[int], None],
-) -> None:
+    fail: Fail,
+) -> Iterator[int]:
     """Go over a shard's originals: all its files are read, and so checked, before the first cell is changed.
 
     Args:
@@ -131,20 +134,22 @@ def put_back(
         originals: its files.
         tally: takes what is counted.
         send: sends an UPDATE; None changes nothing, and counts what would be done.
-        on_left: called with each cell that is left as it is.
-        on_cells: called with how many archived cells it has come further; ``tally`` has them.
+        fail: takes each cell that is left as it is.
+
+    Yields:
+        How many archived cells it has come further; ``tally`` has them.
 
     Raises:
         CorruptArchive: a file is damaged. Nothing was changed.
         ServerError: a server cannot be reached, or refuses; what was done is kept.
     """
-    work = _PutBack(store, shard, tally, send, on_left)
+    work = _PutBack(store, shard, tally, send, fail)
     for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
         # All files are read by now.
         tally.records = {file.path.name: count for file, count in originals.records.items()}
         work.restore(chunk)
         tally.archived += len(chunk)
-        on_cells(len(chunk))
+        yield len(chunk)
     # Also where no file has a cell.
     tally.records = {file.path.name: count for file, count in originals.records.items()}
     tally.torn = {path.name: size for path, size in originals.torn.items()}
@@ -159,13 +164,14 @@ class _PutBack:
         shard: int,
         tally: ShardRestored,
         send: Send | None,
-        on_left: Callable[[Failure], None],
+        fail: Fail,
     ) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._shard = shard
         self._tally = tally
         self._send = send
-        self._on_left = on_left
+        self._fail = fail
         self._first: dict[int, int] = {}
         self._sent: set[int] = set()
 
@@ -220,7 +226,7 @@ class _PutBack:
         try:
             number = dictionary_of(cell.body)
             if number is not None:
-                self._store.dictionaries.get(number)
+                self._tools.dictionaries.get(number)
         except (UnknownDictionary, DictionaryDamaged) as error:
             return error
         except CorruptBody:
@@ -245,28 +251,22 @@ class _PutBack:
             self._leave(change.cell, "Erased", "it is not there any more")
 
     def _statements(self, changes: Sequence[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
-        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-        if not changes:
-            return
-        sql = replace_bodies(
-            self._store.shards.database(self._shard),
-            ((change.cell.added_id, change.stored.digest, change.cell.body) for change in changes),
-        )
-        packet = self._store.shards.run(self._shard, lambda connection: connection.max_allowed_packet)
-        if len(sql) <= packet - _PACKET_MARGIN_BYTES:
-            yield sql, changes
-        elif len(changes) == 1:
-            cell = changes[0].cell
+        """Cut changes into UPDATE statements that the server takes; an original that is too long alone is left."""
+        database = self._tools.shards.database(self._shard)
+
+        def update(part: Sequence[_Change]) -> bytes:
+            return replace_bodies(database, ((each.cell.added_id, each.stored.digest, each.cell.body) for each in part))
+
+        def leave(change: _Change, sql_bytes: int) -> None:
             self._leave(
-                cell,
+                change.cell,
                 "BodyTooLarge",
-                f"its original has {len(cell.body):,} bytes, and its UPDATE {len(sql):,}; raise the server's "
+                f"its original has {len(change.cell.body):,} bytes, and its UPDATE {sql_bytes:,}; raise the server's "
                 "max_allowed_packet",
             )
-        else:
-            middle = len(changes) // 2
-            yield from self._statements(changes[:middle])
-            yield from self._statements(changes[middle:])
+
+        most_bytes = self._tools.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+        return in_packets(changes, update, most_bytes, leave)
 
     def _count(self, cell: ArchivedCell) -> None:
         self._tally.restored += 1
@@ -275,6 +275,4 @@ class _PutBack:
 
     def _leave(self, cell: ArchivedCell, reason: str, message: str) -> None:
         self._tally.left[reason] += 1
-        self._on_left(
-            Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message)
-        )
+        self._fail(Failure(self._shard, cell.added_id, cell.row_key, cell.column_name, cell.ref_key, reason, message))

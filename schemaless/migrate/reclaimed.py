@@ -22,6 +22,7 @@ from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
 from schemaless.mysql.sizes import known_table_sizes
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
@@ -37,13 +38,14 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     ledger = Ledger(store)
     by_cluster: dict[str, list[int]] = {}
     for shard in ledger.numbers(job.job_id):
-        by_cluster.setdefault(store.topology.cluster_of(shard).name, []).append(shard)
+        by_cluster.setdefault(tools.topology.cluster_of(shard).name, []).append(shard)
     for cluster in ledger.clusters(job.job_id):
-        pool = store.shards.pool_for(store.topology.cluster(cluster.cluster).primary)
-        names = {store.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
+        pool = tools.shards.pool_for(tools.topology.cluster(cluster.cluster).primary)
+        names = {tools.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
         noted = {
             names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
             for name, size in known_table_sizes(pool, list(names)).items()
@@ -62,16 +64,17 @@ def note_prediction(store: Datastore, job: Job) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     ledger = Ledger(store)
     spec = MigrateSpec.of(job)
     shards = set(ledger.numbers(job.job_id))
     for cluster in ledger.clusters(job.job_id):
         found = plan(
             store,
-            spec.codec(store.dictionaries),
+            spec.codec(tools.dictionaries),
             sources=spec.sources or None,
             columns=spec.columns or None,
-            shards=[shard for shard in store.topology.shards_of(cluster.cluster) if shard in shards],
+            shards=[shard for shard in tools.topology.shards_of(cluster.cluster) if shard in shards],
             seed=time.time_ns() % 1_000_000,
             bounds=_PREDICTED,
         )
@@ -139,7 +142,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Foretold:
     """What was predicted, and what it came to."""
 
     what: str
@@ -180,7 +183,7 @@ class SpaceReport:
     columns: dict[str, Tally]
     stored_before: list[tuple[str, str, Interval, Interval]]
     binary_log: dict[str, int | None]
-    predictions: list[Prediction] = field(default_factory=list)
+    predictions: list[Foretold] = field(default_factory=list)
 
     @property
     def binary_log_bytes(self) -> int | None:
@@ -206,7 +209,9 @@ def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
             rebuilds |= {state.shard: state for state in done}
     tallies = {state.shard: ShardTally.of(state) for state in states}
     shards = [
-        _shard_part(state, tallies[state.shard].total(), store.topology.cluster_of(state.shard).name, rebuilds)
+        _shard_part(
+            state, tallies[state.shard].total(), tools_of(store).topology.cluster_of(state.shard).name, rebuilds
+        )
         for state in states
     ]
     clusters = ledger.clusters(job.job_id)
@@ -301,7 +306,7 @@ def _added(noted: Iterable[Sequence[int]]) -> Interval:
 
 def _predictions(
     found: SpaceReport, clusters: Sequence[ClusterState], rebuilds: Mapping[int, ShardState]
-) -> Iterable[Prediction]:
+) -> Iterable[Foretold]:
     """Yield what was predicted where there is something to hold it against."""
 
     def noted(name: str) -> Interval | None:
@@ -324,11 +329,11 @@ def _predictions(
     ):
         predicted = noted(name)
         if through and predicted is not None and actual is not None:
-            yield Prediction(what, predicted, actual)
+            yield Foretold(what, predicted, actual)
     mine = [rebuilds[part_shard] for part_shard in sorted(rebuilds) if "predicted" in rebuilds[part_shard].counters]
     shards = {int(part.name.removeprefix("shard ")) for part in found.shards}
     mine = [state for state in mine if state.shard in shards]
     if mine:
         low, mid, high = (sum(state.counters["predicted"][bound] for state in mine) for bound in range(3))
         actual = sum(state.bytes_after for state in mine)
-        yield Prediction("files after a rebuild, just before it", Interval(low, mid, high), actual)
+        yield Foretold("files after a rebuild, just before it", Interval(low, mid, high), actual)

@@ -29,12 +29,13 @@ from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archiv
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.binary_log import log_settings
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.load import note_read
+from schemaless.mysql.connection import Connection, in_packets
+from schemaless.mysql.server_load import note_read
 from schemaless.mysql.sql.bodies import select_block, select_digests, update_bodies
 from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 """What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
@@ -93,7 +94,7 @@ class _Sent:
 class _Updated(NamedTuple):
     """An UPDATE that was sent: what for, how many rows it matched, and whether it had to be sent again."""
 
-    part: list[_Change]
+    part: Sequence[_Change]
     affected: int
     resent: bool
 
@@ -107,15 +108,16 @@ class _ShardWork:
 
     def __init__(self, store: Datastore, shard_run: ShardRun) -> None:
         self._store = store
+        self._tools = tools_of(store)
         self._run = shard_run
         self._state = shard_run.state
         self._shard = shard_run.state.shard
-        self._database = store.shards.database(self._shard)
+        self._database = self._tools.shards.database(self._shard)
         self._spec = MigrateSpec.of(shard_run.job)
         if self._spec.dictionary is not None:
             # What the catalog says now, after the job has been written there: 'codec remove' looks for jobs.
-            store.dictionaries.to_write_with(self._spec.dictionary)
-        self._codec = self._spec.codec(store.dictionaries)
+            self._tools.dictionaries.to_write_with(self._spec.dictionary)
+        self._codec = self._spec.codec(self._tools.dictionaries)
         self._archived_dictionaries: set[int] = set()
         self._wanted = self._spec.wanted
         self._tally = ShardTally.of(self._state)
@@ -130,7 +132,7 @@ class _ShardWork:
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
         self._unverified: dict[int, bytes] = {}
         full_images = self._spec.full_row_images
-        self._log_settings = store.shards.run(
+        self._log_settings = self._tools.shards.run(
             self._shard, lambda connection: log_settings(connection, full_images=full_images)
         )
         self._verified_to = self._state.checkpoint
@@ -179,7 +181,7 @@ class _ShardWork:
         self._run.finish()
 
     def _begin_pass(self) -> None:
-        low, high = self._store.shards.rows(self._shard, select_id_span(self._database))[0]
+        low, high = self._tools.shards.rows(self._shard, select_id_span(self._database))[0]
         self._state.first_id = int(low or 0)
         self._state.top_id = int(high or 0)
         self._state.checkpoint = max(0, self._state.first_id - 1)
@@ -191,12 +193,12 @@ class _ShardWork:
             self._run.gate()
             began_s = time.monotonic()
             sql = select_block(self._database, self._read_to, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted)
-            rows = self._store.shards.rows(self._shard, sql)
+            rows = self._tools.shards.rows(self._shard, sql)
             worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
                 break
             at_end = len(rows) < self._rows
-            cells = [self._store.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
+            cells = [self._tools.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
             size = sum(len(cell.body) for cell in cells)
             self._run.spend(size)
             began_s = time.monotonic()
@@ -205,7 +207,7 @@ class _ShardWork:
                 # Longer than their share of a block's memory; together they may fit into it all the same.
                 if not fit:
                     self._settle()
-                more = list(self._store.read_stored(self._shard, ids))
+                more = list(self._tools.read_stored(self._shard, ids))
                 self._run.spend(sum(len(cell.body) for cell in more))
                 if fit:
                     cells += more
@@ -290,7 +292,7 @@ class _ShardWork:
         self._send(list(self._statements(self._recoded(cells))), updated)
         self._judge(updated)
 
-    def _send(self, parts: Sequence[tuple[bytes, list[_Change]]], updated: list[_Updated]) -> None:
+    def _send(self, parts: Sequence[tuple[bytes, Sequence[_Change]]], updated: list[_Updated]) -> None:
         """Send UPDATEs, each when its originals are in the archive; runs in the sender's thread, too."""
         for sql, part in parts:
             self._archive(part)
@@ -299,7 +301,7 @@ class _ShardWork:
             self._update_s = time.monotonic() - began_s
             updated.append(_Updated(part, affected, resent))
         if not parts:
-            self._store.shards.run(self._shard, note_read)
+            self._tools.shards.run(self._shard, note_read)
 
     def _judge(self, updated: list[_Updated]) -> None:
         """Count what became of cells; those that changed meanwhile are tried again."""
@@ -316,7 +318,7 @@ class _ShardWork:
         changes = []
         for cell in cells:
             try:
-                recoded = recode(cell.body, self._codec, dictionaries=self._store.dictionaries)
+                recoded = recode(cell.body, self._codec, dictionaries=self._tools.dictionaries)
             except LEAVES as error:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
@@ -350,7 +352,7 @@ class _ShardWork:
             elif found is None:
                 self._tally.column(cell.column_name).erased += 1
                 self._found -= 1
-            elif found.body == change.body or _is_done(found.body, self._codec, self._store.dictionaries):
+            elif found.body == change.body or _is_done(found.body, self._codec, self._tools.dictionaries):
                 # Another run was there first.
                 continue
             else:
@@ -368,35 +370,31 @@ class _ShardWork:
                 connection.ensure(self._log_settings)
             return connection.execute(sql).affected
 
-        return self._store.shards.run(self._shard, operation, writes=True), attempts > 1
+        return self._tools.shards.run(self._shard, operation, writes=True), attempts > 1
 
-    def _read_again(self, part: list[_Change]) -> dict[int, StoredCell]:
+    def _read_again(self, part: Sequence[_Change]) -> dict[int, StoredCell]:
         """Read the cells of a statement that matched fewer rows than it named."""
         ids = [change.cell.added_id for change in part]
-        return {cell.added_id: cell for cell in self._store.read_stored(self._shard, ids)}
+        return {cell.added_id: cell for cell in self._tools.read_stored(self._shard, ids)}
 
-    def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, list[_Change]]]:
-        """Cut changes into UPDATE statements that the server's ``max_allowed_packet`` takes."""
-        if not changes:
-            return
-        sql = update_bodies(
-            self._database, ((change.cell.added_id, change.cell.body, change.body) for change in changes)
-        )
-        if len(sql) <= self._store.shards.run(self._shard, _packet_limit):
-            yield sql, changes
-        elif len(changes) == 1:
+    def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
+        """Cut changes into UPDATE statements that the server takes; a body that is too long alone is left."""
+
+        def update(part: Sequence[_Change]) -> bytes:
+            return update_bodies(self._database, ((each.cell.added_id, each.cell.body, each.body) for each in part))
+
+        def leave(change: _Change, sql_bytes: int) -> None:
             self._leave(
-                changes[0].cell,
+                change.cell,
                 "BodyTooLarge",
-                f"its new body has {len(changes[0].body):,} bytes, and its UPDATE {len(sql):,}; "
+                f"its new body has {len(change.body):,} bytes, and its UPDATE {sql_bytes:,}; "
                 "raise the server's max_allowed_packet",
             )
-        else:
-            middle = len(changes) // 2
-            yield from self._statements(changes[:middle])
-            yield from self._statements(changes[middle:])
 
-    def _archive(self, part: list[_Change]) -> None:
+        most_bytes = self._tools.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+        return in_packets(changes, update, most_bytes, leave)
+
+    def _archive(self, part: Sequence[_Change]) -> None:
         """Keep the originals, on the disk before their UPDATE is sent."""
         if self._spec.archive is None:
             return
@@ -411,7 +409,7 @@ class _ShardWork:
             )
         for number in {dictionary_of(change.cell.body) for change in part} - {None} - self._archived_dictionaries:
             assert number is not None
-            dictionary = self._store.dictionaries.get(number)
+            dictionary = self._tools.dictionaries.get(number)
             archive_dictionary(Path(self._spec.archive) / self._store.name, dictionary)
             self._archived_dictionaries.add(number)
         self._writer.append([archived(change.cell, change.body) for change in part])
@@ -426,7 +424,7 @@ class _ShardWork:
         ids = list(expected)
         for start_at in range(0, len(ids), _MOST_ROWS):
             sql = select_digests(self._database, ids[start_at : start_at + _MOST_ROWS])
-            found = self._store.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
+            found = self._tools.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
             for added_id, digest in found:
                 if digest != expected[int(added_id)]:
                     raise VerificationFailed(
@@ -440,10 +438,10 @@ class _ShardWork:
     def _where_to_verify(self) -> Node:
         """Return the server to read from; a replica once it has what was written."""
         if self._spec.verify_after == "primary":
-            return self._store.shards.node_of(self._shard)
-        node = self._store.shards.node_of(self._shard, "replica")
-        position = self._store.shards.run(self._shard, gtid_position)
-        while not self._store.shards.run_on(
+            return self._tools.shards.node_of(self._shard)
+        node = self._tools.shards.node_of(self._shard, "replica")
+        position = self._tools.shards.run(self._shard, gtid_position)
+        while not self._tools.shards.run_on(
             node, self._shard, lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)
         ):
             self._run.gate()
@@ -489,7 +487,3 @@ def _is_done(body: bytes, codec: Codec, dictionaries: Dictionaries) -> bool:
         return counts_as(body, codec, dictionaries)
     except CorruptBody:
         return False
-
-
-def _packet_limit(connection: Connection) -> int:
-    return connection.max_allowed_packet - 1024

@@ -15,6 +15,7 @@ from schemaless.mysql.sql.bodies import select_block_digests, select_stored_dige
 from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _POLL_S: Final = 0.05
 _WAIT_S: Final = 1.0
@@ -64,8 +65,9 @@ def differing(
         ReplicaLags: the replica has not caught up in time.
         ServerError: a server cannot be reached, or refuses.
     """
-    sql = select_block_digests(store.shards.database(shard), after, up_to)
-    theirs = digests(store.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
+    tools = tools_of(store)
+    sql = select_block_digests(tools.shards.database(shard), after, up_to)
+    theirs = digests(tools.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
     ids = [added_id for added_id in {**seen, **theirs} if seen.get(added_id) != theirs.get(added_id)]
     return _look_again(store, shard, replica, ids, lag_timeout_s) if ids else []
 
@@ -76,10 +78,11 @@ def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
     Raises:
         ServerError: a server cannot be reached, or refuses.
     """
-    sql = select_id_span(store.shards.database(shard))
-    theirs = store.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
+    tools = tools_of(store)
+    sql = select_id_span(tools.shards.database(shard))
+    theirs = tools.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
     # Later than the replica, which cannot be ahead of its primary.
-    ours = store.shards.rows(shard, sql)[0][1]
+    ours = tools.shards.rows(shard, sql)[0][1]
     return int(theirs) if theirs is not None and int(theirs) > int(ours or 0) else None
 
 
@@ -109,14 +112,16 @@ def _look_again(
 
 
 def _on_replica(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:
-    sql = select_stored_digests(store.shards.database(shard), ids)
-    return digests(store.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
+    tools = tools_of(store)
+    sql = select_stored_digests(tools.shards.database(shard), ids)
+    return digests(tools.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
 
 
 def _arrival(store: Datastore, shard: int, replica: Node, give_up_s: float) -> _Arrival:
     """Wait until a replica has got what the primary has committed by now."""
+    tools = tools_of(store)
     try:
-        position = store.shards.run(shard, gtid_position)
+        position = tools.shards.run(shard, gtid_position)
     except FeedRefused:
         return _Arrival.UNKNOWN
 
@@ -124,7 +129,7 @@ def _arrival(store: Datastore, shard: int, replica: Node, give_up_s: float) -> _
         # 0 would be for ever.
         return wait_for_gtid(connection, position, max(0.01, min(_WAIT_S, give_up_s - time.monotonic())))
 
-    while not store.shards.run_on(replica, shard, wait):
+    while not tools.shards.run_on(replica, shard, wait):
         if time.monotonic() >= give_up_s:
             return _Arrival.NO
     return _Arrival.YES

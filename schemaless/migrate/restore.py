@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Unpack
 
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.jobs.job import Failure, ShardState
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
@@ -27,6 +28,7 @@ from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.binary_log import log_settings
 from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +165,14 @@ def count(
     store: Datastore,
     spec: RestoreSpec,
     *,
-    on_total: Callable[[int], None] = lambda cells: None,
-    on_cells: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> RestoreReport:
     """Say what a restore would do. Changes nothing.
 
     Args:
         store: the datastore.
         spec: what would be asked for.
-        on_total: called with how many archived cells there should be, where that is known, before the first is read.
-        on_cells: called with how many archived cells it has come further.
+        listener: told each advance, in archived cells, and the total before the first, where that is known.
 
     Raises:
         InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
@@ -181,7 +181,7 @@ def count(
     """
     restore = _Restore(store, spec)
     if restore.cells is not None:
-        on_total(restore.cells)
+        listener(Total(restore.cells))
     tallies: dict[int, ShardRestored] = {}
     failures: list[Failure] = []
 
@@ -192,7 +192,8 @@ def count(
     for shard in restore.originals.shards():
         tallies[shard] = ShardRestored()
         mine = restore.originals.only(shard)
-        put_back(store, shard, mine, tallies[shard], send=None, on_left=leave, on_cells=on_cells)
+        for cells in put_back(store, shard, mine, tallies[shard], send=None, fail=leave):
+            listener(Advanced(cells))
     return restore.report(tallies, failures)
 
 
@@ -245,6 +246,7 @@ def _is_held(state: ShardState) -> bool:
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
     """Put a shard's originals back; runs in a worker."""
+    tools = tools_of(store)
     state, learned = shard_run.state, shard_run.learned
     spec = RestoreSpec.of(shard_run.job)
     if "originals" not in learned:
@@ -253,7 +255,7 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
     if not originals.files:
         raise InvalidInput(f"{', '.join(spec.archives)} has no originals of shard {state.shard} where this worker runs")
     full_images = spec.full_row_images
-    settings = store.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
+    settings = tools.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
     tally = ShardRestored.of(state).again()
 
     def send(sql: bytes, body_bytes: int) -> None:
@@ -265,17 +267,17 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
         shard_run.gate()
         shard_run.spend(body_bytes)
         began_s = time.monotonic()
-        store.shards.run(state.shard, operation, writes=True)
+        tools.shards.run(state.shard, operation, writes=True)
         shard_run.rest(time.monotonic() - began_s)
-
-    def went_on(cells: int) -> None:
-        if shard_run.due():
-            tally.store(state)
-            shard_run.checkpoint()
 
     shard_run.gate()
     try:
-        put_back(store, state.shard, originals, tally, send=send, on_left=shard_run.fail, on_cells=went_on)
+        for _ in put_back(store, state.shard, originals, tally, send=send, fail=shard_run.fail):
+            # Also where nothing was to be put back: a look costs the servers something, too.
+            shard_run.gate()
+            if shard_run.due():
+                tally.store(state)
+                shard_run.checkpoint()
     finally:
         tally.store(state)
     shard_run.finish()

@@ -22,6 +22,7 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.figures import select_data_lengths
 from schemaless.mysql.sql.servers import FRESH_STATISTICS
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 
 def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
@@ -31,9 +32,10 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
         InvalidInput: the dictionary is retired, or there is no replica to verify on.
         CorruptBody: the dictionary cannot be had.
     """
+    tools = tools_of(store)
     if spec.dictionary is not None:
-        store.dictionaries.to_write_with(spec.dictionary)
-    clusters = {store.topology.cluster_of(shard).name: store.topology.cluster_of(shard) for shard in shards}
+        tools.dictionaries.to_write_with(spec.dictionary)
+    clusters = {tools.topology.cluster_of(shard).name: tools.topology.cluster_of(shard) for shard in shards}
     alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
     if spec.verify_after == "replica" and alone:
         raise InvalidInput(
@@ -44,15 +46,16 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
 
 def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
     """Return what each shard's table takes, as InnoDB estimates, in bytes: to weigh shards against each other."""
+    tools = tools_of(store)
     weights: dict[int, int] = {}
     by_cluster: dict[str, list[int]] = {}
     for shard in shards:
-        by_cluster.setdefault(store.topology.cluster_of(shard).name, []).append(shard)
+        by_cluster.setdefault(tools.topology.cluster_of(shard).name, []).append(shard)
     for members in by_cluster.values():
         for start_at in range(0, len(members), 500):
             part = members[start_at : start_at + 500]
-            databases = {store.shards.database(shard): shard for shard in part}
-            rows = store.shards.run(
+            databases = {tools.shards.database(shard): shard for shard in part}
+            rows = tools.shards.run(
                 part[0],
                 lambda connection, databases=databases: _data_lengths(connection, databases),  # type: ignore[misc]
             )
@@ -70,10 +73,11 @@ def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tup
 
 def _measure(store: Datastore, job: Job, when: str) -> None:
     """Note how far each cluster's binary log is, and how it will be written, and what the shards' files take."""
+    tools = tools_of(store)
     full_images = MigrateSpec.of(job).full_row_images
     ledger = Ledger(store)
     for state in ledger.clusters(job.job_id):
-        pool = store.shards.pool_for(store.topology.cluster(state.cluster).primary)
+        pool = tools.shards.pool_for(tools.topology.cluster(state.cluster).primary)
         point = pool.run(binary_log_point)
         measures: dict[str, Any] = {f"binary_log_{when}": point}
         if when == "before":

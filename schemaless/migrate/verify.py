@@ -1,6 +1,6 @@
 """Proves what a migration left behind: bodies, replicas and the archive; all of it, or blocks of neighbouring cells.
 
-Changes nothing but, at the end of ``finalise``, the job's state.
+Changes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import bisect
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,9 +22,11 @@ from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
 from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError, ShardIdentityMismatch
+from schemaless.events import Advanced, Event, Listener, nobody, only
 from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import FAILURES_KEPT
-from schemaless.jobs.workers import Workers, run_shards, store_for
+from schemaless.jobs.worker import store_for
+from schemaless.jobs.workers import Workers, run_shards
 from schemaless.migrate.archive import ArchivedCell
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.faults import Fault, faults_of
@@ -42,7 +44,9 @@ from schemaless.migrate.reencode import LEAVES
 from schemaless.migrate.replicas import ReplicaLags, differing, top_beyond
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore, Opening
+from schemaless.store.datastore import Datastore
+from schemaless.store.opening import Opening, opening_of
+from schemaless.store.tools import tools_of
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
@@ -149,14 +153,13 @@ def check(
     shards: Iterable[int] | None = None,
     *,
     hands: Workers | None = None,
-    on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_step: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> Proof:
     """Decode every cell, prove that its payload is canonical, and verify its place and its shard's identity.
 
     It is ``verify`` to the depth ``CELLS``, with its arguments.
     """
-    return verify(store, shards, CELLS, hands=hands, on_fault=on_fault, on_step=on_step)
+    return verify(store, shards, CELLS, hands=hands, listener=listener)
 
 
 def verify(
@@ -165,8 +168,7 @@ def verify(
     depth: Depth | None = None,
     *,
     hands: Workers | None = None,
-    on_fault: Callable[[Fault], None] = lambda fault: None,
-    on_step: Callable[[int], None] = lambda more: None,
+    listener: Listener = nobody,
 ) -> Proof:
     """Look at cells on the primary, on each replica that the topology names, and in the archive.
 
@@ -180,9 +182,8 @@ def verify(
         depth: how deep it goes; cells and replicas unless given.
         hands: who works, a shard at a time each; they need the archive's files where this process has them. This
             process alone unless given.
-        on_fault: called with each fault as it is found, or by workers when its shard is through.
-        on_step: called with how many added_ids it has come further since the last call, as ``Datastore.id_span``
-            counts; with workers, with 1 for each shard that is through.
+        listener: told each ``Fault`` as it is found, and each advance, in added_ids as ``Datastore.id_span`` counts;
+            with workers, a shard's faults when it is through, and each advance in shards.
 
     Raises:
         InvalidInput: there is no such shard, or no such sample.
@@ -202,26 +203,27 @@ def verify(
         total.seed = secrets.randbits(32) if depth.seed is None else depth.seed
     told: Counter[str] = Counter()
 
-    def tell(fault: Fault) -> None:
-        told[fault.kind] += 1
-        if depth.told is None or told[fault.kind] <= depth.told:
-            on_fault(fault)
+    def tell(event: Event) -> None:
+        if isinstance(event, Fault):
+            told[event.kind] += 1
+            if depth.told is not None and told[event.kind] > depth.told:
+                return
+        listener(event)
 
     if hands is None:
         gone: set[Node] = set()
         for shard in numbers:
-            total.add(_ShardProof(store, shard, depth.of(shard, total.seed), tell, on_step, gone).proof())
+            total.add(_ShardProof(store, shard, depth.of(shard, total.seed), tell, gone).proof())
         return total
-    for found in run_shards(
-        hands, _verify_one, ((store.opening, each, depth.of(each, total.seed)) for each in numbers)
-    ):
+    opening = opening_of(store)
+    for found in run_shards(hands, _verify_one, ((opening, each, depth.of(each, total.seed)) for each in numbers)):
         if isinstance(found, SchemalessError):
             raise found
         report, faults = found
         total.add(report)
         for fault in faults:
             tell(fault)
-        on_step(1)
+        listener(Advanced())
     return total
 
 
@@ -234,7 +236,7 @@ def _verify_one(opening: Opening, shard: int, depth: Depth) -> tuple[Proof, list
             faults.append(fault)
 
     try:
-        return _ShardProof(store_for(opening), shard, depth, keep, lambda more: None, set()).proof(), faults
+        return _ShardProof(store_for(opening), shard, depth, only(Fault, keep), set()).proof(), faults
     except SchemalessError as error:
         return error
 
@@ -246,8 +248,7 @@ class _ShardProof:
         store: the datastore.
         shard: the shard.
         depth: how deep it goes; what it names is of this shard alone.
-        on_fault: called with each fault.
-        on_step: called with how many added_ids it has come further.
+        listener: told each fault, and each advance in added_ids.
         gone: replicas that do not answer, and are not asked any more.
     """
 
@@ -256,17 +257,16 @@ class _ShardProof:
         store: Datastore,
         shard: int,
         depth: Depth,
-        on_fault: Callable[[Fault], None],
-        on_step: Callable[[int], None],
+        listener: Listener,
         gone: set[Node],
     ) -> None:
         self._report = Proof(shards=1, seed=depth.seed)
         self._store = store
+        self._tools = tools_of(store)
         self._shard = shard
         self._depth = depth
         self._named = {left.added_id: left for left in depth.named}
-        self._on_fault = on_fault
-        self._on_step = on_step
+        self._listener = listener
         self._gone = gone
         self._behind: set[Node] = set()
         self._last_id = 0
@@ -276,8 +276,8 @@ class _ShardProof:
         store, shard, archive = self._store, self._shard, self._depth.archive
         try:
             # Also where this process has done so before: a proof trusts no earlier answer.
-            store.shards.verify(shard, store.shards.node_of(shard))
-            self._walk(store.topology.cluster_of(shard).replicas if self._depth.replicas else ())
+            tools_of(store).shards.verify(shard, tools_of(store).shards.node_of(shard))
+            self._walk(tools_of(store).topology.cluster_of(shard).replicas if self._depth.replicas else ())
         except (ShardIdentityMismatch, DatabaseMissing) as error:
             self._fault(type(error).__name__, None, None, str(error))
         if archive is not None:
@@ -306,7 +306,7 @@ class _ShardProof:
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield the blocks to look at, by the added_id before and the last one."""
         report, sample = self._report, self._depth.sample
-        blocks: Iterable[tuple[int, int, int]] = self._store.id_blocks(self._shard, rows)
+        blocks: Iterable[tuple[int, int, int]] = self._tools.id_blocks(self._shard, rows)
         if sample is not None:
             every = list(blocks)
             report.blocks_of = len(every)
@@ -329,12 +329,12 @@ class _ShardProof:
             report.body_bytes += len(cell.body)
             if digests:
                 seen[cell.added_id] = digested(cell)
-            self._on_step(cell.added_id - self._last_id if self._last_id else 1)
+            self._listener(Advanced(cell.added_id - self._last_id if self._last_id else 1))
             self._last_id = cell.added_id
             left = self._named.get(cell.added_id)
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
-                due = wanted is not None and _is_due(wanted, cell, self._store.dictionaries)
+                due = wanted is not None and _is_due(wanted, cell, self._tools.dictionaries)
             except CorruptBody:
                 due = False
             faults = list(faults_of(self._store, cell))
@@ -363,9 +363,9 @@ class _ShardProof:
         try:
             recode(
                 cell.body,
-                wanted.codec(self._store.dictionaries),
-                dictionaries=self._store.dictionaries,
-                limits=self._store.opening.limits,
+                wanted.codec(self._tools.dictionaries),
+                dictionaries=self._tools.dictionaries,
+                limits=self._tools.limits,
             )
         except LEAVES as error:
             return type(error).__name__
@@ -451,7 +451,7 @@ class _ShardProof:
 
     def _fault(self, kind: str, key: CellKey | None, added_id: int | None, message: str) -> None:
         self._report.faults[kind] += 1
-        self._on_fault(Fault(kind, self._shard, key, added_id, message))
+        self._listener(Fault(kind, self._shard, key, added_id, message))
 
 
 def _is_due(spec: MigrateSpec, cell: StoredCell, dictionaries: Dictionaries) -> bool:

@@ -1,16 +1,20 @@
-"""A connection, checked out for a moment: statements, transactions, and the proof that no reply is on its way."""
+"""A connection, checked out for a moment: statements cut to what it takes, transactions, and what proves replies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.mysql.connect import Facts, close
 from schemaless.mysql.errors import ConnectionLost, Deadlock, interruption, is_servers, translated
 from schemaless.mysql.sql.servers import COMMIT, ROLLBACK, START_TRANSACTION
+
+T = TypeVar("T")
+
+_PACKET_MARGIN_BYTES: Final = 1024
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
@@ -60,6 +64,11 @@ class Connection:
         self.busy = False
         self.unfinished = False
         self._ensured: frozenset[bytes] = frozenset()
+
+    @property
+    def max_statement_bytes(self) -> int:
+        """How long a statement may be: the server's ``max_allowed_packet``, less a margin."""
+        return self.max_allowed_packet - _PACKET_MARGIN_BYTES
 
     @property
     def is_mariadb(self) -> bool:
@@ -139,17 +148,17 @@ class Connection:
         Raises:
             ConnectionLost: the reply to COMMIT or ROLLBACK did not come, or was a refusal.
         """
-        before = self.unfinished
-        with self.whole():
-            self.execute(START_TRANSACTION)
-            try:
-                yield
-            except SchemalessError:
-                if not self.busy:
-                    self._end_transaction(ROLLBACK)
-                    self.unfinished = before
-                raise
-            self._end_transaction(COMMIT)
+        before, self.unfinished = self.unfinished, True
+        self.execute(START_TRANSACTION)
+        try:
+            yield
+        except SchemalessError:
+            if not self.busy:
+                self._end_transaction(ROLLBACK)
+                self.unfinished = before
+            raise
+        self._end_transaction(COMMIT)
+        self.unfinished = before
 
     def _end_transaction(self, sql: bytes) -> None:
         try:
@@ -166,3 +175,27 @@ class Connection:
         before, self.unfinished = self.unfinished, True
         yield
         self.unfinished = before
+
+
+def in_packets(
+    rows: Sequence[T], statement: Callable[[Sequence[T]], bytes], most_bytes: int, too_long: Callable[[T, int], None]
+) -> Iterator[tuple[bytes, Sequence[T]]]:
+    """Yield statements with the rows that each is about, halving the rows where a statement would be too long.
+
+    Args:
+        rows: all of them, in their order; none give no statement.
+        statement: makes the statement about some of them.
+        most_bytes: how long one may be; see ``Connection.max_statement_bytes``.
+        too_long: told of a row whose statement is longer even alone, and how long that is; it raises, or leaves it out.
+    """
+    if not rows:
+        return
+    sql = statement(rows)
+    if len(sql) <= most_bytes:
+        yield sql, rows
+    elif len(rows) == 1:
+        too_long(rows[0], len(sql))
+    else:
+        middle = len(rows) // 2
+        for half in (rows[:middle], rows[middle:]):
+            yield from in_packets(half, statement, most_bytes, too_long)

@@ -10,11 +10,15 @@ from schemaless.mysql.urls import Credentials
 
 
 class Pools:
-    """One pool for each server, made on first use: the same one whatever the server is to the datastore."""
+    """One pool for each server, made on first use: the same one whatever the server is to the datastore.
+
+    Attributes:
+        options: how connections behave.
+    """
 
     def __init__(self, credentials: Credentials, options: PoolOptions) -> None:
         self._credentials = credentials
-        self._options = options
+        self.options = options
         self._pools: dict[Node, NodePool] = {}
 
     def pool_for(self, node: Node) -> NodePool:
@@ -23,7 +27,7 @@ class Pools:
         if pool is None:
             address = node.having("primary")
             # Operations of dict, so no lock that a fork could leave taken; a pool made for nothing opens nothing.
-            pool = self._pools.setdefault(address, NodePool(address, self._credentials, self._options))
+            pool = self._pools.setdefault(address, NodePool(address, self._credentials, self.options))
             self._pools[node] = pool
         return pool
 

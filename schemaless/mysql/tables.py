@@ -92,7 +92,7 @@ shard_range = Table(
     **_TABLE_OPTIONS,
 )
 
-# Jobs. All times are this server's clock, UTC; what is JSON text is written and read by jobs/job.py alone.
+# Jobs. All times are this server's clock, UTC; what is JSON text is written and read by jobs/ledger.py.
 
 job = Table(
     "job",

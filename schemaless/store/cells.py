@@ -1,19 +1,20 @@
-"""Cells on shards: the rules of writing once, and the reads. ``datastore.py`` is the face of it."""
+"""Cells written once: the rules of it, shard by shard. ``datastore.py`` is the face of it."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import uuid
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Final
 
-from schemaless.cell import Cell, CellKey, JSONDocument, Put, StoredCell
+from schemaless.cell import CellKey, JSONDocument, Put, StoredCell
 from schemaless.cluster.placement import shard_for
-from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
-from schemaless.codec.envelope import DEFAULT_LIMITS, Limits, decode_body, describe_body, same_put
+from schemaless.codec.dictionaries import Dictionaries
+from schemaless.codec.envelope import describe_body, same_put
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
@@ -21,7 +22,7 @@ from schemaless.errors import (
     BatchError,
     BodyTooLarge,
     CellConflict,
-    CorruptBody,
+    InvalidCell,
     OutcomeUnknown,
     SchemalessError,
     ServerRefused,
@@ -29,31 +30,16 @@ from schemaless.errors import (
     ServerUnavailable,
 )
 from schemaless.keys import check_ref_key
-from schemaless.mysql.connection import Check, Connection, Rows
+from schemaless.mysql.connection import Connection, Rows, in_packets
 from schemaless.mysql.errors import DuplicateKey
-from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_cells, select_latest_ref_key
-from schemaless.store.pages import Row
-from schemaless.store.shards import ReadFrom, Shards
+from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_latest_ref_key
+from schemaless.store.reading import PLACE, Place, Reader, only
+from schemaless.store.shards import Shards
 
 _KEYS_PER_SELECT: Final = 200
 _RACES: Final = 20
 _APPEND_RACES: Final = 10_000
 _PLACE: Final = operator.attrgetter("place")
-
-
-Place = tuple[bytes, str, int]
-
-ADDED_ID: Final = slice(0, 1)
-"""What of a row is its added_id."""
-
-PLACE: Final = slice(1, 4)
-"""What of a row is its whole key."""
-
-PAIR: Final = slice(1, 3)
-"""What of a row is its row_key and column_name."""
-
-ROW_KEY: Final = slice(1, 2)
-"""What of a row is its row_key."""
 
 
 @dataclass(slots=True)
@@ -82,77 +68,17 @@ def encoded_cell(
 
 
 class Cells:
-    """Reads and writes cells of one datastore."""
+    """Writes cells of one datastore."""
 
-    def __init__(
-        self, shards: Shards, limits: Limits = DEFAULT_LIMITS, dictionaries: Dictionaries = NO_DICTIONARIES
-    ) -> None:
+    def __init__(self, shards: Shards, reader: Reader) -> None:
         self._shards = shards
-        self._limits = limits
-        self._dictionaries = dictionaries
-
-    # Reading
-
-    def decode(self, stored: StoredCell) -> JSONDocument:
-        """Return a stored cell's document; errors name the cell."""
-        try:
-            return decode_body(stored.body, self._limits, self._dictionaries)
-        except CorruptBody as error:
-            raise error.at(stored.key, stored.shard) from error.__cause__
-
-    def stored(self, row: Row, shard: int) -> StoredCell:
-        """Return a row of the table as a cell with its stored bytes."""
-        added_id, row_key, column_name, ref_key, body, created_at = row
-        return StoredCell(
-            uuid.UUID(bytes=row_key),
-            column_name,
-            ref_key,
-            body,
-            added_id,
-            datetime.fromisoformat(created_at),
-            shard,
-            self.decode,
-        )
-
-    def cell(self, row: Row, shard: int) -> Cell:
-        """Return a row of the table as a cell with its document."""
-        return self.stored(row, shard).decode()
-
-    def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
-        """Send a query for whole cells to a shard.
-
-        Args:
-            shard: its number.
-            sql: the query.
-            read_from: which kind of node.
-            wanted: the keys that were asked for.
-            key: what of a row is a key among them: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
-
-        Raises:
-            WrongReply: a row came that was not asked for.
-        """
-        rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=_only(wanted, key))
-        return cast("Sequence[Row]", rows)
-
-    def by_keys(self, connection: Connection, database: str, keys: Iterable[Place]) -> Iterator[Row]:
-        """Yield the rows that are there of ``keys``, read outside any transaction.
-
-        Raises:
-            WrongReply: a row came that was not asked for.
-        """
-        wanted = list(keys)
-        for start in range(0, len(wanted), _KEYS_PER_SELECT):
-            part = wanted[start : start + _KEYS_PER_SELECT]
-            rows: Any = connection.rows(select_cells(database, part), _only(set(part), PLACE))
-            yield from rows
-
-    # Writing
+        self._reader = reader
 
     def put_batch(self, cells: Sequence[EncodedCell], look_first: bool) -> list[Put]:
-        """Write distinct cells, one transaction a shard.
+        """Write cells, one transaction a shard.
 
         Args:
-            cells: no key twice.
+            cells: the same key may stand there twice if the bodies are the same; the first one counts.
             look_first: read what is there before inserting: for repeated imports, since an INSERT that meets an
                 existing row burns an added_id.
 
@@ -160,11 +86,17 @@ class Cells:
             One Put for each cell, in the order given.
 
         Raises:
+            InvalidCell: a key stands there with two bodies; nothing was sent.
             BatchError: at least one shard was not written; the others were.
         """
+        distinct: dict[Place, EncodedCell] = {}
+        for cell in cells:
+            first = distinct.setdefault(cell.place, cell)
+            if first is not cell and first.body != cell.body and not same_put(first.document(), cell.document()):
+                raise InvalidCell(f"cell {cell.key} stands in the batch twice, with two bodies; nothing was written")
         shard_count = self._shards.topology.shard_count
         by_shard: dict[int, list[EncodedCell]] = {}
-        for cell in cells:
+        for cell in distinct.values():
             by_shard.setdefault(shard_for(cell.place[0], shard_count), []).append(cell)
         puts: dict[Place, Put] = {}
         causes: dict[int, SchemalessError] = {}
@@ -182,8 +114,8 @@ class Cells:
                     # Its other shards would each wait out the same timeout.
                     unreachable[self._shards.node_of(shard)] = error
         if causes:
-            written = [puts[cell.place] for cell in cells if cell.place in puts]
-            raise BatchError(written, [cell.key for cell in cells if cell.place not in puts], causes)
+            written = [puts[cell.place] for cell in distinct.values() if cell.place in puts]
+            raise BatchError(written, [cell.key for cell in distinct.values() if cell.place not in puts], causes)
         return [puts[cell.place] for cell in cells]
 
     def put_on_shard(self, shard: int, cells: Sequence[EncodedCell], *, look_first: bool = False) -> dict[Place, Put]:
@@ -301,8 +233,8 @@ class Cells:
         """
         wanted = {cell.place: cell for cell in cells}
         same: dict[Place, Put] = {}
-        for row in self.by_keys(connection, database, wanted):
-            stored = self.stored(row, shard)
+        for row in self._reader.by_keys(connection, database, wanted):
+            stored = self._reader.stored(row, shard)
             cell = wanted[row[1:4]]
             if stored.body != cell.body and not self._same(stored, cell):
                 raise CellConflict(stored.decode(), shard)
@@ -311,34 +243,28 @@ class Cells:
 
     def _same(self, stored: StoredCell, cell: EncodedCell) -> bool:
         """Whether a cell is the stored one: the same document, and the same text where text says more than that."""
-        if not same_put(self.decode(stored), cell.document()):
+        if not same_put(self._reader.decode(stored), cell.document()):
             return False
-        text = _telling_text(cell.body, self._dictionaries)
-        return text is None or text == _telling_text(stored.body, self._dictionaries)
-
-
-def _only(wanted: Container[Any], key: slice) -> Check:
-    """Return a check that all rows are among those that were asked for."""
-
-    def check(rows: Rows) -> str | None:
-        for row in rows:
-            if row[key] not in wanted:
-                return f"asked for {wanted!r:.200}, got {row[key]!r:.200}"
-        return None
-
-    return check
+        text = _telling_text(cell.body, self._reader.dictionaries)
+        return text is None or text == _telling_text(stored.body, self._reader.dictionaries)
 
 
 def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, str]) -> int | None:
     """Return the highest ref_key of a row and column; None where there is none."""
-    key = (pair[0] + pair[1].encode(),)
-    rows = connection.rows(select_latest_ref_key(database, *pair), _only([key], slice(1, 2)))
-    return int(rows[0][0]) if rows else None
+    whose = pair[0] + pair[1].encode() + b" "
+
+    def check(rows: Rows) -> str | None:
+        found = rows[0][0]
+        ours = isinstance(found, bytes) and found.startswith(whose)
+        return None if ours else f"asked for {whose!r}, got {found!r:.200}"
+
+    ((found,),) = connection.rows(select_latest_ref_key(database, *pair), check)
+    return int(found.removeprefix(whose)) if found != whose else None
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:
     """Return one cell's added_id; None where it is not there."""
-    rows = connection.rows(select_added_id(database, *place), _only([place], PLACE))
+    rows = connection.rows(select_added_id(database, *place), only([place], PLACE))
     return int(rows[0][0]) if rows else None
 
 
@@ -371,25 +297,19 @@ def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[Encode
 def _statements(
     connection: Connection, database: str, cells: Sequence[EncodedCell]
 ) -> Iterator[tuple[bytes, Sequence[EncodedCell]]]:
-    """Cut cells into INSERT statements that the server's ``max_allowed_packet`` takes.
+    """Cut cells into INSERT statements that the server takes.
 
     Raises:
-        BodyTooLarge: one cell alone is over it; nothing was sent.
+        BodyTooLarge: one cell alone is too long; nothing was sent.
     """
-    limit = connection.max_allowed_packet - 1024
-    sql = _insert_sql(database, cells)
-    if len(sql) <= limit:
-        yield sql, cells
-        return
-    if len(cells) == 1:
-        cell = cells[0]
+
+    def refuse(cell: EncodedCell, sql_bytes: int) -> None:
         raise BodyTooLarge(
-            f"cell {cell.key}: its body has {len(cell.body):,} bytes, and its INSERT {len(sql):,} (some bytes need "
+            f"cell {cell.key}: its body has {len(cell.body):,} bytes, and its INSERT {sql_bytes:,} (some bytes need "
             f"escaping); the server takes {connection.max_allowed_packet:,}. Raise max_allowed_packet there"
         )
-    middle = len(cells) // 2
-    yield from _statements(connection, database, cells[:middle])
-    yield from _statements(connection, database, cells[middle:])
+
+    return in_packets(cells, functools.partial(_insert_sql, database), connection.max_statement_bytes, refuse)
 
 
 def _insert_sql(database: str, cells: Sequence[EncodedCell]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,11 +29,12 @@ from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
+from schemaless.survey.column_trials import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
 from schemaless.survey.sampling import Bounds
-from schemaless.survey.trial import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
 
 BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
 """Of all columns together: so much is held in memory, too."""
@@ -121,7 +122,7 @@ def train_column(
     *,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> tuple[Training, dict[str, Any]]:
     """Train a dictionary on sampled cells of a column; return it, and what the catalog is to say of it.
 
@@ -129,7 +130,7 @@ def train_column(
         InvalidInput: the codec takes none, or there are too few cells or rows.
         ServerError: a server cannot be reached.
     """
-    cells = sample_cells(store, columns=[column_name], seed=seed, bounds=bounds, on_window=on_window)
+    cells = sample_cells(store, columns=[column_name], seed=seed, bounds=bounds, listener=listener)
     training = _trained(cells, column_name, codec)
     source = {
         "column": column_name,
@@ -160,8 +161,7 @@ def advise(
     least_gain: float = LEAST_GAIN,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
-    on_trial: Callable[[str, str], None] = lambda column, codec: None,
+    listener: Listener = nobody,
 ) -> list[ColumnAdvice]:
     """Say what each column should be written in. Changes nothing.
 
@@ -173,19 +173,15 @@ def advise(
         least_gain: what a rewrite has to save of the pages, 0 to 1.
         seed: of the sample; the clock's unless given.
         bounds: how much is read.
-        on_window: called with how many windows are read, and of how many.
-        on_trial: called with the column and the codec that is tried next.
+        listener: told the total and each advance, in windows; then a step for each codec that is tried.
 
     Raises:
         InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
         ServerError: a server cannot be reached.
     """
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=bounds, on_window=on_window)
-    return [
-        _advise(store, cells, name, most_cpu, least_gain, lambda codec, name=name: on_trial(name, codec))  # type: ignore[misc]
-        for name in cells.column_names()
-    ]
+    cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=bounds, listener=listener)
+    return [_advise(store, cells, name, most_cpu, least_gain, listener) for name in cells.column_names()]
 
 
 def _advise(
@@ -194,12 +190,12 @@ def _advise(
     column_name: str,
     most_cpu: float,
     least_gain: float,
-    on_trial: Callable[[str], None],
+    listener: Listener,
 ) -> ColumnAdvice:
     notes: list[str] = []
     trainings: list[Training] = []
     for serializer in filter(_is_tried, SERIALIZERS):
-        on_trial("training a dictionary")
+        listener(Step(f"training a dictionary for {column_name}"))
         try:
             trainings.append(_trained(cells, column_name, Codec(serializer, ZSTD, ZSTD.level)))
         except InvalidInput as refusal:
@@ -210,7 +206,7 @@ def _advise(
     now = space_of(cells, column_name, _lengths(cells, column_name))
     candidates: list[Candidate] = []
     for codec in _codecs(trainings) if compared.carries(column_name) else ():
-        on_trial(codec.name)
+        listener(Step(f"trying {codec.name} on {column_name}"))
         candidates.append(
             _candidate(try_codec(compared, column_name, codec), codec, now.body_bytes, now.allocated_bytes)
         )

@@ -23,6 +23,7 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sql.cells import select_block_end, select_id_span
@@ -272,7 +273,7 @@ def sample(
     seed: int,
     bounds: Bounds = BOUNDS,
     read_from: ReadFrom = "primary",
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> Sample:
     """Read windows of some shards.
 
@@ -283,7 +284,7 @@ def sample(
         seed: of what is drawn.
         bounds: how much is read.
         read_from: where first and last added_ids, and how close they lie, are asked for.
-        on_window: called after each window with how many are read, and of how many.
+        listener: told the total and each advance, in windows.
 
     Raises:
         ServerError: a server cannot be reached.
@@ -296,6 +297,7 @@ def sample(
     # In rounds, each of which goes over everything: whichever is the last one, what was read is a sample of the whole.
     rounds = max(1, len(windows) // bounds.round_windows)
     found: dict[int, tuple[Window, Measured]] = {}
+    listener(Total(len(windows)))
     read_bytes = 0
     read_pages = 0.0
     for first in range(rounds):
@@ -304,7 +306,7 @@ def sample(
             found[number] = window, measure(window)
             read_bytes += found[number][1].body_bytes
             read_pages += found[number][1].pages
-            on_window(len(found), len(windows))
+            listener(Advanced())
         if read_bytes >= bounds.sample_bytes or (bounds.pages is not None and read_pages >= bounds.pages):
             break
     chosen = [found[number] for number in sorted(found)]

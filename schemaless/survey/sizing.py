@@ -17,6 +17,7 @@ from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize
 from schemaless.store.shards import ReadFrom
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds, Key, Measured, Sample, Window, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_rows=2_000)
@@ -79,7 +80,7 @@ def predict(
         body_bytes = sum(length for _, length in found)
         return Measured({**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(found), body_bytes)
 
-    taken = sample(store.shards, [shard], measure, seed=seed, bounds=bounds, read_from=read_from)
+    taken = sample(tools_of(store).shards, [shard], measure, seed=seed, bounds=bounds, read_from=read_from)
     if taken.exact:
         # All of it, in its order: no page is begun with each window.
         packer = Packer(layout)
@@ -94,13 +95,14 @@ def predict(
 
 def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: ReadFrom) -> Iterable[tuple[str, int]]:
     """Return each row's column, and the length of its body, after a migration where there is a codec."""
+    tools = tools_of(store)
     if codec is None:
-        sql = select_lengths(store.shards.database(window.shard), window.after, window.up_to)
+        sql = select_lengths(tools.shards.database(window.shard), window.after, window.up_to)
         return [
-            (str(column), int(length)) for column, length in store.shards.rows(window.shard, sql, read_from=read_from)
+            (str(column), int(length)) for column, length in tools.shards.rows(window.shard, sql, read_from=read_from)
         ]
-    rows = list(window_rows(store.shards, window, PageSize(), read_from=read_from))
-    tried = try_codec((row[4] for row in rows), codec, dictionaries=store.dictionaries)
+    rows = list(window_rows(tools.shards, window, PageSize(), read_from=read_from))
+    tried = try_codec((row[4] for row in rows), codec, dictionaries=tools.dictionaries)
     return zip((row[2] for row in rows), tried.migrated_bytes, strict=True)
 
 

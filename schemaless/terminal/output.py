@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 
-from schemaless.terminal.progress import Advance, Shown
+from schemaless.terminal.progress import Progress
 from schemaless.terminal.shown import JSONTerminal, shown, shown_json
 from schemaless.terminal.tables import table_lines
 
@@ -28,7 +27,6 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_STOPPED: Final = 3
 
-_PLAIN_LINE_EVERY_S = 5.0
 _PICTURES_PER_S = 4.0
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -160,29 +158,19 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
 
 
 @contextmanager
-def progress(description: str, total: int | None, unit: str) -> Iterator[Advance]:
+def progress(description: str, total: int | None, unit: str) -> Iterator[Progress]:
     """Show progress with rate and time left, on standard error.
 
     One line that is redrawn where standard error is a terminal, else a line every five seconds and none for what ends
     sooner.
 
     Yields:
-        A function that takes how many more units are done.
+        A listener that takes how many units there are, and how many more are done.
     """
     console = err()
-    last = time.monotonic()
-
-    def turn() -> None:
-        nonlocal last
-        now = time.monotonic()
-        if not console.is_terminal and now - last >= _PLAIN_LINE_EVERY_S:
-            last = now
-            note(picture.line())
-
-    advance = Advance(total, turn)
-    picture = Shown(shown(description, one_line=True), advance, unit)
+    listener = Progress(shown(description, one_line=True), total, unit, None if console.is_terminal else note)
     if console.is_terminal:
-        with Live(picture, console=console, refresh_per_second=_PICTURES_PER_S):
-            yield advance
+        with Live(listener, console=console, refresh_per_second=_PICTURES_PER_S):
+            yield listener
     else:
-        yield advance
+        yield listener

@@ -12,8 +12,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from schemaless.events import Advanced, Event, Total
+
 _LONGEST_BAR: Final = 40
 _SHORTEST_BAR: Final = 8
+_PLAIN_LINE_EVERY_S: Final = 5.0
 
 
 _COUNTS: Final = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
@@ -86,52 +89,50 @@ class ProgressLine:
         yield line
 
 
-class Advance:
-    """Takes how many more units are done; how many there are may become known meanwhile."""
+class Progress:
+    """A listener that shows how far something is: as a line of figures, and on a terminal as one with a bar.
 
-    def __init__(self, total: float | None, turn: Callable[[], None]) -> None:
-        self.done = 0
-        self.total = total
-        self._turn = turn
+    Args:
+        description: what goes on.
+        total: how many units there are, or None until an event says so.
+        unit: what they are.
+        say: takes a line now and then, where no terminal draws this.
+    """
 
-    def __call__(self, more: int) -> None:
-        """Take how many more are done."""
-        self.done += more
-        self._turn()
-
-    def expect(self, total: int) -> None:
-        """Say how many units there are."""
-        self.total = total
-
-    def to(self, done: int, total: int) -> None:
-        """Say how many units are done, of how many."""
-        self.total = total
-        self(done - self.done)
-
-
-class Shown:
-    """How far something is: as a line of figures, and on a terminal as one with a bar."""
-
-    def __init__(self, description: str, advance: Advance, unit: str) -> None:
+    def __init__(self, description: str, total: int | None, unit: str, say: Callable[[str], None] | None) -> None:
         self._description = description
-        self._advance = advance
+        self._total = total
         self._unit = unit
-        self._began_s = time.monotonic()
+        self._say = say
+        self._done = 0
+        self._began_s = self._said_s = time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        """Take how many units there are, or how many more are done."""
+        match event:
+            case Total(units):
+                self._total = units
+            case Advanced(units):
+                self._done += units
+                now_s = time.monotonic()
+                if self._say is not None and now_s - self._said_s >= _PLAIN_LINE_EVERY_S:
+                    self._said_s = now_s
+                    self._say(self._line())
 
     def __rich__(self) -> ProgressLine:
-        total = self._advance.total
-        fraction = min(1.0, self._advance.done / total) if total else None
-        return ProgressLine(self._description, fraction, self._figures())
+        return ProgressLine(self._description, self._share(), self._figures())
 
-    def line(self) -> str:
-        """Return it for where there is no terminal."""
+    def _share(self) -> float | None:
+        return min(1.0, self._done / self._total) if self._total else None
+
+    def _line(self) -> str:
         amount, *rest = self._figures()
-        total = self._advance.total
-        share = [f"{min(1.0, self._advance.done / total):.0%}"] if total else []
-        return f"{self._description}: {', '.join([amount, *share, *rest])}"
+        share = self._share()
+        shares = [] if share is None else [f"{share:.0%}"]
+        return f"{self._description}: {', '.join([amount, *shares, *rest])}"
 
     def _figures(self) -> list[str]:
-        done, total, took_s = self._advance.done, self._advance.total, time.monotonic() - self._began_s
+        done, total, took_s = self._done, self._total, time.monotonic() - self._began_s
         figures = [amount_text(min(done, total) if total else done, total, self._unit)]
         if done and took_s:
             figures.append(rate_text(done / took_s, self._unit))

@@ -78,7 +78,7 @@ def schemaless_url(_schemaless_datastores: Datastores) -> Iterator[str]:
 @pytest.fixture
 def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
     """An open, empty datastore, this test's own: the one that ``schemaless_url`` names."""
-    from schemaless.store.datastore import connect
+    from schemaless.store.opening import connect
 
     with connect(schemaless_url) as opened:
         yield opened

@@ -10,7 +10,6 @@ import json
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,8 +22,12 @@ from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_enveloped, keep_reason
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
+from schemaless.events import Advanced, only
+from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
+from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
 
@@ -61,7 +64,7 @@ def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
 
 def by_field(document: Any, line: bytes, number: int) -> CellKey:
     """Take a document's own "id" for its row_key."""
-    return CellKey(schemaless.cell.row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
+    return CellKey(row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
 
 
 def numbered(first: int, count: int, text: str = "some text") -> list[bytes]:
@@ -88,7 +91,7 @@ def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> No
     shards.execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'DOC', 1, x'%b')"
-        % (store.shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
+        % (tools_of(store).shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
     )
 
 
@@ -216,7 +219,7 @@ def test_load_several_conflicts_names_one_and_keep_going_all_of_them(fresh_store
         loading.document_reader(by_field, DEFAULT),
         source="x",
         keep_going=True,
-        on_failure=lambda number, message: conflicting.append(number),
+        listener=only(loading.LinePassedOver, lambda line: conflicting.append(line.number)),
     )
 
     assert sorted(conflicting) == [12, 13, 15, 21, 26, 30]
@@ -286,7 +289,7 @@ def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, dama
         reader,
         source="trips",
         keep_going=True,
-        on_failure=lambda number, message: passed.append((number, message)),
+        listener=only(loading.LinePassedOver, lambda line: passed.append((line.number, line.message))),
     )
     assert str(pickle.loads(pickle.dumps(at.value))) == str(at.value)
     assert at.value.key in keys
@@ -391,18 +394,16 @@ def test_load_document_larger_than_a_cell_names_its_line(fresh_store, name):
 
 def test_load_cell_larger_than_a_packet_names_its_line(fresh_store):
     """A body that fits a cell, but not the server's max_allowed_packet, is a bad line like others."""
-    for cluster in fresh_store.topology.clusters:
-        pool = fresh_store.shards.pool_for(cluster.primary)
-        pool.options = replace(pool.options, max_packet_bytes=100_000)
     lines = [*numbered(0, 40), *numbered(40, 1, "long " * 30_000), *numbered(41, 40)]
     reader = loading.document_reader(by_field, LEGACY)
-    report = loading.load(fresh_store, lines, reader, source="x", keep_going=True)
+    with small_packets(fresh_store, 100_000) as store:
+        report = loading.load(store, lines, reader, source="x", keep_going=True)
+        with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise max_allowed_packet"):
+            loading.load(store, lines, reader, source="x")
 
     assert report.created == 80
     assert [number for number, _ in report.failures] == [41]
     assert "Raise max_allowed_packet" in report.failures[0][1]
-    with pytest.raises(InvalidInput, match=r"x, line 41: .*Raise max_allowed_packet"):
-        loading.load(fresh_store, lines, reader, source="x")
 
 
 def test_load_huge_line_is_one_cell(store, rows_for):
@@ -432,18 +433,18 @@ def test_load_takes_lines_as_files_have_them(store, new_row, text, packed):
         return CellKey(row, "DOC", document[0])
 
     stream = io.BytesIO(gzip.compress(text) if packed else text)
-    done: list[int] = []
+    done: list[Advanced] = []
     report = loading.load(
         store,
         open_lines(stream, "x"),
         loading.document_reader(key_of, LEGACY),
         source="x",
-        on_line=done.append,
+        listener=only(Advanced, done.append),
     )
 
     assert report.created == 3
     assert [cell.body for cell in store.get_stored_versions(row, "DOC", descending=False)] == [b"[1]", b"[2]", b"[3]"]
-    assert sum(done) == len(text)
+    assert sum(line.units for line in done) == len(text)
 
 
 AWKWARD = [

@@ -16,6 +16,7 @@ from schemaless.admin import nodes
 from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
 from schemaless.local import replication
 from schemaless.local.description import LocalServer
+from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
 
 pytestmark = pytest.mark.mysql
@@ -40,7 +41,7 @@ def word(server: LocalServer) -> str:
 def addresses(url: str, cluster: str) -> dict[str, list[str]]:
     """Return the nodes of a cluster as a new connection sees them, by role."""
     with schemaless.connect(url) as store:
-        found = store.topology.cluster(cluster)
+        found = tools_of(store).topology.cluster(cluster)
         return {"primary": [str(found.primary)], "replicas": [str(node) for node in found.replicas]}
 
 
@@ -132,9 +133,9 @@ def test_replica_that_is_one_is_added_and_read_from(url, at, replicated, replica
     assert [str(node) for node in added.arrived_s] == [str(replica.socket)]
     with schemaless.connect(url) as store:
         who = b"SELECT @@server_id"
-        assert store.shards.rows(0, who) == ((1,),)
-        assert store.shards.rows(0, who, read_from="replica") == ((1001,),)
-        assert store.shards.rows(2, who, read_from="replica") == ((1,),), "a cluster without a replica"
+        assert tools_of(store).shards.rows(0, who) == ((1,),)
+        assert tools_of(store).shards.rows(0, who, read_from="replica") == ((1001,),)
+        assert tools_of(store).shards.rows(2, who, read_from="replica") == ((1,),), "a cluster without a replica"
         sql(replica, f"STOP {word(replica)} SQL_THREAD")
         try:
             store.put_cell(row, "BASE", 1, {"n": 1})

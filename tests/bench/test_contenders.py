@@ -17,7 +17,7 @@ from schemaless.bench.contenders import (
     compressors,
     serializers,
 )
-from schemaless.bench.schema import schema_of
+from schemaless.bench.record_schema import schema_of
 from schemaless.bench.shapes import shape_of
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import decode_body, encode_body

@@ -10,7 +10,7 @@ import pytest
 from thriftpy2.thrift import TDecodeException
 
 from schemaless.bench import avro, flatbuffers, protobuf, thrift
-from schemaless.bench.schema import List, Map, Record, Scalar, kind_of, records_of, schema_of
+from schemaless.bench.record_schema import List, Map, Record, Scalar, kind_of, records_of, schema_of
 from schemaless.bench.shapes import shape_of
 
 

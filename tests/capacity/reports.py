@@ -17,7 +17,7 @@ from schemaless.capacity.reporting import put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.mysql.page_model import Content
 from schemaless.numbers import Interval
-from schemaless.survey.trial import ColumnTrial, Space
+from schemaless.survey.column_trials import ColumnTrial, Space
 
 TODAY = datetime.date(2026, 6, 1)
 TAKEN_AT = datetime.datetime(2026, 6, 1, 3, 0, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 from schemaless.capacity.bars import bars
 from schemaless.numbers import Interval
 from schemaless.pages.capacity_page import page
-from schemaless.survey.trial import Space
+from schemaless.survey.column_trials import Space
 from tests.capacity.reports import GIB, MIB, common, measurement, report, space, tried, within
 
 

@@ -14,7 +14,7 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.admin.nodes import add_replica
-from schemaless.bench.history import Column, History, cells, write
+from schemaless.bench.past_writes import Column, History, cells, write
 from schemaless.capacity import days
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measure import MeasureBounds, measure
@@ -23,6 +23,8 @@ from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on
 
 pytestmark = pytest.mark.mysql
@@ -242,9 +244,11 @@ def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fres
     """The other one is measured; a disk that was given is still told."""
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(40)])
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-    up, down = fresh_store.topology.clusters
-    topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
-    with dataclasses.replace(fresh_store.opening, topology=topology).open() as half:
+    up, down = tools_of(fresh_store).topology.clusters
+    topology = dataclasses.replace(
+        tools_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,)))
+    )
+    with dataclasses.replace(opening_of(fresh_store), topology=topology).open() as half:
         found = measure(half, disks={down.name: GivenDisk(1_000, 400)})
 
     assert {group.shard for group in found.groups} <= {0, 1}
@@ -315,12 +319,12 @@ def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_
         add_replica(own.url("admin", url), "cluster-1", own.url("admin", replicated.replicas[0].url))
         with schemaless.connect(own.url("measure", url)) as store:
             found = measure(store)
-            cluster = store.topology.clusters[0]
+            cluster = tools_of(store).topology.clusters[0]
             gone = dataclasses.replace(cluster.replicas[0], socket=str(tmp_path / "gone.sock"))
             topology = dataclasses.replace(
-                store.topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
+                tools_of(store).topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
             )
-            with dataclasses.replace(store.opening, topology=topology).open() as other:
+            with dataclasses.replace(opening_of(store), topology=topology).open() as other:
                 without = measure(other)
 
     assert [(space.read_from, space.node, space.copies) for space in found.clusters] == [

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schemaless.capacity.disk_bytes import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range
 from schemaless.capacity.outlook import Ranges, outlook
-from schemaless.capacity.pages import LONGEST_BODY_BYTES, disk_bytes, disk_bytes_range
 from schemaless.capacity.ratios import ratio
 from schemaless.errors import InvalidInput
 from schemaless.mysql.page_model import MARIADB, MYSQL

@@ -18,6 +18,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.page_model import MYSQL
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.numbers import Interval
+from schemaless.store.tools import tools_of
 from tests.capacity.reports import down, measurement, space, within
 
 
@@ -85,8 +86,8 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
         rebuild.run(store)
     shards = by_hand(fresh_store)
     then = 0
-    for cluster in fresh_store.topology.clusters:
-        databases = [shards.database(shard) for shard in fresh_store.topology.shards_of(cluster.name)]
+    for cluster in tools_of(fresh_store).topology.clusters:
+        databases = [shards.database(shard) for shard in tools_of(fresh_store).topology.shards_of(cluster.name)]
         then += sum(size.file_bytes for size in cell_table_sizes(shards.pool_for(cluster.primary), databases).values())
 
     assert predicted.low <= then <= predicted.high, (predicted, then)

@@ -11,6 +11,7 @@ import schemaless
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
 
@@ -54,7 +55,7 @@ def test_restore_that_leaves_cells_is_exit_1_and_names_them(
 ):
     """One line for each, with its reason; --json has them as objects."""
     shard, added_id = next(iter(before))
-    sql = f"UPDATE `{fresh_store.shards.database(shard)}`.cell SET body='[1]' WHERE added_id={added_id}"
+    sql = f"UPDATE `{tools_of(fresh_store).shards.database(shard)}`.cell SET body='[1]' WHERE added_id={added_id}"
     by_hand(fresh_store).execute(shard, sql.encode())
     command = ("migrate", "restore", "--archive", tmp_path / "originals", "--execute")
     plain, data = invoke(*command, url=migrate_url), invoke(*command, "--json", url=migrate_url)

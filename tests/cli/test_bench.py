@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from playwright.sync_api import sync_playwright
 
-from schemaless.bench import measure
+from schemaless.bench import rounds as measure
 from schemaless.bench.corpora import Corpus
 from schemaless.cli.main import run
 from schemaless.pages import bench_charts
@@ -178,10 +178,10 @@ def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypa
     """Ctrl-C: the rounds that are whole are shown and written, status 3."""
     real = measure.Benchmark._round
 
-    def stops(self, number, on_step):
+    def stops(self, number, listener):
         if number == 1:
             raise KeyboardInterrupt
-        real(self, number, on_step)
+        real(self, number, listener)
 
     monkeypatch.setattr(measure.Benchmark, "_round", stops)
     out = tmp_path / "out"
@@ -196,7 +196,7 @@ def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypa
 def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path, capsys, monkeypatch):
     """Nothing to show is said as such."""
 
-    def stops(self, number, on_step):
+    def stops(self, number, listener):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(measure.Benchmark, "_round", stops)

@@ -16,13 +16,10 @@ from schemaless import NewStoredCell
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.reporting import make
 from schemaless.cluster.topology import Node
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.pools import Pools
-from schemaless.mysql.urls import parse_url
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_text import answer
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import Shards
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 
 DAYS = 40
 DISKS = ["--disk", "cluster-1=40GiB:1MiB", "--disk", "cluster-2=40GiB:3MiB"]
@@ -153,11 +150,9 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
     disks = {name: GivenDisk(40 << 30, 1 << 20) for name in ("cluster-1", "cluster-2")}
     with schemaless.connect(grown) as store:
         nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-        up, down = store.topology.clusters
-        topology = replace(store.topology, clusters=(up, replace(down, nodes=(nobody,))))
-        with Datastore(
-            Shards(topology, Pools(parse_url(grown).credentials, PoolOptions())), store.opening, None
-        ) as half:
+        up, down = tools_of(store).topology.clusters
+        topology = replace(tools_of(store).topology, clusters=(up, replace(down, nodes=(nobody,))))
+        with replace(opening_of(store), topology=topology).open() as half:
             found = make(half, fresh=True, disks=disks)
 
     data = report_json(found)

@@ -10,6 +10,7 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.keys import row_key_for
+from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, document, kept, set_to
 
 pytestmark = pytest.mark.mysql
@@ -209,7 +210,7 @@ def test_get_of_a_corrupt_body_names_the_cell(invoke, store, datastore_url, row,
     """Exit 1, and history still lists it."""
     store.put_stored_cells([NewStoredCell(row, "BASE", 1, b"{}")])
     shard = store.shard_of(row)
-    database = store.shards.database(shard).encode()
+    database = tools_of(store).shards.database(shard).encode()
     by_hand(store).execute(
         shard, b"UPDATE `%b`.cell SET body = x'C1FF' WHERE row_key = x'%b'" % (database, row.hex.encode())
     )

@@ -13,6 +13,7 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import dictionary_of
 from schemaless.codec.trial import NOT_TRIED
 from schemaless.mysql.engine import session
+from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, cells, kept, training
 
 COUNT = 400
@@ -124,7 +125,7 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         path = tmp_path / "backup.ndjson"
         assert invoke("codec", "export", "--output", path, url=fresh_url).code == 0
         assert invoke("codec", "export", number, url=fresh_url).out.encode() == path.read_bytes()
-        with session(admin.catalog, admin.name) as connection:
+        with session(tools_of(admin).catalog, admin.name) as connection:
             connection.exec_driver_sql("UPDATE dictionary SET content='gone'")
         lost = invoke("codec", "list", url=fresh_url)
         assert (lost.code, "damaged" in lost.out, "codec import" in lost.err) == (1, True, True)
@@ -138,7 +139,7 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         assert "would retire" in invoke("codec", "remove", number, url=admin_url).out
         retired = invoke("codec", "remove", number, "--execute", url=admin_url)
         assert (retired.code, "60 minutes" in retired.out) == (1, True)
-        with session(admin.catalog, admin.name) as connection:
+        with session(tools_of(admin).catalog, admin.name) as connection:
             connection.exec_driver_sql("UPDATE dictionary SET retired_at=retired_at - INTERVAL 61 MINUTE")
         removed = invoke("codec", "remove", number, "--execute", url=admin_url)
         assert (removed.code, "removed" in removed.out) == (0, True), removed

@@ -8,6 +8,7 @@ import schemaless
 from schemaless import AccessDenied
 from schemaless.mysql.grants import Account
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 from tests.accounts import connect, run
 
 CLUSTERS = ("--cluster", "mysql://root@db-1/", "--cluster", "mysql://root@db-2:3307/")
@@ -82,7 +83,7 @@ def test_grants_that_are_run_as_printed_make_the_account(invoke, accounts, fresh
     printed = invoke("grants", "--role", "app", "--account", account, "--create-user", url=fresh_url)
     by_server = {
         server: invoke("grants", "--role", "app", "--account", account, "--server", server, url=fresh_url).out
-        for server in map(str, (cluster.primary for cluster in fresh_store.topology.clusters))
+        for server in map(str, (cluster.primary for cluster in tools_of(fresh_store).topology.clusters))
     }
     password = accounts.password or "of our own"
     roots = {str(parse_url(url).node): connect(url, accounts.password) for url in accounts.servers}

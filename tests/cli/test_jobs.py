@@ -10,6 +10,7 @@ import schemaless
 from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
 from schemaless.jobs import rebuild
+from schemaless.jobs.job import RunBegan, RunGoesOn
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.status import status_of
@@ -19,6 +20,7 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
 
@@ -55,13 +57,13 @@ def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job,
     monkeypatch.setattr(jobs, "_LOOK_S", 0.0)
     ledger = Ledger(migrate_store)
     state = ledger.claim(job.job_id, 0, "a")
-    cluster = migrate_store.topology.cluster_of(0).name
+    cluster = tools_of(migrate_store).topology.cluster_of(0).name
     assert ledger.renew(job.job_id, state, cluster).watches
     with JobProgress(ledger) as shown:
-        shown.begin(job, True)
+        shown(RunBegan(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
             ledger.note_look(job.job_id, cluster, "a", reason, {}, {})
-            shown.turn()
+            shown(RunGoesOn(job))
     lines = capsys.readouterr().err.splitlines()
 
     assert [line for line in lines if "lags" in line] == [lines[1]]
@@ -238,12 +240,13 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     before = everything(fresh_store)
     originals = tmp_path / "originals"
     migrate.run(migrate_store, MigrateSpec(archive=str(originals)))
-    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),)))
+    job, _ = RESTORE.begin_or_join(migrate_store, RestoreSpec((str(originals),), (0, 1, 2, 3)))
     number = ("--job", str(job.job_id))
     said = [
         invoke("migrate", verb, *number, url=migrate_url)
         for verb in ("pause", "throttle", "status", "resume", "status")
     ]
+    unnamed = invoke("migrate", "pause", url=migrate_url)
     goes_on = f"schemaless migrate restore --execute --job {job.job_id}"
     nothing = invoke("migrate", "restore", url=migrate_url)
     dry = invoke("migrate", "restore", *number, url=migrate_url)
@@ -254,7 +257,8 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
 
     assert [each.code for each in (*said, dry, done)] == [0] * 7
     assert f"job {job.job_id}, restore: paused (by " in said[2].out
-    assert f"archives {originals}\n" in said[2].out
+    assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
+    assert f"archives {originals}, shards 0-3\n" in said[2].out
     assert f"nobody works on it now: '{goes_on}' does" in said[4].out
     assert (nothing.code, "name the originals by --archive, or a restore to go on with" in nothing.err) == (2, True)
     assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)

@@ -16,6 +16,7 @@ import pytest
 from schemaless.admin import ndjson as loading
 from schemaless.codec.envelope import describe_body, encode_body
 from schemaless.keys import row_key_for
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -371,7 +372,9 @@ def test_load_over_a_damaged_cell_is_exit_1_with_file_line_and_cell(invoke, fres
     row = uuid.UUID(documents[2]["trip"]["id"])
     shard = fresh_store.shard_of(row)
     insert = b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'HURT', 1, '{')"
-    fresh_store.shards.execute(shard, insert % (fresh_store.shards.database(shard).encode(), row.hex.encode()))
+    tools_of(fresh_store).shards.execute(
+        shard, insert % (tools_of(fresh_store).shards.database(shard).encode(), row.hex.encode())
+    )
     arguments = ("load", path, "--column", "HURT", "--row-key", "trip.id")
     stopped = invoke(*arguments, url=fresh_url)
     passed = invoke(*arguments, "--keep-going", "--json", url=fresh_url)

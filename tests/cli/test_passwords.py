@@ -16,11 +16,14 @@ import pytest
 
 import schemaless
 from schemaless.admin.nodes import node_states
+from schemaless.keys import row_key_for
 from schemaless.mysql.engine import session
 from schemaless.mysql.grants import ROLES, Account, grants
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import parse_url
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 from tests.accounts import connect, run
 
 pytestmark = pytest.mark.mysql
@@ -197,14 +200,25 @@ def test_no_object_shows_it(url, row):
     parsed = parse_url(url)
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {})
-        pools = [store.catalog, *(store.shards.pool_for(cluster.primary) for cluster in store.topology.clusters)]
-        with session(store.catalog, store.name) as connection:
-            shown = [store, store.url, store.shards, *pools, store.catalog.engine, connection, store.topology]
+        pools = [
+            tools_of(store).catalog,
+            *(tools_of(store).shards.pool_for(cluster.primary) for cluster in tools_of(store).topology.clusters),
+        ]
+        with session(tools_of(store).catalog, store.name) as connection:
+            shown = [
+                store,
+                str(tools_of(store).url),
+                tools_of(store).shards,
+                *pools,
+                tools_of(store).catalog.engine,
+                connection,
+                tools_of(store).topology,
+            ]
         shown += [parsed, str(parsed), parsed.credentials, parsed.for_database("x"), [vars(pool) for pool in pools]]
 
     assert parsed.credentials.password == Secret(PASSWORD)
     assert TOKEN not in repr(shown)
-    pickled = pickle.dumps(store.opening)
+    pickled = pickle.dumps(opening_of(store))
     assert TOKEN.encode() not in pickled
     with pickle.loads(pickled).open() as again:
         assert again.get_cell(row, "BASE", 1).body == {}
@@ -217,7 +231,7 @@ def test_no_log_record_has_it(url, row, caplog):
             caplog.set_level(logging.DEBUG, logger=name)
         with schemaless.connect(url) as store:
             store.put_cell(row, "BASE", 1, {})
-            with session(store.catalog, store.name) as connection:
+            with session(tools_of(store).catalog, store.name) as connection:
                 connection.exec_driver_sql("SELECT 1")
         with pytest.raises(schemaless.SchemalessError):
             schemaless.connect(url.replace("keeper", "nobody"))
@@ -231,7 +245,7 @@ def test_no_process_has_it_in_its_arguments(start, eventually, datastore, url):
     """Commands that run, and the private servers: everybody on the machine may read those."""
     process = start("cell", "tail", "--follow", url=url)
     with closing(schemaless.connect(url)) as store:
-        store.put_cell(schemaless.cell.row_key_for("followed"), "BASE", 1, {})
+        store.put_cell(row_key_for("followed"), "BASE", 1, {})
     assert json.loads(process.stdout.readline())
     arguments = {}
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import time
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from schemaless.cli import jobs
+from schemaless.events import Advanced, Total
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.status import Eta, JobStatus
 from schemaless.terminal import output
@@ -78,10 +80,10 @@ def test_amounts_are_scaled_alike(done, total, unit, text):
 
 def test_progress_is_one_line_of_a_terminal(terminal):
     """Whatever the description and the figures: nothing is wrapped, and the end is known once it is."""
-    with progress("loading a-file-with-a-very-long-name-of-its-own.ndjson.gz", None, "bytes") as advance:
-        advance(1 << 20)
-        advance.expect(94 << 20)
-        advance(93 << 20)
+    with progress("loading a-file-with-a-very-long-name-of-its-own.ndjson.gz", None, "bytes") as listener:
+        listener(Advanced(1 << 20))
+        listener(Total(94 << 20))
+        listener(Advanced(93 << 20))
     lines = [line for line in lines_on(terminal) if line.strip()]
 
     assert lines
@@ -93,13 +95,12 @@ def test_progress_is_one_line_of_a_terminal(terminal):
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch, capsys):
     """With share, speed and what is left where the end is known."""
-    monkeypatch.setattr(output, "_PLAIN_LINE_EVERY_S", 0.0)
-    clock = iter(range(100))
+    clock = itertools.count(step=6)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    with progress("restoring", None, "cells") as advance:
-        advance(50_000)
-        advance.expect(200_000)
-        advance.to(100_000, 200_000)
+    with progress("restoring", None, "cells") as listener:
+        listener(Advanced(50_000))
+        listener(Total(200_000))
+        listener(Advanced(50_000))
     first, last = capsys.readouterr().err.splitlines()
 
     assert first.startswith("restoring: 50.0 k cells, ")

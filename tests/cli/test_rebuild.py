@@ -9,6 +9,7 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.jobs.ledger import Ledger
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -22,7 +23,10 @@ def cells(fresh_store, new_row):
 def made(store) -> list[str]:
     """Return when each shard's table was made."""
     sql = "SELECT CONCAT(CREATE_TIME,'') FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA='{}'"
-    return [store.shards.rows(shard, sql.format(store.shards.database(shard)).encode())[0][0] for shard in range(4)]
+    return [
+        tools_of(store).shards.rows(shard, sql.format(tools_of(store).shards.database(shard)).encode())[0][0]
+        for shard in range(4)
+    ]
 
 
 def test_rebuild_without_execute_says_what_it_would_give_and_changes_nothing(invoke, admin_url, fresh_store, cells):
@@ -56,11 +60,11 @@ def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cel
 
 def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, by_hand, fresh_store):
     """And says why, on standard error."""
-    pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(0).primary)
+    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
     with pool.connection() as reader:
         reader.unfinished = True
         reader.execute(b"START TRANSACTION")
-        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % fresh_store.shards.database(0).encode())
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % tools_of(fresh_store).shards.database(0).encode())
         result = invoke("rebuild", "--execute", "--shards", "0", "--lock-wait", "1", "--attempts", "1", url=admin_url)
 
     assert result.code == 1
@@ -81,12 +85,12 @@ def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
 ):
     """Ctrl-C: what is rebuilt stays so and is not rebuilt again; the same command does the rest of the same job."""
     arguments = ("rebuild", "--execute", "--shards", "0-1", "--lock-wait", "1", "--json")
-    pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(1).primary)
+    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(1).primary)
     with schemaless.connect(admin_url) as store, pool.connection() as reader:
         ledger = Ledger(store)
         reader.unfinished = True
         reader.execute(b"START TRANSACTION")
-        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % fresh_store.shards.database(1).encode())
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % tools_of(fresh_store).shards.database(1).encode())
         process = start(*arguments, url=admin_url)
         eventually(
             lambda: ledger.jobs() and [state.counters.get("attempts") for state in ledger.shards(1)] == [1, 1],

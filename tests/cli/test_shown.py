@@ -13,6 +13,9 @@ import pytest
 from schemaless.cli.bench import codecs as bench
 from schemaless.cli.capacity import report as capacity_report
 from schemaless.cli.migrate import report
+from schemaless.cli.options import shards_of, shards_text
+from schemaless.events import Advanced
+from schemaless.store.tools import tools_of
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
@@ -76,8 +79,8 @@ def test_everything_printed_for_people_is_shown(terminal):
     output.error(f"{EVIL}\nschemaless: all is well")
     output.note(f"{EVIL}\nall is well")
     output.print_table(None, ["name", "cells"], [[EVIL, "1"]])
-    with output.progress(EVIL, 2, "cells") as advance:
-        advance(2)
+    with output.progress(EVIL, 2, "cells") as listener:
+        listener(Advanced(2))
 
     assert obeyed(screen.text.replace("\x1b[?25l", "").replace("\x1b[?25h", "").replace("\r", "")) == []
     assert screen.text.count("owned") == 6
@@ -167,10 +170,16 @@ def test_column_that_sql_wrote_is_shown(invoke, fresh_store, fresh_url, by_hand,
     by_hand(fresh_store).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', '\x1b[31mE', 1, 'no JSON')"
-        % (fresh_store.shards.database(shard).encode(), row.hex.encode()),
+        % (tools_of(fresh_store).shards.database(shard).encode(), row.hex.encode()),
     )
     for arguments in (("check",), ("cell", "history", row), ("dump",), ("codec", "advise")):
         result = invoke(*arguments, url=fresh_url)
 
         assert "x1b[31mE" in result.out + result.err or arguments[0] == "codec"
         assert obeyed(result.out + result.err) == []
+
+
+@pytest.mark.parametrize("text", ["0", "0-3", "0-1,3,5-7", "2,4"])
+def test_shards_are_shown_as_they_are_named(text):
+    """Runs of neighbours as a range: a job of 4,096 shards is shown in a line."""
+    assert shards_text(shards_of(text, 8)) == text

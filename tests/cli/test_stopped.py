@@ -18,6 +18,7 @@ from schemaless.codec.recode import recode
 from schemaless.jobs.ledger import Ledger
 from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 
 pytestmark = pytest.mark.mysql
@@ -81,8 +82,8 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
     )
     before = everything(fresh_store)
     arguments = ("migrate", "run", "--execute", "--json")
-    database = fresh_store.shards.database(2)
-    socket = fresh_store.topology.cluster_of(2).primary.socket
+    database = tools_of(fresh_store).shards.database(2)
+    socket = tools_of(fresh_store).topology.cluster_of(2).primary.socket
     # The run meets a row that somebody holds, in the other cluster's first shard, its second: it waits there.
     holder = pymysql.connect(unix_socket=socket, user="root", autocommit=False)
     try:
@@ -116,9 +117,9 @@ def test_second_interrupt_ends_a_run_that_waits_for_a_server(
 ):
     """The first one waits for the statement that is under way, which may be for ever; the second does not."""
     fresh_store.put_stored_cells([NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:50]])
-    socket = fresh_store.topology.cluster_of(0).primary.socket
+    socket = tools_of(fresh_store).topology.cluster_of(0).primary.socket
     with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False)) as holder:
-        holder.cursor().execute(f"SELECT body FROM `{fresh_store.shards.database(0)}`.cell FOR UPDATE")
+        holder.cursor().execute(f"SELECT body FROM `{tools_of(fresh_store).shards.database(0)}`.cell FOR UPDATE")
         process = start("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
         ledger = Ledger(migrate_store)
         eventually(lambda: (job := ledger.latest("migrate")) and ledger.shards(job.job_id)[0].held, "it is at work")

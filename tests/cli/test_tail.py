@@ -11,6 +11,7 @@ import pytest
 from schemaless import NewCell
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -130,9 +131,13 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, 
     """An open transaction is named on standard error after two seconds, and the end of the wait is told too."""
     row = new_row()
     shard = fresh_store.shard_of(row)
-    (url,) = (parse_url(url) for url in server_urls if parse_url(url).node == fresh_store.shards.node_of(shard))
+    (url,) = (
+        parse_url(url) for url in server_urls if parse_url(url).node == tools_of(fresh_store).shards.node_of(shard)
+    )
     pool = NodePool(url.node, url.credentials, PoolOptions())
-    insert = f"INSERT INTO `{fresh_store.shards.database(shard)}`.cell (row_key,column_name,ref_key,body) VALUES "
+    insert = (
+        f"INSERT INTO `{tools_of(fresh_store).shards.database(shard)}`.cell (row_key,column_name,ref_key,body) VALUES "
+    )
     with pool.connection() as late:
         late.execute(b"START TRANSACTION")
         late.execute((insert + f"(x'{uuid.uuid4().hex}','BASE',1,'0')").encode())
@@ -153,11 +158,13 @@ def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, tail_
     puts = [fresh_store.put_cell(new_row(), "BASE", 1, [number]) for number in range(12)]
     damaged = puts[8]
     shard = fresh_store.shard_of(damaged.key.row_key)
-    (url,) = (parse_url(url) for url in server_urls if parse_url(url).node == fresh_store.shards.node_of(shard))
+    (url,) = (
+        parse_url(url) for url in server_urls if parse_url(url).node == tools_of(fresh_store).shards.node_of(shard)
+    )
     pool = NodePool(url.node, url.credentials, PoolOptions())
     with pool.connection() as connection:
         connection.execute(
-            f"UPDATE `{fresh_store.shards.database(shard)}`.cell SET body=INSERT(body,4,1,'?') "
+            f"UPDATE `{tools_of(fresh_store).shards.database(shard)}`.cell SET body=INSERT(body,4,1,'?') "
             f"WHERE added_id={damaged.added_id}".encode()
         )
     pool.close()

@@ -1,4 +1,4 @@
-"""Every call of a datastore that talks to a server, with arguments that do for a datastore of one shard."""
+"""Every call of a datastore, and of its tools, to a server, with arguments that do for a datastore of one shard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 import schemaless
 from schemaless.errors import BatchError, SchemalessError, ServerError
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 ROW: Final = uuid.UUID(int=1)
 
@@ -25,9 +26,10 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
     "iter_shard": lambda store: list(store.iter_shard(0)),
     "end_of_shard": lambda store: store.end_of_shard(0),
     "scan_shard": lambda store: list(store.scan_shard(0)),
-    "id_span": lambda store: store.id_span(0),
-    "id_blocks": lambda store: list(store.id_blocks(0, 10)),
-    "read_stored": lambda store: list(store.read_stored(0, [1])),
+    "scan": lambda store: list(tools_of(store).scan(0)),
+    "id_span": lambda store: tools_of(store).id_span(0),
+    "id_blocks": lambda store: list(tools_of(store).id_blocks(0, 10)),
+    "read_stored": lambda store: list(tools_of(store).read_stored(0, [1])),
 }
 
 WRITES: Final[dict[str, Callable[[Datastore], object]]] = {

@@ -22,6 +22,7 @@ from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.errors import BatchError, CellConflict, OutcomeUnknown, SchemalessError
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql.cells import insert_cells
+from schemaless.store.tools import tools_of
 from tests.accounts import Accounts
 from tests.faults.cases import CONNECTING, Case, Cases, choose_faults
 from tests.faults.proxy import Fault, Proxy
@@ -77,7 +78,7 @@ class Harness:
         url = accounts.url("app", url)
         self.store = schemaless.connect(url, read_timeout_s=read_timeout_s, connect_timeout_s=5)
         self._cases = Cases(self.store)
-        nodes = [str(cluster.primary) for cluster in self.store.topology.clusters]
+        nodes = [str(cluster.primary) for cluster in tools_of(self.store).topology.clusters]
         self._socket_of_node = dict(zip(nodes, server_sockets, strict=True))
         self._not_written: list[tuple[str, Case]] = []
         self._known: dict[CellKey, str] = {}
@@ -152,7 +153,7 @@ class Harness:
         body = case.wanted[key] if end == "same" else {"by": "another writer"}
         shard = case.shard_of(key)
         connection = self._blockers[self._socket(shard)]
-        database = self.store.shards.database(shard)
+        database = tools_of(self.store).shards.database(shard)
         done = threading.Event()
 
         def release() -> None:
@@ -249,7 +250,7 @@ class Harness:
         """Return the added_id and the document of each cell in the case's rows, as the servers have them."""
         found = {}
         for shard, keys in case.row_sets().items():
-            table = f"`{self.store.shards.database(shard)}`.cell"
+            table = f"`{tools_of(self.store).shards.database(shard)}`.cell"
             listed = ",".join(f"0x{key.hex}" for key in keys)
             sql = f"SELECT row_key, column_name, ref_key, added_id, body FROM {table} WHERE row_key IN ({listed})"
             by_key = {key.bytes: key for key in keys}
@@ -258,10 +259,12 @@ class Harness:
         return found
 
     def _socket(self, shard: int) -> str:
-        return self._socket_of_node[str(self.store.shards.node_of(shard))]
+        return self._socket_of_node[str(tools_of(self.store).shards.node_of(shard))]
 
     def _pools(self) -> list[NodePool]:
-        return [self.store.shards.pool_for(cluster.primary) for cluster in self.store.topology.clusters]
+        return [
+            tools_of(self.store).shards.pool_for(cluster.primary) for cluster in tools_of(self.store).topology.clusters
+        ]
 
 
 def direct(server_socket: str, **login: str) -> Any:

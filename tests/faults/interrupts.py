@@ -26,6 +26,7 @@ from typing import Any, Final
 import schemaless
 from schemaless.mysql.pool import NodePool
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 ROOMS: Final = ("/pymysql/", "/schemaless/mysql/", "/schemaless/store/")
 """Whose lines are interrupted: the driver's, and those of the library that lie between it and the caller."""
@@ -94,7 +95,10 @@ class Witness:
 
     def pools(self) -> list[NodePool]:
         """Return the pools of the primaries."""
-        return [self._store.shards.pool_for(cluster.primary) for cluster in self._store.topology.clusters]
+        return [
+            tools_of(self._store).shards.pool_for(cluster.primary)
+            for cluster in tools_of(self._store).topology.clusters
+        ]
 
     def faults(self, row: uuid.UUID, call: str) -> Counter[str]:
         """Return what is wrong now, behind a call for ``row`` that was interrupted."""

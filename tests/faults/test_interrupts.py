@@ -19,6 +19,7 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool, PoolOptions, _CheckedOut
 from schemaless.mysql.urls import parse_url
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from tests.accounts import Accounts
 from tests.faults.interrupts import (
     PACKET_BYTES,
@@ -51,8 +52,8 @@ def root_url(accounts: Accounts, fresh_url: str) -> str:
 def store(root_url: str) -> Iterator[Datastore]:
     """A datastore with two connections to each server, which nobody waits for long."""
     with schemaless.connect(root_url, pool_size=2) as opened:
-        for cluster in opened.topology.clusters:
-            pool = opened.shards.pool_for(cluster.primary)
+        for cluster in tools_of(opened).topology.clusters:
+            pool = tools_of(opened).shards.pool_for(cluster.primary)
             pool.options = PoolOptions(pool_size=2, pool_timeout_s=0.05, max_packet_bytes=PACKET_BYTES)
         yield opened
 
@@ -71,7 +72,7 @@ def signal_after(seconds: float, handler: Any) -> Iterator[None]:
 
 def pools_of(store: Datastore) -> list[NodePool]:
     """Return the pools of a datastore's primaries."""
-    return [store.shards.pool_for(cluster.primary) for cluster in store.topology.clusters]
+    return [tools_of(store).shards.pool_for(cluster.primary) for cluster in tools_of(store).topology.clusters]
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -151,7 +152,7 @@ def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_in
         raise TimeIsUp
     except TimeIsUp:
         with pytest.raises(schemaless.ServerUnavailable):
-            store.shards.run(shard, die)
+            tools_of(store).shards.run(shard, die)
 
 
 def test_a_place_that_an_interrupt_took_along_comes_back(store):
@@ -173,11 +174,11 @@ def test_what_a_signals_handler_raises_ends_the_call(store, row, raised):
         raise raised
 
     shard = store.shard_of(row)
-    before = store.shards.rows(shard, b"SELECT CONNECTION_ID()")
+    before = tools_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()")
     with pytest.raises(raised), signal_after(0.1, handler):
-        store.shards.run(shard, lambda connection: connection.rows(b"SELECT SLEEP(20)"), writes=True)
+        tools_of(store).shards.run(shard, lambda connection: connection.rows(b"SELECT SLEEP(20)"), writes=True)
 
-    assert store.shards.rows(shard, b"SELECT CONNECTION_ID()") != before
+    assert tools_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()") != before
 
 
 def test_ctrl_c_while_a_pool_is_full_takes_no_place(server_urls):
@@ -214,7 +215,9 @@ def test_an_interrupt_while_a_failed_call_gives_back_its_place_loses_none(store,
 def test_a_handlers_error_while_a_socket_is_closed_arrives(store, row, monkeypatch):
     """PyMySQL would drop whatever is raised there."""
     store.get_cell(row, "BASE", 1)
-    (connection,) = store.shards.pool_for(store.topology.cluster_of(store.shard_of(row)).primary).idle
+    (connection,) = (
+        tools_of(store).shards.pool_for(tools_of(store).topology.cluster_of(store.shard_of(row)).primary).idle
+    )
     wire = connection._raw._sock
 
     class Struck:

@@ -24,6 +24,7 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql import pool as pools
 from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from tests.faults.child import put_and_read
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
@@ -178,17 +179,17 @@ def test_a_forked_child_and_its_parent_both_go_on(store, new_row):
     """On connections of their own, by the server's numbers; the parent's are the same after the child has gone."""
     ours, theirs = new_row(), new_row()
     store.put_cell(ours, "BASE", 1, "before")
-    before = store.shards.run(store.shard_of(ours), connection_id)
+    before = tools_of(store).shards.run(store.shard_of(ours), connection_id)
 
     def child() -> list[object]:
         store.put_cell(theirs, "BASE", 1, "child")
-        return [store.shards.run(store.shard_of(ours), connection_id), store.get_cell(ours, "BASE", 1).body]
+        return [tools_of(store).shards.run(store.shard_of(ours), connection_id), store.get_cell(ours, "BASE", 1).body]
 
     there, read = in_child(child)()
 
     assert read == "before"
     assert there != before
-    assert store.shards.run(store.shard_of(ours), connection_id) == before
+    assert tools_of(store).shards.run(store.shard_of(ours), connection_id) == before
     assert store.get_cell(theirs, "BASE", 1).body == "child"
 
 
@@ -201,7 +202,7 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
         store = schemaless.connect({fresh_url!r})
         other = schemaless.connect({fresh_url!r})
         other.put_cell(uuid.uuid4(), "BASE", 1, 1)
-        store.shards.run(0, number)
+        tools_of(store).shards.run(0, number)
         in_use, go_on = threading.Event(), threading.Event()
         def hold(connection):
             results.append(number(connection))
@@ -209,10 +210,10 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
             go_on.wait()
             results.append(number(connection))
         results = []
-        thread = threading.Thread(target=store.shards.run, args=(0, hold))
+        thread = threading.Thread(target=tools_of(store).shards.run, args=(0, hold))
         thread.start()
         in_use.wait()
-        idle = store.shards.run(0, number)
+        idle = tools_of(store).shards.run(0, number)
         for leave in (sys.exit, lambda: os._exit(0), store.close, lambda: None):
             child = os.fork()
             if child == 0:
@@ -222,12 +223,12 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
             assert os.waitpid(child, 0)[1] == 0
         go_on.set()
         thread.join()
-        pool = store.shards.pool_for(store.shards.node_of(0))
+        pool = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0))
         with pool.connection() as one, pool.connection() as two:
             assert {{number(one), number(two)}} == {{idle, *results}}, (idle, results)
         assert len(results) == 2 and len(set(results)) == 1
         other.close()
-        threading.Thread(target=store.shards.rows, args=(0, b"SELECT SLEEP(2)"), daemon=True).start()
+        threading.Thread(target=tools_of(store).shards.rows, args=(0, b"SELECT SLEEP(2)"), daemon=True).start()
         print("as before")
     """)
     ended = subprocess.run(
@@ -254,7 +255,7 @@ def test_a_fork_in_the_middle_of_other_threads_calls_disturbs_nobody(store, new_
         return number, connection_id(connection)
 
     with ThreadPoolExecutor(12) as threads:
-        holders = [threads.submit(store.shards.run, shard, hold) for _ in range(4)]
+        holders = [threads.submit(tools_of(store).shards.run, shard, hold) for _ in range(4)]
         busy.wait()
         waiters = [threads.submit(store.put_cell, new_row(), "BASE", 1, number) for number in range(8)]
         children = [in_child(lambda: store.put_cell(uuid.uuid4(), "CHILD", 1, 1).created) for _ in range(3)]
@@ -289,7 +290,7 @@ def test_a_parent_that_dies_is_seen_to_die_while_its_child_lives(servers: list[L
                                b"VALUES (x'{row.hex}', 'BASE', 1, '1')")
             holds.set()
             time.sleep(60)
-        threading.Thread(target=store.shards.run, args=(0, hold), daemon=True).start()
+        threading.Thread(target=tools_of(store).shards.run, args=(0, hold), daemon=True).start()
         holds.wait()
         if os.fork() == 0:
             print(os.getpid(), flush=True)

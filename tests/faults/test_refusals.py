@@ -32,6 +32,7 @@ from schemaless.mysql import connection as connections
 from schemaless.mysql import pool as pools
 from schemaless.mysql.errors import Deadlock
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import Tools, tools_of
 from schemaless.testing.servers import private_servers
 from tests.faults.calls import READS, ROW, WITHOUT_A_SERVER, WRITES, error_of, expect_refusal
 from tests.faults.harness import direct, rows
@@ -143,8 +144,8 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[Any]]:
 
 
 def test_every_call_is_driven_here():
-    """A new call of the datastore is put to these tests, too."""
-    public = {name for name in dir(Datastore) if not name.startswith("_")}
+    """A new call of the datastore, or of its tools, is put to these tests, too."""
+    public = {name for name in dir(Datastore) + dir(Tools) if not name.startswith("_")}
 
     assert public == {*READS, *WRITES, *WITHOUT_A_SERVER}
 
@@ -165,7 +166,7 @@ def test_close_takes_leave_of_the_server(admin, url, new_row):
             go_on.wait()
             connection.rows(b"SELECT 1")
 
-        calls = [in_thread(lambda: store.shards.run(0, hold)) for _ in range(2)]
+        calls = [in_thread(lambda: tools_of(store).shards.run(0, hold)) for _ in range(2)]
         reached.wait()
         store.put_cell(new_row(), "BASE", 1, 1)
         store.close()
@@ -326,7 +327,7 @@ def test_a_lock_that_is_not_given_is_retryable(server, store, row):
     """Nothing was written, not later either; once the other is done, the same call succeeds."""
     store.close()
     with schemaless.connect(store_url(store), pool_size=1) as single:
-        single.shards.execute(0, b"SET SESSION innodb_lock_wait_timeout = 1")
+        tools_of(single).shards.execute(0, b"SET SESSION innodb_lock_wait_timeout = 1")
         with holding(server, insert(row)):
             error = error_of(lambda: single.put_cell(row, "BASE", 1, "mine"))
         expect_refusal(error, ServerTimeout, codes={1205}, retryable=True, shard=0)
@@ -414,9 +415,9 @@ def test_a_body_too_large_for_the_second_connection_is_an_unknown_outcome(store)
         raise BodyTooLarge("over the limit")
 
     with pytest.raises(OutcomeUnknown, match="over the limit"):
-        store.shards.run(0, operation, writes=True)
+        tools_of(store).shards.run(0, operation, writes=True)
     with pytest.raises(BodyTooLarge):
-        store.shards.run(0, operation, writes=True)
+        tools_of(store).shards.run(0, operation, writes=True)
 
 
 def test_two_batches_that_deadlock_are_both_written(flavour, server, admin, store, new_row, monkeypatch):
@@ -503,4 +504,4 @@ def test_a_server_that_was_shut_down_is_told_by_every_call(admin, server, url):
 
 def store_url(store: Datastore) -> str:
     """Return a datastore's URL with the password that ``store`` was opened with."""
-    return store.url.replace("***", "secret")
+    return str(tools_of(store).url).replace("***", "secret")

@@ -17,6 +17,7 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql import pool as pools
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy
 
@@ -207,11 +208,13 @@ def test_a_pool_with_nothing_free_ends_at_its_timeout(proxy, url):
 def test_timeouts_may_be_parts_of_a_second(url):
     """They were rounded to whole seconds once, and half a second to none."""
     with schemaless.connect(url, read_timeout_s=0.4, write_timeout_s=1.5) as store:
-        found = store.shards.run(0, lambda connection: (connection._raw._read_timeout, connection._raw._write_timeout))
+        found = tools_of(store).shards.run(
+            0, lambda connection: (connection._raw._read_timeout, connection._raw._write_timeout)
+        )
 
         assert found == (0.4, 1.5)
         with pytest.raises(schemaless.ServerTimeout):
-            store.shards.rows(0, b"SELECT SLEEP(20)")
+            tools_of(store).shards.rows(0, b"SELECT SLEEP(20)")
 
 
 @pytest.mark.parametrize("name", ["connect_timeout_s", "read_timeout_s", "write_timeout_s"])

@@ -31,6 +31,7 @@ from schemaless.mysql.engine import session
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.cells import count_cells
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts, accounts_on, connect, run
 from tests.revisions import FIRST, LAST, installed
@@ -279,7 +280,11 @@ def tables_in_shards(url: str) -> set[str]:
     """Return the definitions of the shards' cell tables: one, where all are the same."""
     with schemaless.connect(url) as store:
         return {
-            str(store.shards.rows(shard, f"SHOW CREATE TABLE `{store.shards.database(shard)}`.cell".encode())[0][1])
+            str(
+                tools_of(store).shards.rows(
+                    shard, f"SHOW CREATE TABLE `{tools_of(store).shards.database(shard)}`.cell".encode()
+                )[0][1]
+            )
             for shard in range(store.shard_count)
         }
 

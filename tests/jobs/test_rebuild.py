@@ -16,6 +16,7 @@ from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import DiskSpace, cell_table_sizes
 from schemaless.numbers import Interval
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -37,7 +38,7 @@ def shrunk(fresh_store, new_row, by_hand):
             cells.append(NewStoredCell(row, "BASE", 1, b'"%b"' % (b"x" * 20_000)))
     fresh_store.put_stored_cells(cells, trusted=True)
     for shard in (0, 1):
-        name = fresh_store.shards.database(shard).encode()
+        name = tools_of(fresh_store).shards.database(shard).encode()
         by_hand(fresh_store).execute(shard, b"UPDATE `%b`.cell SET body=CONCAT('\"', REPEAT('y',298), '\"')" % name)
 
 
@@ -50,8 +51,8 @@ def everything(store) -> dict:
 
 
 def file_bytes(store, by_hand, shard: int) -> int:
-    database = store.shards.database(shard)
-    pool = by_hand(store).pool_for(store.topology.cluster_of(shard).primary)
+    database = tools_of(store).shards.database(shard)
+    pool = by_hand(store).pool_for(tools_of(store).topology.cluster_of(shard).primary)
     return cell_table_sizes(pool, [database])[database].file_bytes
 
 
@@ -92,9 +93,9 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
 ):
     """The ALTER gives up soon, so that writers behind it go on; it is tried until the transaction has ended."""
     ledger = Ledger(admin_store)
-    name = fresh_store.shards.database(0).encode()
+    name = tools_of(fresh_store).shards.database(0).encode()
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
-    pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(0).primary)
+    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
     done = []
     with pool.connection() as reader:
         reader.unfinished = True
@@ -116,8 +117,8 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
 
 def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, admin_store, by_hand):
     """After its attempts the shard is named, the next one is rebuilt, and the job ends."""
-    name = fresh_store.shards.database(0).encode()
-    pool = by_hand(fresh_store).pool_for(fresh_store.topology.cluster_of(0).primary)
+    name = tools_of(fresh_store).shards.database(0).encode()
+    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
     size = file_bytes(fresh_store, by_hand, 0)
     with pool.connection() as reader:
         reader.unfinished = True
@@ -151,10 +152,10 @@ def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admi
     """Predicted before it starts, since it cannot be slowed down; a cluster without replicas has nobody to lag."""
     monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
     alone = rebuild.plan(admin_store, RebuildSpec(), [0])[0]
-    topology = admin_store.topology.with_nodes(
-        "cluster-1", [alone_node := admin_store.topology.cluster_of(0).primary, alone_node.having("replica")]
+    topology = tools_of(admin_store).topology.with_nodes(
+        "cluster-1", [alone_node := tools_of(admin_store).topology.cluster_of(0).primary, alone_node.having("replica")]
     )
-    monkeypatch.setattr(admin_store, "topology", topology)
+    monkeypatch.setattr(tools_of(admin_store), "topology", topology)
     lagging = rebuild.plan(admin_store, RebuildSpec(), [0])[0]
 
     assert alone.refusal is None

@@ -15,6 +15,7 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local.description import LocalServer
+from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on, connect, run
 
 pytestmark = pytest.mark.mysql
@@ -45,7 +46,7 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
         ledger = Ledger(store)
         # The first shard is kept from being rebuilt until the replica lags.
         reader.begin()
-        run(reader, f"SELECT COUNT(*) FROM {store.shards.database(0)}.cell")
+        run(reader, f"SELECT COUNT(*) FROM {tools_of(store).shards.database(0)}.cell")
         spec = RebuildSpec(lock_wait_s=1, thresholds=Thresholds(max_lag_s=0.5))
         thread = threading.Thread(target=lambda: done.extend(rebuild.run(store, spec)))
         thread.start()

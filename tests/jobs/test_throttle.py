@@ -22,17 +22,20 @@ from schemaless import NewStoredCell
 from schemaless.admin import nodes
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
+from schemaless.events import only
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.migrate.run import run
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.load import note_read
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
+from schemaless.mysql.server_load import note_read
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
 
 _writers = itertools.count(1)
@@ -106,7 +109,7 @@ def replica(replicated: LocalServer) -> LocalServer:
 def cluster(datastore: Accounts, replicated: LocalServer) -> Cluster:
     """The one that has a replica."""
     with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
-        return store.topology.cluster("cluster-1")
+        return tools_of(store).topology.cluster("cluster-1")
 
 
 Watching = Callable[..., ClusterWatch]
@@ -127,7 +130,7 @@ def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> 
     ) -> ClusterWatch:
         url = replicated.url if role == "root" else datastore.url("migrate", replicated.url)
         with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
-            topology = store.topology
+            topology = tools_of(store).topology
         shards = Shards(topology, Pools(parse_url(url).credentials, PoolOptions()))
         watched = cluster
         if replicas is not None:
@@ -314,13 +317,13 @@ def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, e
 def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicated):
     """Blocks with nothing to replace, and the ledger on the same server, for this runner and for others like it."""
     with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
-        others, watch = watching(), watching(options={"catalog": store.catalog})
+        others, watch = watching(), watching(options={"catalog": tools_of(store).catalog})
         mine, theirs = Ledger(store), Ledger(store)
         looks = []
         for _ in range(5):
             for _ in range(100):
-                store.shards.rows(0, b"SELECT 1")
-                store.shards.run(0, note_read)
+                tools_of(store).shards.rows(0, b"SELECT 1")
+                tools_of(store).shards.run(0, note_read)
                 mine.jobs()
                 theirs.jobs()
             looks.append((watch.look(mine.reads, runners=2), others.look(mine.reads, runners=2)))
@@ -448,9 +451,10 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
         app.put_stored_cells([NewStoredCell(row, "BASE", 1, b'{"legacy": true}') for row in rows])
     spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.5, flag_file=str(flag)))
     jobs: list[int] = []
+    listener = only(RunBegan, lambda begun: jobs.append(begun.job.job_id))
     with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
         ledger = Ledger(store)
-        migration = pool.submit(run, store, spec, [0], on_job=lambda job, new: jobs.append(job.job_id))
+        migration = pool.submit(run, store, spec, [0], listener=listener)
 
         def waits_for(text: str) -> bool:
             assert not migration.done(), migration.result()

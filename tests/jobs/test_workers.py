@@ -10,25 +10,28 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 
 from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
-from schemaless.jobs import workers as workers_module
+from schemaless.events import only
+from schemaless.jobs.driver import Driver
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look, Thresholds
-from schemaless.jobs.workers import Driver, workers
+from schemaless.jobs.worker import KeptWatch
+from schemaless.jobs.workers import Workers, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.urls import parse_url
-from schemaless.store.datastore import Opening
+from schemaless.store.opening import Opening, opening_of
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -85,12 +88,12 @@ def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
 
 def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     """As a check in one thread does."""
-    database = fresh_store.shards.database(2).encode()
+    database = tools_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
     with workers(2) as hands:
-        report = check(fresh_store, hands=hands, on_fault=found.append)
-    plain = check(fresh_store, on_fault=expected.append)
+        report = check(fresh_store, hands=hands, listener=only(Fault, found.append))
+    plain = check(fresh_store, listener=only(Fault, expected.append))
 
     assert report == plain
     assert found == expected
@@ -100,8 +103,8 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
 def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
     ledger = Ledger(migrate_store)
-    hold = fresh_store.shards.database(0).encode()
-    with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
+    hold = tools_of(fresh_store).shards.database(0).encode()
+    with tools_of(migrate_store).shards.pool_for(tools_of(migrate_store).shards.node_of(0)).connection() as blocker:
         # A worker stands still in the middle of its shard while these rows are locked.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % hold)
@@ -127,13 +130,11 @@ def die(*arguments: object) -> None:
     os._exit(9)
 
 
-def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store, monkeypatch):
+def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store):
     """With an error that says so; the job can be gone on with."""
-    monkeypatch.setattr(migrate, "MIGRATE", replace(migrate.MIGRATE, work=die))
-    monkeypatch.setattr(workers_module, "_MOST_DEATHS", 1)
-    with pytest.raises(WorkersDied, match="died 2 times"):
-        migrate.run(migrate_store, count=2)
-    monkeypatch.undo()
+    job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
+    with pytest.raises(WorkersDied, match="died 2 times"), workers(2) as hands:
+        Driver(migrate_store, job, die, make_watch, most_deaths=1).run(hands)
     report = migrate.run(migrate_store)
 
     assert report.job_id == 1
@@ -202,14 +203,14 @@ def test_budget_holds_for_all_workers_together(fresh_store, legacy, migrate_stor
 
 def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store, legacy, migrate_store, monkeypatch):
     """Whatever was begun is stopped at a checkpoint and given back, also where nobody had noted it yet."""
-    original = workers_module.Workers.submit
+    original = Workers.submit
 
     def interrupted(hands, *arguments):
         original(hands, *arguments)
         time.sleep(0.05)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workers_module.Workers, "submit", interrupted)
+    monkeypatch.setattr(Workers, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
     monkeypatch.undo()
@@ -267,21 +268,23 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
     assert all(not list(fresh_store.scan_shard(shard, legacy_only=True)) for shard in range(4))
 
 
-def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store, monkeypatch):
+def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
     """None, or a scheduler that is not there."""
     with pytest.raises(InvalidInput, match="workers must be 1 or more, got 0"):
         migrate.run(migrate_store, count=0)
     pytest.importorskip("distributed")
-    monkeypatch.setattr(workers_module, "_DASK_S", 0.5)
-    with pytest.raises(InvalidInput, match="no Dask scheduler answers at"):
-        migrate.run(migrate_store, dask="tcp://127.0.0.1:1")
+    with (
+        pytest.raises(InvalidInput, match="no Dask scheduler answers at"),
+        workers(1, "tcp://127.0.0.1:1", dask_s=0.5),
+    ):
+        pass
 
 
 def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
     """An ``Opening`` gives the same datastore, and shows no password."""
     secret = Opening(parse_url("mysql://app:secret@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
-    with fresh_store.opening.open() as again:
-        assert (again.name, again.topology) == (fresh_store.name, fresh_store.topology)
+    with opening_of(fresh_store).open() as again:
+        assert (again.name, tools_of(again).topology) == (fresh_store.name, tools_of(fresh_store).topology)
     assert "secret" not in repr(secret)
 
 
@@ -305,7 +308,6 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
 
 def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migrate_store, monkeypatch):
     """However many small shards there are, the catalog is asked where the job is by time, and at the end."""
-    monkeypatch.setattr(workers_module, "_TURN_S", 600.0)
     original = Ledger.shards
     asked = []
 
@@ -316,7 +318,7 @@ def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migr
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     monkeypatch.setattr(Ledger, "shards", shards)
     with workers(1) as hands:
-        ended = Driver(migrate_store, job, migrate.work, make_watch).run(hands)
+        ended = Driver(migrate_store, job, migrate.work, make_watch, turn_s=600.0).run(hands)
 
     assert ended.state == "done"
     assert bodies(fresh_store) == legacy
@@ -378,15 +380,14 @@ class CountedWatch:
         """Do nothing."""
 
 
-def test_look_of_a_moment_ago_is_taken_for_the_next_shard(monkeypatch):
+def test_look_of_a_moment_ago_is_taken_for_the_next_shard():
     """Its notes are said once; later there is another look."""
     watch = CountedWatch()
-    kept = workers_module._KeptWatch(watch)
-    monkeypatch.setattr(workers_module, "_LOOK_S", 600.0)
+    kept = KeptWatch(watch, again_s=600.0)
     first, second = kept.look(), kept.look()
-    monkeypatch.setattr(workers_module, "_LOOK_S", 0.0)
-    third = kept.look()
+    always = KeptWatch(watch, again_s=0.0)
+    _, third = always.look(), always.look()
 
     assert (first.figures, first.notes) == ({"look": 1}, ("note 1",))
     assert (second.figures, second.notes) == ({"look": 1}, ())
-    assert (third.figures, third.notes) == ({"look": 2}, ("note 2",))
+    assert (third.figures, third.notes) == ({"look": 3}, ("note 3",))

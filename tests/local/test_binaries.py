@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from schemaless.errors import LocalServerError
-from schemaless.local import apt, binaries, processes, servers, space, starting
+from schemaless.local import apt, binaries, processes, servers, starting
+from schemaless.local import free_space as space
 from schemaless.local.apt import Source
 from schemaless.local.folder import MARKER
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from schemaless.errors import LocalServerError
-from schemaless.local import binaries, processes, servers, space, starting
+from schemaless.local import binaries, processes, servers, starting
+from schemaless.local import free_space as space
 from schemaless.local.folder import MARKER
 from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers

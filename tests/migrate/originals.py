@@ -16,6 +16,7 @@ from schemaless.migrate.archive import ArchiveWriter, archived
 from schemaless.migrate.restore import RestoreReport, RestoreSpec, count
 from schemaless.migrate.restore import run as run_restore
 from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.store.tools import tools_of
 
 NO_THRESHOLDS = Thresholds(None, None, None, None, None, None)
 
@@ -67,9 +68,9 @@ def migrate(
                 writer.append([archived(cell, body) for cell, body in changes[start : start + 10]])
         if update:
             sql = update_bodies(
-                store.shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
+                tools_of(store).shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
             )
-            store.shards.execute(shard, sql)
+            tools_of(store).shards.execute(shard, sql)
         done += len(changes)
     return done
 

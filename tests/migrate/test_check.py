@@ -8,7 +8,10 @@ import pytest
 
 from schemaless import NewStoredCell
 from schemaless.codec.registry import codec_named, codec_names
+from schemaless.events import Advanced, only, together
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -25,10 +28,10 @@ def faults_after(store, shards, row, body: bytes) -> list[str]:
     """Store a cell, replace its body behind the library's back, and return the kinds of faults found."""
     store.put_cell(row, "BASE", 1, ORIGINAL)
     shard = store.shard_of(row)
-    database = store.shards.database(shard).encode()
+    database = tools_of(store).shards.database(shard).encode()
     shards.execute(shard, b"UPDATE `%b`.cell SET body=x'%b'" % (database, body.hex().encode()))
     found = []
-    report = check(store, on_fault=found.append)
+    report = check(store, listener=only(Fault, found.append))
 
     assert report.cells == 1
     assert report.faults.total() == len(found)
@@ -73,15 +76,18 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
     fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
     home = fresh_store.shard_of(row)
     other = next(
-        shard for shard in fresh_store.topology.shards_of(fresh_store.topology.cluster_of(home).name) if shard != home
+        shard
+        for shard in tools_of(fresh_store).topology.shards_of(tools_of(fresh_store).topology.cluster_of(home).name)
+        if shard != home
     )
     columns = "row_key, column_name, ref_key, body"
     copy = f"INSERT INTO `{{}}`.cell ({columns}) SELECT {columns} FROM `{{}}`.cell"
     by_hand(fresh_store).execute(
-        other, copy.format(fresh_store.shards.database(other), fresh_store.shards.database(home)).encode()
+        other,
+        copy.format(tools_of(fresh_store).shards.database(other), tools_of(fresh_store).shards.database(home)).encode(),
     )
     found = []
-    report = check(fresh_store, on_fault=found.append)
+    report = check(fresh_store, listener=only(Fault, found.append))
 
     assert [(fault.kind, fault.shard) for fault in found] == [("Misplaced", other)]
     assert f"belongs to shard {home}" in found[0].message
@@ -91,14 +97,14 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
 def test_check_finds_keys_that_no_cell_may_have(fresh_store, row, by_hand):
     """Somebody wrote past the library."""
     shard = fresh_store.shard_of(row)
-    database = fresh_store.shards.database(shard).encode()
+    database = tools_of(fresh_store).shards.database(shard).encode()
     by_hand(fresh_store).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) "
         b"VALUES (x'%b', 'a b', 1, '1'), (x'%b', 'a', -1, '1')" % (database, row.hex.encode(), row.hex.encode()),
     )
     found = []
-    check(fresh_store, on_fault=found.append)
+    check(fresh_store, listener=only(Fault, found.append))
 
     assert [fault.kind for fault in found] == ["InvalidCell", "InvalidCell"]
 
@@ -108,10 +114,10 @@ def test_check_finds_a_shard_that_is_another_and_goes_on(fresh_store, new_row, b
     rows = [new_row() for _ in range(20)]
     for row in rows:
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
-    database = fresh_store.shards.database(2)
+    database = tools_of(fresh_store).shards.database(2)
     by_hand(fresh_store).execute(2, f"UPDATE `{database}`.shard_identity SET shard_count = 5".encode())
     found = []
-    report = check(fresh_store, on_fault=found.append)
+    report = check(fresh_store, listener=only(Fault, found.append))
 
     assert [(fault.kind, fault.shard, fault.key) for fault in found] == [("ShardIdentityMismatch", 2, None)]
     assert report.cells == sum(fresh_store.shard_of(row) != 2 for row in rows)
@@ -135,20 +141,20 @@ def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fres
     for row in others:
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
     check(fresh_store)
-    looked_at: list[int] = []
+    looked_at: list[Advanced] = []
 
-    def drop(more: int) -> None:
+    def drop(more: Advanced) -> None:
         looked_at.append(more)
-        if len(looked_at) == sum(fresh_store.shard_of(row) == 0 for row in others) + 1:
-            by_hand(fresh_store).execute(1, f"DROP DATABASE `{fresh_store.shards.database(1)}`".encode())
+        if when != "before" and len(looked_at) == sum(fresh_store.shard_of(row) == 0 for row in others) + 1:
+            by_hand(fresh_store).execute(1, f"DROP DATABASE `{tools_of(fresh_store).shards.database(1)}`".encode())
 
     if when == "before":
-        by_hand(fresh_store).execute(1, f"DROP DATABASE `{fresh_store.shards.database(1)}`".encode())
+        by_hand(fresh_store).execute(1, f"DROP DATABASE `{tools_of(fresh_store).shards.database(1)}`".encode())
     found = []
-    report = check(fresh_store, on_fault=found.append, on_step=drop if when != "before" else lambda more: None)
+    report = check(fresh_store, listener=together(only(Fault, found.append), only(Advanced, drop)))
 
     assert [(fault.shard, fault.key) for fault in found] == [(1, None)]
     assert found[0].kind == ("ShardIdentityMismatch" if when == "before" else "DatabaseMissing")
-    assert fresh_store.shards.database(1) in found[0].message
+    assert tools_of(fresh_store).shards.database(1) in found[0].message
     assert report.shards == 4
     assert len(others) <= report.cells < len(others) + len(rows)

@@ -18,12 +18,14 @@ from schemaless.capacity.measure import measure
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
+from schemaless.keys import row_key_bytes
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, check, verify
 from schemaless.mysql.engine import session
 from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
+from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, cells, kept, set_to, training
 from tests.migrate.originals import restore
 
@@ -44,7 +46,7 @@ def documents(fresh_store: Datastore) -> dict[uuid.UUID, object]:
     fresh_store.put_stored_cells(
         schemaless.NewStoredCell(cell.row_key, COLUMN, 1, json.dumps(cell.body).encode()) for cell in made[COUNT // 2 :]
     )
-    return {uuid.UUID(bytes=schemaless.cell.row_key_bytes(cell.row_key)): cell.body for cell in made}
+    return {uuid.UUID(bytes=row_key_bytes(cell.row_key)): cell.body for cell in made}
 
 
 def read(store: Datastore) -> dict[uuid.UUID, object]:
@@ -70,7 +72,7 @@ def test_migration_tells_dictionaries_apart(
         (None, MigrateSpec("msgpack+zstd")),
         (second.id, MigrateSpec("json+zstd", dictionary=second.id)),
     ):
-        codec = spec.codec(migrate_store.dictionaries)
+        codec = spec.codec(tools_of(migrate_store).dictionaries)
         promised = plan(migrate_store, codec, sources=spec.sources or None).total
         report = migrate.run(migrate_store, spec)
         assert report.codec == spec.target
@@ -114,7 +116,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     before = bodies(migrate_store)
-    with session(admin.catalog, admin.name) as connection:
+    with session(tools_of(admin).catalog, admin.name) as connection:
         connection.exec_driver_sql("DELETE FROM dictionary")
     with schemaless.connect(migrate_url) as store:
         assert check(store).faults == {"UnknownDictionary": COUNT}
@@ -125,7 +127,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
         with pytest.raises(UnknownDictionary) as raised:
             list(loading.dump_lines(store, loading.iter_dump(store, range(4), None), stored=True))
         assert raised.value.key is not None
-        bring(admin.catalog, admin.name, dictionary, {})
+        bring(tools_of(admin).catalog, admin.name, dictionary, {})
         assert check(store).faults == {}
         assert migrate.run(store, MigrateSpec("msgpack+zlib")).total().cells == COUNT
         assert read(store) == documents
@@ -164,7 +166,7 @@ def test_archive_has_the_dictionaries_of_its_originals(
         refused = restore(store, [tmp_path])
         assert refused.total.left == {"UnknownDictionary": COUNT}
         assert read(store) == documents
-        bring(admin.catalog, admin.name, *parse_dictionary_line(json.loads(file.read_bytes())))
+        bring(tools_of(admin).catalog, admin.name, *parse_dictionary_line(json.loads(file.read_bytes())))
         assert restore(store, [tmp_path]).total.restored == COUNT
         assert bodies(store) == before
         assert read(store) == documents
@@ -191,14 +193,16 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
     with schemaless.connect(url) as copy:
         other = kept(copy, 900) if taken else None
         for turn in range(2):
-            here = loading.DumpDictionaries(copy.dictionaries, functools.partial(bring, copy.catalog, copy.name))
+            here = loading.DumpDictionaries(
+                tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).catalog, copy.name)
+            )
             reader = loading.dump_reader(None, dictionaries=here)
             report = loading.load(copy, lines, reader, source="dump")
             assert (report.created, report.there) == ((COUNT, 0) if turn == 0 else (0, COUNT))
         assert read(copy) == documents
         assert check(copy).faults == {}
         assert named(copy) == {dictionary.id + 1 if taken else dictionary.id}
-        assert len(entries(copy.catalog, copy.name)) == (1 if other is None else 2)
+        assert len(entries(tools_of(copy).catalog, copy.name)) == (1 if other is None else 2)
         if not taken:
             assert bodies(copy) == bodies(fresh_store)
         # As documents they need none, and go to what the column is set to.
@@ -213,7 +217,7 @@ def test_dump_whose_dictionary_is_altered_or_missing_is_refused(
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     cell = next(iter(fresh_store.scan_shard(0)))
-    line = loading.dump_line(cell, stored=True, dictionaries=fresh_store.dictionaries)
+    line = loading.dump_line(cell, stored=True, dictionaries=tools_of(fresh_store).dictionaries)
     none = loading.DumpDictionaries(Nothing(), lambda dictionary, source: dictionary)
     with pytest.raises(UnknownDictionary):
         loading.dump_reader(None, dictionaries=none)(line, 1)

@@ -14,6 +14,7 @@ from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Originals
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, restore
 
@@ -90,7 +91,7 @@ def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, ne
 def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store, job, by_hand):
     """The archive has the last copy of a cell that somebody erased."""
     (shard, added_id), *_ = everything(fresh_store)
-    sql = f"DELETE FROM `{fresh_store.shards.database(shard)}`.cell WHERE added_id={added_id}"
+    sql = f"DELETE FROM `{tools_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}"
     by_hand(fresh_store).execute(shard, sql.encode())
 
     assert finalise(migrate_store, job).refused == ["1 Erased"]
@@ -101,7 +102,7 @@ def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store,
 def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
     """Running, paused or aborted."""
     ledger = Ledger(migrate_store)
-    clusters = {cluster.name for cluster in migrate_store.topology.clusters}
+    clusters = {cluster.name for cluster in tools_of(migrate_store).topology.clusters}
     job = ledger.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
     with pytest.raises(JobConflict, match="is running; let it come to its end first"):
         finalise(migrate_store, job)

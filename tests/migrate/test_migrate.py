@@ -21,6 +21,8 @@ from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check, verify
 from schemaless.mysql.sql.bodies import select_block, update_bodies
+from schemaless.store.tools import tools_of
+from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
 
@@ -118,7 +120,7 @@ def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body,
     by_hand(fresh_store).execute(
         shard,
         b"UPDATE `%b`.cell SET body=x'%b' WHERE row_key=x'%b'"
-        % (fresh_store.shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
+        % (tools_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
     )
     report = migrate.run(migrate_store)
 
@@ -245,7 +247,7 @@ def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, mi
     cells = len(list(fresh_store.scan_shard(0)))
 
     def take_three(database: str, changes: list) -> None:
-        migrate_store.shards.execute(0, update_bodies(database, changes[:3]))
+        tools_of(migrate_store).shards.execute(0, update_bodies(database, changes[:3]))
 
     meddle(take_three)
     total = migrate.run(migrate_store, shards=[0]).total()
@@ -325,7 +327,6 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
 
 def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
     """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
-    monkeypatch.setattr(reencode, "_packet_limit", lambda connection: 3_000)
     original = reencode._ShardWork._update
     calls: list[int] = []
 
@@ -336,8 +337,8 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
         return original(work, sql)
 
     monkeypatch.setattr(reencode._ShardWork, "_update", fails)
-    with pytest.raises(VerificationFailed, match="second"):
-        migrate.run(migrate_store)
+    with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="second"):
+        migrate.run(store)
     monkeypatch.setattr(reencode._ShardWork, "_update", original)
     report = migrate.run(migrate_store)
 
@@ -420,8 +421,8 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_st
 def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_store):
     """Each chunk touches its own rows only: the plan looks rows up by added_id."""
     cells = list(fresh_store.scan_shard(0))[:5]
-    sql = update_bodies(fresh_store.shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
-    plan = json.loads(migrate_store.shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
+    sql = update_bodies(tools_of(fresh_store).shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
+    plan = json.loads(tools_of(migrate_store).shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
     text = json.dumps(plan)
 
     assert '"key": "PRIMARY"' in text or "Single-row index lookup on c using PRIMARY" in text, text

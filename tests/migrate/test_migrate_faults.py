@@ -34,6 +34,7 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql import pool as pools
 from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts, accounts_on
 from tests.faults.kinds import ONE_KIND
@@ -88,7 +89,7 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
             cells = list(store.scan_shard(0))
             for nth in range(10):
                 back = [(cell.added_id, recode(cell.body).body, cell.body) for cell in cells]
-                store.shards.execute(0, update_bodies(store.shards.database(0), back))
+                tools_of(store).shards.execute(0, update_bodies(tools_of(store).shards.database(0), back))
                 proxy.arm(
                     Fault(chance.choice(["UPDATE", "UPDATE", "SELECT", "INSERT"]), at, how, skip=chance.randrange(12))
                     for at in chance.sample(["before", "no reply"], 1 + nth % 2)
@@ -217,9 +218,9 @@ def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
     found = {
         (uuid.UUID(bytes=row[0]), row[1]): row[2]
         for shard in range(2)
-        for row in store.shards.rows(
+        for row in tools_of(store).shards.rows(
             shard,
-            f"SELECT row_key, ref_key, body FROM `{store.shards.database(shard)}`.cell".encode(),
+            f"SELECT row_key, ref_key, body FROM `{tools_of(store).shards.database(shard)}`.cell".encode(),
             read_from="replica",
         )
     }

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from schemaless import InvalidInput
+from schemaless.events import Total, only
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import MARK_BYTES
@@ -15,6 +16,7 @@ from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Missing, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, restore
 
@@ -37,13 +39,13 @@ def test_restore_from_a_file_that_is_cut_names_what_is_missing(fresh_store, migr
     cells = sum(shard == 1 for shard, _ in everything(fresh_store))
     data = file.path.read_bytes()
     file.path.write_bytes(data[: end(data)])
-    totals: list[int] = []
-    dry = restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    totals: list[Total] = []
+    dry = restore(migrate_store, [tmp_path], execute=False, listener=only(Total, totals.append))
     report = restore(migrate_store, [tmp_path])
 
     assert report.missing == dry.missing == [Missing(job.job_id, 1, file.path.name, found, cells)]
     assert report.total.restored == len(TEXTS) - cells
-    assert totals == [len(TEXTS)]
+    assert totals == [Total(len(TEXTS))]
     assert (file.path in report.torn) == (end is not second_frame)
 
 
@@ -69,7 +71,7 @@ def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
 def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_row, migrate_store, tmp_path):
     """Each file is held against what its runner has noted of it, not against a sum."""
     load(fresh_store, new_row, TEXTS[:8])
-    shard = next(shard for shard in range(fresh_store.shard_count) if fresh_store.id_span(shard))
+    shard = next(shard for shard in range(fresh_store.shard_count) if tools_of(fresh_store).id_span(shard))
     first = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), shards=[shard])
     ledger = Ledger(migrate_store)
     (state,) = ledger.shards(first.job_id)
@@ -123,12 +125,12 @@ def test_restore_where_nothing_has_a_header_is_refused_with_the_file(migrate_sto
 
 def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, job, tmp_path, by_hand):
     """Nobody can tell then what is missing."""
-    pool = by_hand(migrate_store).pool_for(migrate_store.topology.cluster_of(0).primary)
+    pool = by_hand(migrate_store).pool_for(tools_of(migrate_store).topology.cluster_of(0).primary)
     for table in ("job_event", "job_failure", "job_cluster", "job_shard", "job"):
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
         pool.run(lambda connection, sql=sql: connection.execute(sql.encode()), writes=True)
-    totals: list[int] = []
-    restore(migrate_store, [tmp_path], execute=False, on_total=totals.append)
+    totals: list[Total] = []
+    restore(migrate_store, [tmp_path], execute=False, listener=only(Total, totals.append))
     report = restore(migrate_store, [tmp_path])
 
     assert (report.total.restored, report.unknown_jobs, report.missing, totals) == (len(TEXTS), {job.job_id}, [], [])

@@ -22,6 +22,7 @@ from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, check, verify
 from schemaless.store.dictionaries import bring, keep
+from schemaless.store.tools import tools_of
 from tests.migrate.originals import restore
 
 COUNT = 40
@@ -113,7 +114,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
     cells = ((uuid.uuid5(uuid.NAMESPACE_OID, str(n)).bytes, encode_body(trip(n))) for n in range(200))
     trained = train(cells, codec_named("packed+zstd"), sizes=(2_048,))
     assert trained.codec.serializer == PACKED
-    dictionary = keep(admin.catalog, admin.name, trained.dictionary, {"column": "LOG"})
+    dictionary = keep(tools_of(admin).catalog, admin.name, trained.dictionary, {"column": "LOG"})
     report = migrate.run(migrate_store, MigrateSpec("packed+zstd", dictionary=dictionary.id))
     assert report.codec == f"packed+zstd with dictionary {dictionary.id}"
     assert {dictionary_of(body) for body in bodies(fresh_store).values()} == {dictionary.id, None}
@@ -121,7 +122,9 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
         line for _, line in loading.dump_lines(fresh_store, loading.iter_dump(fresh_store, range(4), None), stored=True)
     ).splitlines(keepends=True)
     with schemaless.connect(accounts.url("admin", accounts.create(new_name, 4))) as copy:
-        here = loading.DumpDictionaries(copy.dictionaries, functools.partial(bring, copy.catalog, copy.name))
+        here = loading.DumpDictionaries(
+            tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).catalog, copy.name)
+        )
         loaded = loading.load(copy, lines, loading.dump_reader(None, dictionaries=here), source="dump")
 
         assert loaded.created == COUNT + len(KEPT)

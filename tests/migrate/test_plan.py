@@ -15,6 +15,7 @@ from schemaless.migrate.plan import plan
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.numbers import Interval
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 pytestmark = pytest.mark.mysql
@@ -90,7 +91,7 @@ def test_plan_of_one_column_and_some_shards_keeps_to_them(fresh_store, mixed, mi
 def test_plan_says_what_cannot_be_read_with_examples(fresh_store, mixed, migrate_store, by_hand):
     """By reason, with shard, cell and message; such a body is in no other figure."""
     cell = next(cell for cell in fresh_store.scan_shard(2) if cell.body[:1] == b"{")
-    name = fresh_store.shards.database(2).encode()
+    name = tools_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body='{broken' WHERE added_id=%d" % (name, cell.added_id))
     found = plan(migrate_store)
 
@@ -160,7 +161,7 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
             cells = list(fresh_store.scan_shard(0))
             for start in range(0, len(cells), 100):
                 changes = [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells[start : start + 100]]
-                connection.execute(update_bodies(fresh_store.shards.database(0), changes))
+                connection.execute(update_bodies(tools_of(fresh_store).shards.database(0), changes))
             connection.unfinished = True
             return written(connection) - before
 

@@ -9,13 +9,16 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.events import only
 from schemaless.jobs import rebuild
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.reclaimed import note_prediction, report
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.numbers import Interval
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -39,8 +42,8 @@ def files(store, by_hand) -> dict[int, int]:
     """Return the length of each shard's file."""
     found = {}
     for shard in range(4):
-        database = store.shards.database(shard)
-        pool = by_hand(store).pool_for(store.topology.cluster_of(shard).primary)
+        database = tools_of(store).shards.database(shard)
+        pool = by_hand(store).pool_for(tools_of(store).topology.cluster_of(shard).primary)
         found[shard] = cell_table_sizes(pool, [database])[database].file_bytes
     return found
 
@@ -49,7 +52,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
     before = files(fresh_store, by_hand)
     ledger = Ledger(migrate_store)
-    ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
+    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_prediction(migrate_store, begun.job)))
     after = files(fresh_store, by_hand)
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store, shards=[0, 1, 2])
@@ -75,7 +78,7 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
 
 def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate_store, admin_url):
     """A small datastore is predicted from all of it, so cells and bodies come out to the byte."""
-    ran = migrate.run(migrate_store, on_job=lambda job, new: note_prediction(migrate_store, job))
+    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_prediction(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
     found = report(migrate_store, Ledger(migrate_store).job(ran.job_id), NOW)

@@ -13,6 +13,7 @@ import pytest
 
 from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
+from schemaless.events import Advanced, only
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
@@ -26,8 +27,10 @@ from schemaless.migrate.restore import run as run_restore
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.binary_log import binary_log
 from schemaless.mysql.sql.bodies import replace_bodies
+from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, migrate, restore
+from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
 
@@ -40,7 +43,7 @@ def before(fresh_store, new_row):
 
 
 def set_body(shards, store, added_id, shard, body):
-    sql = f"UPDATE `{store.shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE added_id={added_id}"
+    sql = f"UPDATE `{tools_of(store).shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE added_id={added_id}"
     shards.execute(shard, sql.encode())
 
 
@@ -48,8 +51,8 @@ def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store,
     """Bodies, keys, ids and times are as before the migration; a second restore finds nothing to do."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
-    seen = []
-    dry = restore(migrate_store, [tmp_path], execute=False, on_cells=seen.append)
+    seen: list[Advanced] = []
+    dry = restore(migrate_store, [tmp_path], execute=False, listener=only(Advanced, seen.append))
     unchanged = everything(fresh_store) == migrated
     report = restore(migrate_store, [tmp_path])
 
@@ -69,7 +72,7 @@ def test_restore_gives_back_every_first_byte(fresh_store, before, migrate_store,
     )
     assert report.total.bytes_before == sum(len(body) for _, body, _ in migrated.values())
     assert report.total.bytes_after == sum(len(body) for _, body, _ in before.values())
-    assert (sum(seen), report.shards, report.files, report.torn) == (len(TEXTS), 4, 4, {})
+    assert (sum(more.units for more in seen), report.shards, report.files, report.torn) == (len(TEXTS), 4, 4, {})
 
     again = restore(migrate_store, [tmp_path])
     assert (again.total.restored, again.total.already, again.total.left) == (0, len(TEXTS), {})
@@ -144,7 +147,7 @@ def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, bef
     shards = by_hand(fresh_store)
     set_body(shards, fresh_store, ids[0], 2, b'{"other": 1}')
     set_body(shards, fresh_store, ids[1], 2, b"\xc1\x11damaged body")
-    database = fresh_store.shards.database(2)
+    database = tools_of(fresh_store).shards.database(2)
     shards.execute(2, f"DELETE FROM `{database}`.cell WHERE added_id={ids[2]}".encode())
     shards.execute(2, f"UPDATE `{database}`.cell SET ref_key=ref_key+1000 WHERE added_id={ids[3]}".encode())
     damaged = everything(fresh_store)
@@ -214,7 +217,7 @@ def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tm
 
 
 def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, migrate_store, tmp_path):
-    """All of a shard's files are read before its first cell is changed; earlier shards are done, a copy mends it."""
+    """All of a shard's files are read before its first cell is changed; shards before it are done, a copy mends it."""
     migrate(migrate_store, tmp_path / "a")
     migrated = everything(fresh_store)
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
@@ -226,7 +229,7 @@ def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, mig
     with pytest.raises(CorruptArchive, match=file.path.name):
         restore(migrate_store, [tmp_path / "a"])
     after = everything(fresh_store)
-    assert all(after[place] == before[place] for place in before if place[0] < 2)
+    assert all(after[place] == before[place] for place in before if place[0] == 0)
     assert all(after[place] == migrated[place] for place in before if place[0] == 2)
 
     report = restore(migrate_store, [tmp_path / "copy"])
@@ -269,7 +272,7 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     ledger = Ledger(migrate_store)
-    clusters = {migrate_store.topology.cluster_of(shard).name for shard in (0, 1)}
+    clusters = {tools_of(migrate_store).topology.cluster_of(shard).name for shard in (0, 1)}
     job = ledger.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
 
     with pytest.raises(JobConflict, match=f"migrate abort --job {job.job_id}"):
@@ -288,11 +291,10 @@ def test_statements_stay_under_the_packet(fresh_store, new_row, migrate_store, t
     before = everything(fresh_store)
     migrate(migrate_store, tmp_path)
     (place,) = [place for place in before if before[place][1] == too_long]
-    packet = migrate_store.shards.run(place[0], lambda connection: connection.max_allowed_packet)
-    monkeypatch.setattr(put_back_job, "_PACKET_MARGIN_BYTES", packet - 10_000)
     sent = []
     watch(monkeypatch, lambda store, shard, sql: sent.append(len(sql)))
-    report = restore(migrate_store, [tmp_path])
+    with small_packets(migrate_store, 11_024) as store:
+        report = restore(store, [tmp_path])
     after = everything(fresh_store)
 
     assert (report.total.restored, report.total.left) == (len(TEXTS), {"BodyTooLarge": 1})
@@ -346,12 +348,12 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
     seen: list[str] = []
 
     def look(store, shard, sql):
-        ((image,),) = store.shards.rows(shard, b"SELECT @@session.binlog_row_image")
+        ((image,),) = tools_of(store).shards.rows(shard, b"SELECT @@session.binlog_row_image")
         seen.append(image)
 
     watch(monkeypatch, look)
     with connect(migrate_url) as store:
-        may = store.shards.run(0, binary_log).row_image
+        may = tools_of(store).shards.run(0, binary_log).row_image
     restore(migrate_store, [tmp_path], [0, 1], full_row_images=True)
     full = list(seen)
     restore(migrate_store, [tmp_path], [2, 3])
@@ -457,8 +459,8 @@ def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, mig
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
     migrate(migrate_store, tmp_path)
     ledger = Ledger(migrate_store)
-    database = fresh_store.shards.database(0).encode()
-    with migrate_store.shards.pool_for(migrate_store.shards.node_of(0)).connection() as blocker:
+    database = tools_of(fresh_store).shards.database(0).encode()
+    with tools_of(migrate_store).shards.pool_for(tools_of(migrate_store).shards.node_of(0)).connection() as blocker:
         # A worker stands still in the middle of its shard while these rows are locked.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % database)

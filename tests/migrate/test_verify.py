@@ -9,9 +9,12 @@ from schemaless import InvalidInput, ServerUnavailable
 from schemaless.admin.nodes import add_replica
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
+from schemaless.events import Advanced, only, together
 from schemaless.jobs.workers import workers
+from schemaless.keys import row_key_for
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
+from schemaless.migrate.faults import Fault
 from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, verify
@@ -19,6 +22,7 @@ from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
@@ -28,7 +32,7 @@ pytestmark = pytest.mark.mysql
 
 def change(shards, store, place, assignment: str) -> None:
     shard, added_id = place
-    sql = f"UPDATE `{store.shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
+    sql = f"UPDATE `{tools_of(store).shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
     shards.execute(shard, sql.encode())
 
 
@@ -38,7 +42,7 @@ def found_by(store, job, **options):
     report = verify(
         store,
         depth=Depth(MigrateSpec.of(job), archive=archive_of(store, job), **options),
-        on_fault=lambda fault: faults.append((fault.kind, fault.shard, fault.added_id)),
+        listener=only(Fault, lambda fault: faults.append((fault.kind, fault.shard, fault.added_id))),
     )
     return report, faults
 
@@ -66,7 +70,9 @@ def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_ha
     change(shards, fresh_store, places[3], "ref_key=ref_key+1000")
     change(shards, fresh_store, places[4], "created_at=created_at + INTERVAL 1 MICROSECOND")
     shard, added_id = places[5]
-    shards.execute(shard, f"DELETE FROM `{fresh_store.shards.database(shard)}`.cell WHERE added_id={added_id}".encode())
+    shards.execute(
+        shard, f"DELETE FROM `{tools_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}".encode()
+    )
     report, faults = found_by(migrate_store, job)
 
     assert set(faults) == {
@@ -115,16 +121,16 @@ def test_verify_with_workers_finds_the_same(migrate_store, fresh_store, job, by_
     place = next(iter(everything(fresh_store)))
     change(by_hand(fresh_store), fresh_store, place, "body='[1]'")
     depth = Depth(MigrateSpec.of(job), sample=0.9, seed=3, archive=archive_of(migrate_store, job))
-    alone, together = [], []
-    one = verify(migrate_store, depth=depth, on_fault=alone.append)
-    shards: list[int] = []
+    alone, others, shards = [], [], []
+    one = verify(migrate_store, depth=depth, listener=only(Fault, alone.append))
+    listener = together(only(Fault, others.append), only(Advanced, shards.append))
     with workers(2) as hands:
-        many = verify(migrate_store, depth=depth, hands=hands, on_fault=together.append, on_step=shards.append)
+        many = verify(migrate_store, depth=depth, hands=hands, listener=listener)
 
     assert many == one
     assert many.faults == {"NotReencoded": 1, "ArchivedChanged": 1}
-    assert sorted(together, key=str) == sorted(alone, key=str)
-    assert shards == [1] * 4
+    assert sorted(others, key=str) == sorted(alone, key=str)
+    assert shards == [Advanced()] * 4
 
 
 # ---- replicas
@@ -147,7 +153,7 @@ def replica_url(replicated, replica_accounts):
     )
     with schemaless.connect(url) as store:
         rows = iter(range(1000))
-        load(store, lambda: schemaless.cell.row_key_for(str(next(rows))))
+        load(store, lambda: row_key_for(str(next(rows))))
     url = replica_accounts.url("migrate", url)
     with schemaless.connect(url) as store:
         migrate.run(store)
@@ -202,7 +208,7 @@ def test_verify_finds_what_differs_on_a_replica(replica_url, on_replica):
         )
         try:
             faults = []
-            report = verify(store, depth=Depth(lag_timeout_s=5), on_fault=faults.append)
+            report = verify(store, depth=Depth(lag_timeout_s=5), listener=only(Fault, faults.append))
         finally:
             on_replica(f"DELETE FROM {cell}", f"INSERT INTO {cell} SELECT * FROM verified_0001.kept")
             on_replica("DROP TABLE verified_0001.kept")
@@ -225,15 +231,15 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
         other = recode(cell.body, codec_named("json+zlib")).body
         there = [(cell.added_id, cell.body, other)]
         back = [(cell.added_id, other, cell.body)]
-        database = store.shards.database(0)
+        database = tools_of(store).shards.database(0)
         on_replica(f"STOP {replica} SQL_THREAD")
         try:
-            store.shards.execute(0, update_bodies(database, there))
+            tools_of(store).shards.execute(0, update_bodies(database, there))
             late = verify(store, [0, 1], Depth(lag_timeout_s=0.3))
         finally:
             on_replica(f"START {replica} SQL_THREAD")
         in_time = verify(store, [0, 1])
-        store.shards.execute(0, update_bodies(database, back))
+        tools_of(store).shards.execute(0, update_bodies(database, back))
 
     assert late.faults == {"ReplicaLags": 1}
     assert in_time.faults == {}

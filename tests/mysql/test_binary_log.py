@@ -22,6 +22,7 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -31,7 +32,7 @@ Changes = list[tuple[int, bytes, bytes]]
 @contextmanager
 def own(store: Datastore) -> Iterator[Connection]:
     """Give a connection to the first cluster's primary that nobody gets afterwards."""
-    with store.shards.pool_for(store.topology.clusters[0].primary).connection() as connection:
+    with tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary).connection() as connection:
         connection.unfinished = True
         yield connection
 
@@ -106,7 +107,7 @@ def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
 
 def test_bytes_are_counted_and_were_predicted(migrate_store, changes):
     """With each way of logging, what is written is what was said, within a twentieth."""
-    database = migrate_store.shards.database(0)
+    database = tools_of(migrate_store).shards.database(0)
     before = sum(len(old) for _, old, _ in changes)
     after = sum(len(new) for _, _, new in changes)
     back = [(added_id, new, old) for added_id, old, new in changes]

@@ -13,6 +13,7 @@ from schemaless.cluster.topology import Cluster, Node, ShardRange, Topology, sha
 from schemaless.mysql.grants import CATALOG_WRITERS, ROLES, Account, grants, parse_account
 from schemaless.mysql.schema import catalog_tables
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 from tests.accounts import connect, run
 
 APP = Account("app", "10.0.%")
@@ -253,7 +254,7 @@ def test_created_account_cannot_log_in_until_it_has_a_password(accounts, server_
     root = connect(server_urls[0], accounts.password)
     node = parse_url(server_urls[0]).node
     try:
-        for part in grants("app", account, fresh_store.topology, node, create_user=True):
+        for part in grants("app", account, tools_of(fresh_store).topology, node, create_user=True):
             if part.node == node:
                 for _ in range(2):
                     for statement in part.statements:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import alembic.command
 import pytest
@@ -16,10 +14,12 @@ from alembic.util import CommandError
 
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect, create
 from schemaless.admin.upgrades import schema_status, upgrade_schema
+from schemaless.events import Advanced, only
 from schemaless.mysql import revisions, schema
 from schemaless.mysql.engine import inspection
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -91,7 +91,7 @@ def test_revisions_cannot_be_run_or_taken_back_by_hand():
 
 def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_url):
     """A shard whose tables are gone gets them from the revisions; its identity has to be restored by a person."""
-    database = fresh_store.shards.database(1)
+    database = tools_of(fresh_store).shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
         by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
     outcome = upgrade_schema(parse_url(admin_url))
@@ -106,7 +106,7 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
     """Ctrl-C between two shards: what is done is done, and the same upgrade does the rest."""
     admin_url = create(new_name, 8, admin_urls)
     with connect(admin_url) as store:
-        names = [store.shards.database(shard) for shard in range(8)]
+        names = [tools_of(store).shards.database(shard) for shard in range(8)]
         for shard, name in enumerate(names):
             by_hand(store).execute(shard, f"DELETE FROM `{name}`.alembic_version".encode())
     begun = threading.Semaphore(3)  # the catalog, and the first shard of each server
@@ -116,16 +116,12 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
             time.sleep(0.5)
         return schema.upgrade(*arguments)
 
-    @contextmanager
-    def stops(total: int) -> Iterator[Callable[[int], None]]:
-        def advance(more: int) -> None:
-            raise KeyboardInterrupt
-
-        yield advance
+    def stops(advanced: Advanced) -> None:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr("schemaless.admin.upgrades.upgrade", upgrade)
     with pytest.raises(KeyboardInterrupt):
-        upgrade_schema(parse_url(admin_url), at_once=1, progress=stops)
+        upgrade_schema(parse_url(admin_url), at_once=1, listener=only(Advanced, stops))
     monkeypatch.undo()
     done = [state.database for state in schema_status(parse_url(admin_url)) if state.current]
     rest = upgrade_schema(parse_url(admin_url))
@@ -152,7 +148,7 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
     """A shard opened under another count or in another datastore serves nothing."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1)
     shard = 1
-    database = fresh_store.shards.database(shard)
+    database = tools_of(fresh_store).shards.database(shard)
     fresh_store.put_cell(row, "BASE", 1, {})
     by_hand(fresh_store).execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
 

@@ -15,7 +15,7 @@ from schemaless.errors import InvalidInput
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.secret import Secret, clear_locals
 from schemaless.mysql.urls import Credentials, parse_url
-from schemaless.store.datastore import Opening
+from schemaless.store.opening import Opening
 
 WORD = "s3cret \u0436 word"
 

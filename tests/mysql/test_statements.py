@@ -27,6 +27,7 @@ from schemaless.mysql.sql.cells import (
     select_versions,
 )
 from schemaless.mysql.sql.figures import select_probe
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -72,7 +73,7 @@ def expected_rows(connection: Connection, name: str) -> int:
 def test_statements_read_few_rows_though_statistics_say_there_are_two(fresh_store, by_hand):
     """After a crash InnoDB may believe that of a table of thousands: still none is read, or locked, from end to end."""
     shard = fresh_store.shard_of(ROW)
-    name = fresh_store.shards.database(shard)
+    name = tools_of(fresh_store).shards.database(shard)
     where = f"WHERE database_name = '{name}' AND table_name = 'cell'"
     # Else InnoDB would soon count again by itself.
     by_hand(fresh_store).execute(shard, f"ALTER TABLE `{name}`.cell STATS_AUTO_RECALC = 0".encode())

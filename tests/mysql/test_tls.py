@@ -11,6 +11,7 @@ from schemaless import AccessDenied, InvalidInput, ServerRefused
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.tls import TLS
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on, connect, run
 
 pytestmark = pytest.mark.mysql
@@ -75,7 +76,7 @@ def test_whole_datastore_is_reached_encrypted(loopback, accounts, row):
     assert url == loopback.url("admin", options, name="encrypted")
     with schemaless.connect(accounts.url("app", url)) as store:
         assert store.put_cell(row, "BASE", 1, {"fare": 10}).created
-        ((_, name),) = store.shards.rows(0, b"SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+        ((_, name),) = tools_of(store).shards.rows(0, b"SHOW SESSION STATUS LIKE 'Ssl_cipher'")
         assert name.startswith("TLS_")
     with pytest.raises(ServerRefused, match="ssl_ca has to name the authority"):
         schemaless.connect(accounts.url("app", url.replace("/ca.pem", "/other-ca.pem")))

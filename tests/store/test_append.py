@@ -14,6 +14,7 @@ from schemaless.cell import CellKey
 from schemaless.keys import MAX_REF_KEY
 from schemaless.mysql.connection import Connection, Executed
 from schemaless.mysql.errors import ConnectionLost
+from schemaless.store.tools import tools_of
 
 
 def test_append_begins_at_1_and_goes_on_behind_the_latest(store: schemaless.Datastore, row: uuid.UUID) -> None:
@@ -125,7 +126,7 @@ def test_anothers_equal_body_is_not_taken_for_ours(
 ) -> None:
     """The COMMIT never arrives, and another appends the same body meanwhile: comparing bodies would lose one."""
     faults = _Faults(monkeypatch, [(b"COMMIT", False)])
-    run = store.shards.run
+    run = tools_of(store).shards.run
     beaten = []
 
     def beat(*arguments, **options):
@@ -138,7 +139,7 @@ def test_anothers_equal_body_is_not_taken_for_ours(
 
         return run(arguments[0], operation, **options)
 
-    monkeypatch.setattr(store.shards, "run", beat)
+    monkeypatch.setattr(tools_of(store).shards, "run", beat)
     put = store.append_cell(row, "STATUS", "same")
     monkeypatch.undo()
     assert beaten

@@ -17,6 +17,7 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
 from schemaless.store import changes
+from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
 
 pytestmark = pytest.mark.mysql
@@ -165,7 +166,7 @@ def test_a_rolled_back_gap_is_gone_over_once(
         connection.execute(b"ROLLBACK")
     put = app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
     assert rest(store, start) == [put.added_id]
-    assert store._changes._replica_marks == {(0, store.shards.node_of(0, "replica")): put.added_id}
+    assert store._changes._replica_marks == {(0, tools_of(store).shards.node_of(0, "replica")): put.added_id}
 
 
 def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, url: str, primary: LocalServer) -> None:

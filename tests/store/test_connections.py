@@ -11,6 +11,7 @@ from schemaless import connect
 from schemaless.local.description import LocalServer
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -36,7 +37,9 @@ def row_on(store, cluster: int) -> uuid.UUID:
     """Return a row whose shard is on one of the clusters."""
     rows = (uuid.UUID(int=number) for number in range(1_000))
     return next(
-        row for row in rows if store.topology.cluster_of(store.shard_of(row)) is store.topology.clusters[cluster]
+        row
+        for row in rows
+        if tools_of(store).topology.cluster_of(store.shard_of(row)) is tools_of(store).topology.clusters[cluster]
     )
 
 
@@ -60,7 +63,7 @@ def test_a_catalog_far_from_the_shards_keeps_no_connection(fresh_url, made, serv
     """By another address than its clusters have: the connection that the catalog was read on is closed."""
     # A socket's path may be written in more than one way.
     with connect(fresh_url.replace(str(servers[0].socket), f"/.{servers[0].socket}")) as store:
-        assert not store.catalog.idle
+        assert not tools_of(store).catalog.idle
         assert store.get_cell(row_on(store, 0), "BASE", 1) is None
 
         assert made() == [2, 0]

@@ -34,6 +34,7 @@ from schemaless.store import columns, dictionaries
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings, unset_column
 from schemaless.store.dictionaries import StoredDictionaries, bring, entries, keep
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, ZSTD, cells, document, kept, set_to, training
 
 Sql = Callable[[str], object]
@@ -48,7 +49,7 @@ def admin(admin_url: str) -> Iterator[Datastore]:
 @pytest.fixture
 def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
     """Run SQL on the catalog as nobody else may."""
-    pool = by_hand(admin).pool_for(admin.catalog.node)
+    pool = by_hand(admin).pool_for(tools_of(admin).catalog.node)
 
     def run(sql: str) -> object:
         text = sql.format(table=f"`{admin.name}`.dictionary").encode()
@@ -254,7 +255,7 @@ def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
         # Writing goes on, without the dictionary.
         store.put_cell(made[0].row_key, COLUMN, 7, document(7))
         assert store.get_cell(made[0].row_key, COLUMN, 7).body == document(7)  # type: ignore[union-attr]
-        assert bring(admin.catalog, admin.name, dictionary, {}) == dictionary
+        assert bring(tools_of(admin).catalog, admin.name, dictionary, {}) == dictionary
         for cell in made:
             assert store.get_cell(cell.row_key, COLUMN, 1).body == cell.body  # type: ignore[union-attr]
 
@@ -276,14 +277,16 @@ def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, b
     """Ids begin at 32,768; a lost number is not given again; what is the same but for its number is found."""
     first, second = kept(admin), kept(admin, 900)
     assert (first.id, second.id) == (FIRST_ID, FIRST_ID + 1)
-    assert keep(admin.catalog, admin.name, first.renumbered(50_000), {}) == first
-    assert bring(admin.catalog, admin.name, first.renumbered(second.id), {}) == first, "the number is taken"
+    assert keep(tools_of(admin).catalog, admin.name, first.renumbered(50_000), {}) == first
+    assert bring(tools_of(admin).catalog, admin.name, first.renumbered(second.id), {}) == first, "the number is taken"
     third = training(1800).dictionary
-    assert bring(admin.catalog, admin.name, third.renumbered(first.id), {}).id == FIRST_ID + 2
-    assert bring(admin.catalog, admin.name, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, "it is free"
+    assert bring(tools_of(admin).catalog, admin.name, third.renumbered(first.id), {}).id == FIRST_ID + 2
+    assert bring(tools_of(admin).catalog, admin.name, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, (
+        "it is free"
+    )
     by_root(f"DELETE FROM {{table}} WHERE dictionary_id={FIRST_ID + 9}")
     assert kept(admin, 2700).id == FIRST_ID + 10
-    found = entries(admin.catalog, admin.name)
+    found = entries(tools_of(admin).catalog, admin.name)
     assert [each.fault for each in found] == [None] * 4
     assert all(each.size_bytes == 2_048 for each in found)
 
@@ -302,7 +305,7 @@ def test_a_writing_process_learns_of_a_change_and_a_silent_catalog_stops_diction
         assert store.codec_for(COLUMN) == DEFAULT
         now[0] += 2
         assert store.codec_for(COLUMN) == replace(ZSTD, dictionary=dictionary)
-        unset_column(admin.catalog, admin.name, COLUMN)
+        unset_column(tools_of(admin).catalog, admin.name, COLUMN)
         now[0] += columns.REFRESH_S + 1
         assert store.codec_for(COLUMN) == DEFAULT
 
@@ -325,10 +328,10 @@ def test_settings_that_cannot_be_had_are_refused(admin: Datastore) -> None:
         (ColumnSetting(COLUMN, "legacy"), "no checksum"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
-            columns.set_column(admin.catalog, admin.name, setting)
+            columns.set_column(tools_of(admin).catalog, admin.name, setting)
     with pytest.raises(schemaless.InvalidCell):
-        columns.set_column(admin.catalog, admin.name, ColumnSetting("no such name", "msgpack+zstd"))
-    assert settings(admin.catalog, admin.name) == []
+        columns.set_column(tools_of(admin).catalog, admin.name, ColumnSetting("no such name", "msgpack+zstd"))
+    assert settings(tools_of(admin).catalog, admin.name) == []
 
 
 def test_removal_is_refused_while_anything_may_need_it(
@@ -343,13 +346,13 @@ def test_removal_is_refused_while_anything_may_need_it(
     assert not first.removed
     assert not remove(admin, dictionary.id).removed, "the hour is not over"
     with pytest.raises(InvalidInput, match="retired"):
-        admin.dictionaries.to_write_with(dictionary.id)
+        tools_of(admin).dictionaries.to_write_with(dictionary.id)
     with pytest.raises(DictionaryInUse, match="needs it") as raised:
         remove(admin, dictionary.id, grace_s=0)
     assert COLUMN in str(raised.value)
-    assert [each.fault for each in entries(admin.catalog, admin.name)] == [None]
+    assert [each.fault for each in entries(tools_of(admin).catalog, admin.name)] == [None]
     set_to(admin, dictionary.id)
-    assert entries(admin.catalog, admin.name)[0].retired_at is None, "taken back"
+    assert entries(tools_of(admin).catalog, admin.name)[0].retired_at is None, "taken back"
 
 
 def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_store: Datastore) -> None:
@@ -366,25 +369,25 @@ def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_stor
     remove(admin, dictionary.id, grace_s=0)
     done = remove(admin, dictionary.id, grace_s=0)
     assert (done.removed, done.cells) == (True, 30)
-    assert entries(admin.catalog, admin.name)[0].removed_at is not None
+    assert entries(tools_of(admin).catalog, admin.name)[0].removed_at is not None
     with pytest.raises(UnknownDictionary, match="until"):
-        fresh_store.dictionaries.get(dictionary.id)
+        tools_of(fresh_store).dictionaries.get(dictionary.id)
     with pytest.raises(InvalidInput):
         remove(admin, dictionary.id, grace_s=0)
     assert kept(admin, 1800).id == other.id + 1
-    assert bring(admin.catalog, admin.name, dictionary, {}) == dictionary
-    assert fresh_store.dictionaries.get(dictionary.id) == dictionary
+    assert bring(tools_of(admin).catalog, admin.name, dictionary, {}) == dictionary
+    assert tools_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
 
 
 def test_the_roles_that_read_may_not_write_dictionaries(fresh_store: Datastore, admin: Datastore) -> None:
     """``app`` reads with them, and can neither keep nor set one."""
     dictionary = kept(admin)
-    assert fresh_store.dictionaries.get(dictionary.id) == dictionary
+    assert tools_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
     with pytest.raises(schemaless.AccessDenied):
-        keep(fresh_store.catalog, fresh_store.name, training(900).dictionary, {})
+        keep(tools_of(fresh_store).catalog, fresh_store.name, training(900).dictionary, {})
     with pytest.raises(schemaless.AccessDenied):
         set_to(fresh_store, dictionary.id)
-    assert bring(fresh_store.catalog, fresh_store.name, dictionary, {}) == dictionary, "it is there"
+    assert bring(tools_of(fresh_store).catalog, fresh_store.name, dictionary, {}) == dictionary, "it is there"
 
 
 def test_lines_of_dictionaries_are_verified() -> None:

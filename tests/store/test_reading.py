@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStoredCell, StoredCell, connect
 from schemaless.codec.envelope import Limits, encode_body
 from schemaless.codec.registry import codec_named, codec_names
-from schemaless.store import datastore
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -170,7 +171,7 @@ def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, 
         "text": b"'{\"fare\": 1'",
     }[damage]
     by_hand(fresh_store).execute(
-        shard, b"UPDATE `%b`.cell SET body=%b" % (fresh_store.shards.database(shard).encode(), change)
+        shard, b"UPDATE `%b`.cell SET body=%b" % (tools_of(fresh_store).shards.database(shard).encode(), change)
     )
     reads = [
         lambda: fresh_store.get_cell(row, "BASE", 1),
@@ -209,22 +210,23 @@ def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monk
         for number, (row, column) in enumerate(zip(rows, columns, strict=True))
     )
     expected = [cell.added_id for cell in fresh_store.scan_shard(3) if cell.column_name == "RARE"]
-    monkeypatch.setattr(datastore, "_SCANNED_ROWS", 25)
     fetched: list[bytes] = []
-    read = fresh_store.shards.rows
+    read = tools_of(fresh_store).shards.rows
 
     def watched(shard: int, sql: bytes, **options: str) -> list[tuple]:
         found = read(shard, sql, **options)
         fetched.extend(row[4] for row in found if len(row) == 6)
         return found
 
-    monkeypatch.setattr(fresh_store.shards, "rows", watched)
-    found = list(fresh_store.scan_shard(3, column_name="RARE"))
-    part = list(fresh_store.scan_shard(3, column_name="RARE", after=expected[1], up_to=expected[-2]))
+    monkeypatch.setattr(tools_of(fresh_store).shards, "rows", watched)
+    scan = functools.partial(tools_of(fresh_store).scan, column_name="RARE", block_rows=25)
+    found = list(scan(3))
+    part = list(scan(3, after=expected[1], up_to=expected[-2]))
 
     assert [cell.added_id for cell in found] == expected
     assert [cell.added_id for cell in part] == expected[2:-1]
     assert fetched == [cell.body for cell in found + part]
+    assert list(fresh_store.scan_shard(3, column_name="RARE")) == found
     assert list(fresh_store.scan_shard(3, column_name="NONE")) == []
     with pytest.raises(InvalidCell, match="column_name must be"):
         fresh_store.scan_shard(3, column_name="a`b")

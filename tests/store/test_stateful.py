@@ -18,6 +18,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
 from schemaless.store.columns import ColumnSetting, set_column
 from schemaless.store.shards import Shards
+from schemaless.store.tools import tools_of
 from tests.dictionaries import kept
 
 pytestmark = pytest.mark.mysql
@@ -60,7 +61,7 @@ class Store(RuleBasedStateMachine):
         self.locations = dict.fromkeys(range(self.store.shard_count), 0)
         self.tailed: list[tuple[int, int, tuple[uuid.UUID, str, int]]] = []
         for shard in range(self.store.shard_count):
-            self.shards.execute(shard, f"DELETE FROM `{self.store.shards.database(shard)}`.cell".encode())
+            self.shards.execute(shard, f"DELETE FROM `{tools_of(self.store).shards.database(shard)}`.cell".encode())
 
     def expect(self, key: tuple[uuid.UUID, str, int], body: object) -> str:
         if key not in self.model:
@@ -153,8 +154,11 @@ class Store(RuleBasedStateMachine):
 
     @rule(column=columns, dictionary=dictionaries)
     def set_column(self, column, dictionary) -> None:
-        set_column(self.admin.catalog, self.admin.name, ColumnSetting(column, "msgpack+zstd", None, dictionary))
-        self.store._columns._known, self.store._columns._stale_at_s = None, 0  # a minute later
+        set_column(
+            tools_of(self.admin).catalog, self.admin.name, ColumnSetting(column, "msgpack+zstd", None, dictionary)
+        )
+        known = tools_of(self.store).columns
+        known._known, known._stale_at_s = None, 0  # a minute later
         codec = self.store.codec_for(column)
         assert dictionary == (None if codec.dictionary is None else codec.dictionary.id)
 

@@ -26,11 +26,9 @@ from schemaless import (
 from schemaless.cluster.topology import Node
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.pools import Pools
 from schemaless.mysql.sql.cells import count_cells
-from schemaless.mysql.urls import parse_url
-from schemaless.store.shards import Shards
+from schemaless.store.opening import opening_of
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -182,17 +180,19 @@ def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row
     ]
 
 
-def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_store, fresh_url, new_row, tmp_path):
+def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_store, new_row, tmp_path):
     """Its other shards are not tried, and yet each has an error of its own, with its own number."""
-    shards = fresh_store.topology.shards_of(fresh_store.topology.clusters[1].name)
+    shards = tools_of(fresh_store).topology.shards_of(tools_of(fresh_store).topology.clusters[1].name)
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-    up, down = fresh_store.topology.clusters
-    topology = dataclasses.replace(fresh_store.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
-    cells = [NewCell(new_row(), "BASE", 1, {}) for _ in range(40)]
-    half = Datastore(
-        Shards(topology, Pools(parse_url(fresh_url).credentials, PoolOptions())), fresh_store.opening, None
+    up, down = tools_of(fresh_store).topology.clusters
+    topology = dataclasses.replace(
+        tools_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,)))
     )
-    with half, pytest.raises(BatchError) as caught:
+    cells = [NewCell(new_row(), "BASE", 1, {}) for _ in range(40)]
+    with (
+        dataclasses.replace(opening_of(fresh_store), topology=topology).open() as half,
+        pytest.raises(BatchError) as caught,
+    ):
         half.put_cells(cells)
 
     assert sorted(caught.value.causes) == shards == [2, 3]
@@ -278,14 +278,14 @@ def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row)
     """What does not fit into one statement is still written whole or not at all."""
     rows = rows_in_shard(fresh_store, new_row, 0, 12)
     text = b'"' + b"x" * 6_000_000 + b'"'
-    packet = fresh_store.shards.run(0, lambda connection: connection.max_allowed_packet)
+    packet = tools_of(fresh_store).shards.run(0, lambda connection: connection.max_allowed_packet)
     cells = [NewStoredCell(row, "BIG", 1, text) for row in rows]
     assert len(text) * len(rows) > packet
     fresh_store.put_cell(rows[7], "BIG", 1, "in the way")
 
     with pytest.raises(BatchError):
         fresh_store.put_stored_cells(cells)
-    after_conflict = fresh_store.shards.rows(0, count_cells(fresh_store.shards.database(0)))
+    after_conflict = tools_of(fresh_store).shards.rows(0, count_cells(tools_of(fresh_store).shards.database(0)))
     puts = fresh_store.put_stored_cells([cell for cell in cells if cell.row_key != rows[7]])
 
     assert after_conflict == ((1,),)
@@ -361,7 +361,7 @@ def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
 def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store, new_row, by_hand):
     """The ids of a batch are computed from the first one: that holds while others insert rows of unknown number."""
     rows = rows_in_shard(fresh_store, new_row, 0, 400)
-    database = fresh_store.shards.database(0).encode()
+    database = tools_of(fresh_store).shards.database(0).encode()
     stop = threading.Event()
 
     def insert_select() -> None:

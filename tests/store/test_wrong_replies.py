@@ -11,6 +11,7 @@ import pytest
 from schemaless import WrongReply
 from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 
@@ -22,7 +23,7 @@ CALLS: dict[str, Callable[[Datastore, uuid.UUID, int, int], object]] = {
     "get_versions": lambda store, row, shard, last: list(store.get_versions(row, "BASE")),
     "put_cell, there already": lambda store, row, shard, last: store.put_cell(row, "BASE", 1, "mine"),
     "append_cell": lambda store, row, shard, last: store.append_cell(row, "BASE", 2),
-    "read_stored": lambda store, row, shard, last: list(store.read_stored(shard, [last])),
+    "read_stored": lambda store, row, shard, last: list(tools_of(store).read_stored(shard, [last])),
     "iter_shard": lambda store, row, shard, last: list(store.iter_shard(shard, last - 1)),
 }
 
@@ -52,7 +53,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
 
     assert caught.value.shard == shard
     assert caught.value.retryable
-    pools = (store.shards.pool_for(cluster.primary) for cluster in store.topology.clusters)
+    pools = (tools_of(store).shards.pool_for(cluster.primary) for cluster in tools_of(store).topology.clusters)
     assert used[-1] not in itertools.chain.from_iterable(pool.idle for pool in pools)
     assert store.get_cell(mine, "BASE", 1).body == "mine"
     assert store.get_cell_latest(mine, "BASE").ref_key == 1

@@ -15,6 +15,7 @@ import schemaless
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.urls import parse_url
+from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
 from tests.dictionaries import kept
 from tests.foreign import databases
@@ -119,10 +120,10 @@ def test_a_datastore_that_a_test_left_locked_is_left_alone(made):
         store = schemaless.connect(locked)
         store.put_cell(uuid.UUID(int=1), "BASE", 1, {})
         shard = store.shard_of(uuid.UUID(int=1))
-        left_open = store.shards.pool_for(store.shards.node_of(shard)).connection()
+        left_open = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(shard)).connection()
         connection = left_open.__enter__()
         connection.execute(b"START TRANSACTION")
-        connection.rows(f"SELECT * FROM {store.shards.database(shard)}.cell".encode())
+        connection.rows(f"SELECT * FROM {tools_of(store).shards.database(shard)}.cell".encode())
 
     with made.fresh() as url:
         assert url != locked

@@ -15,8 +15,8 @@ from schemaless.bench import corpora, dictionaries
 from schemaless.bench.article import Figures
 from schemaless.bench.contenders import COMPRESSOR_NAMES, SERIALIZER_NAMES
 from schemaless.bench.corpora import Corpus
-from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import BASELINE, STAGES, Result
+from schemaless.bench.rounds import Benchmark
 from schemaless.cell import JSONDocument
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
@@ -224,8 +224,8 @@ def _measured(corpus: Corpus, rounds: int, serializers: Sequence[str], compresso
     benchmark = Benchmark(
         corpus, rounds=rounds, only_serializers=serializers or None, only_compressors=compressors or None
     )
-    with progress(f"{corpus.name}, {len(corpus.documents):,} documents", benchmark.steps, "steps") as advance:
-        return benchmark.run(advance)
+    with progress(f"{corpus.name}, {len(corpus.documents):,} documents", benchmark.steps, "steps") as listener:
+        return benchmark.run(listener)
 
 
 def _write(result: Result, folder: Path) -> None:

@@ -59,8 +59,8 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
     kept: int | None = None
     failed = False
     with open_store(url) as store:
-        with progress("measuring", None, "clusters") as advance:
-            found = take(store, disks=given, seed=seed, on_part=lambda done, total: advance(1))
+        with progress("measuring", None, "clusters") as listener:
+            found = take(store, disks=given, seed=seed, listener=listener)
         if not no_keep:
             try:
                 kept = keeping.keep(store, found)

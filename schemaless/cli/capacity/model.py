@@ -11,10 +11,10 @@ from typing import Any, Final
 import click
 
 from schemaless.capacity import ratios
+from schemaless.capacity.disk_bytes import disk_bytes_range
 from schemaless.capacity.growth import Kind
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
-from schemaless.capacity.pages import disk_bytes_range
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
 from schemaless.keys import check_column_name

@@ -9,6 +9,7 @@ import click
 
 from schemaless.cli.capacity.shown import disk_of
 from schemaless.cli.options import choice_options, open_store, url_option
+from schemaless.events import Step, only
 from schemaless.pages.capacity_text import WHAT_IF, answer, tables
 from schemaless.terminal.files import OutputFile, write_whole
 from schemaless.terminal.output import json_option, note, out, print_json, print_table
@@ -76,7 +77,7 @@ def report(
             least_gain=least_gain,
             most_cpu=most_cpu,
             seed=seed,
-            on_step=note,
+            listener=only(Step, lambda step: note(step.what)),
         )
     if html_file is not None:
         from schemaless.pages.capacity_page import page

@@ -8,7 +8,6 @@ import click
 
 from schemaless.cell import NewStoredCell
 from schemaless.cli.options import codec_option, open_store, row_key_of, url_option
-from schemaless.codec.envelope import check_length
 from schemaless.codec.legacy import read_json
 from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
@@ -51,7 +50,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
         raise InvalidInput(f"BODY: {refusal.message}") from None
     with open_store(url) as store:
         chosen = store.codec_for(check_column_name(column)) if codec is None else codec_named(codec)
-        stored = check_length(text) if chosen is LEGACY else recode(text, chosen).body
+        stored = text if chosen is LEGACY else recode(text, chosen).body
         try:
             done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[
                 0

@@ -14,6 +14,7 @@ from schemaless.cli.quantities import size_of
 from schemaless.codec.registry import MSGPACK
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.survey.advice import Candidate, ColumnAdvice
 from schemaless.survey.advice import advise as make_advice
 from schemaless.survey.choice import share_text
@@ -80,7 +81,7 @@ def advise(
     disk_bytes = None if disk is None else size_of(disk)
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("sampling", None, "windows") as advance:
+        with progress("sampling", None, "windows") as listener:
             found = make_advice(
                 store,
                 columns=columns or None,
@@ -88,7 +89,7 @@ def advise(
                 most_cpu=most_cpu,
                 least_gain=least_gain,
                 seed=seed,
-                on_window=advance.to,
+                listener=listener,
             )
         days = _days(store, found, per_day, disk_bytes)
     if as_json:
@@ -197,7 +198,7 @@ def commands(advice: ColumnAdvice) -> list[str]:
 def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None) -> _Days | None:
     """Return how long disks last, as far as growth and disks are known."""
     cells = sum(each.cells.mid for each in found)
-    clusters = len(store.topology.clusters)
+    clusters = len(tools_of(store).topology.clusters)
     stored = None
     basis = given = ""
     shares = {each.column_name: each.cells.mid / cells for each in found} if cells else {}

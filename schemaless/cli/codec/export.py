@@ -15,6 +15,7 @@ from schemaless.cli.options import open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.errors import InvalidInput
 from schemaless.store import dictionaries as keeping
+from schemaless.store.tools import tools_of
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import (
     data_sink,
@@ -38,9 +39,9 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
       schemaless codec export --output dictionaries.ndjson
     """
     with open_store(url) as store, ExitStack() as stack:
-        found = [each for each in keeping.entries(store.catalog, store.name) if each.removed_at is None]
+        found = [each for each in keeping.entries(tools_of(store).catalog, store.name) if each.removed_at is None]
         chosen = [entry_of(store, number) for number in dictionary_ids] or found
-        lines = [keeping.dictionary_line(store.dictionaries.get(each.id), each.source) for each in chosen]
+        lines = [keeping.dictionary_line(tools_of(store).dictionaries.get(each.id), each.source) for each in chosen]
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         for line in lines:
             sink.write(line + b"\n")
@@ -73,7 +74,7 @@ def import_(url: str, file: str, as_json: bool) -> None:
                 dictionary, source = keeping.parse_dictionary_line(json.loads(line))
             except (InvalidInput, ValueError) as error:
                 raise InvalidInput(f"{file}, line {number}: {error}") from None
-            kept = keeping.bring(store.catalog, store.name, dictionary, source)
+            kept = keeping.bring(tools_of(store).catalog, store.name, dictionary, source)
             taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
     if not taken:
         raise InvalidInput(f"{file}: no line of it is a dictionary's")

@@ -8,6 +8,7 @@ from schemaless.cli.codec.shown import entry_json, entry_state, number_text, set
 from schemaless.cli.options import open_store, url_option
 from schemaless.store import dictionaries as keeping
 from schemaless.store.columns import settings
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     EXIT_FAILED,
     json_option,
@@ -33,8 +34,8 @@ def list_(url: str, as_json: bool) -> int:
     Exit status: 0, or 1 where a dictionary is lost or damaged.
     """
     with open_store(url) as store:
-        found = keeping.entries(store.catalog, store.name)
-        columns = settings(store.catalog, store.name)
+        found = keeping.entries(tools_of(store).catalog, store.name)
+        columns = settings(tools_of(store).catalog, store.name)
     faulty = any(each.fault is not None for each in found)
     if as_json:
         print_json({"dictionaries": [entry_json(each) for each in found], "columns": list(map(setting_json, columns))})

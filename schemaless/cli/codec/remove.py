@@ -40,8 +40,8 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
             out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
             note("nothing was changed; add --execute to do it")
             return 0
-        with progress("looking for cells that need it", None, "cells") as advance:
-            done = remove_dictionary(store, dictionary_id, on_rows=advance)
+        with progress("looking for cells that need it", None, "cells") as listener:
+            done = remove_dictionary(store, dictionary_id, listener=listener)
     if done.removed:
         out().print(f"dictionary {dictionary_id} removed: none of {done.cells:,} cells needs it")
         return 0

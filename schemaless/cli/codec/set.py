@@ -9,6 +9,7 @@ from schemaless.cli.options import codec_details, open_store, url_option
 from schemaless.codec.registry import codec_names
 from schemaless.errors import InvalidInput
 from schemaless.store.columns import REFRESH_S, ColumnSetting, set_column, unset_column
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     out,
 )
@@ -39,12 +40,12 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
         if codec_name == _DEFAULT:
             if level is not None or dictionary_id is not None:
                 raise InvalidInput("default has its own level, and no dictionary; name a codec to set these")
-            unset_column(store.catalog, store.name, column_name)
+            unset_column(tools_of(store).catalog, store.name, column_name)
             words = "msgpack+zlib, the default"
         else:
             if dictionary_id is not None:
-                store.dictionaries.get(dictionary_id)
+                tools_of(store).dictionaries.get(dictionary_id)
             setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
-            set_column(store.catalog, store.name, setting)
+            set_column(tools_of(store).catalog, store.name, setting)
             words = setting_words(setting)
     out().print(f"new cells of {column_name} are written in {words}, by each process within {REFRESH_S:.0f} s")

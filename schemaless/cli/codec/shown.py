@@ -9,11 +9,12 @@ from schemaless.store import dictionaries as keeping
 from schemaless.store.columns import ColumnSetting
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import DictionaryEntry
+from schemaless.store.tools import tools_of
 
 
 def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
     """Return the entry of a dictionary that is there; InvalidInput where there is none."""
-    for each in keeping.entries(store.catalog, store.name):
+    for each in keeping.entries(tools_of(store).catalog, store.name):
         if each.id == dictionary_id and each.removed_at is None:
             return each
     raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")

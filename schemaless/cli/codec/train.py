@@ -11,6 +11,7 @@ from schemaless.codec.registry import codec_names
 from schemaless.codec.training import Training
 from schemaless.store import dictionaries as keeping
 from schemaless.store.columns import codec_with
+from schemaless.store.tools import tools_of
 from schemaless.survey.advice import train_column
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -50,15 +51,17 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
     Exit status: 0 kept; 1 it does not help, and is not kept.
     """
     with open_store(url) as store:
-        with progress("sampling", None, "windows") as advance:
+        with progress("sampling", None, "windows") as listener:
             training, source = train_column(
                 store,
                 column_name,
-                codec_with(codec_name, level, None, store.dictionaries),
+                codec_with(codec_name, level, None, tools_of(store).dictionaries),
                 seed=seed,
-                on_window=advance.to,
+                listener=listener,
             )
-        kept = keeping.keep(store.catalog, store.name, training.dictionary, source) if training.helps else None
+        kept = (
+            keeping.keep(tools_of(store).catalog, store.name, training.dictionary, source) if training.helps else None
+        )
     if as_json:
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED

@@ -77,7 +77,7 @@ def finalise(
         ledger = Ledger(store)
         job = chosen_job(ledger, job_id)
         shards = ledger.numbers(job.job_id)
-        with proving_hands("verifying", store, shards, workers, dask) as (hands, advance):
+        with proving_hands("verifying", store, shards, workers, dask, faults) as (hands, listener):
             result = finalise_job(
                 store,
                 job,
@@ -86,8 +86,7 @@ def finalise(
                 replicas=replicas,
                 lag_timeout_s=lag_timeout_s,
                 hands=hands,
-                on_fault=faults.add,
-                on_step=advance,
+                listener=listener,
             )
         _note_others(ledger, job)
     if as_json:

@@ -12,6 +12,7 @@ from schemaless.migrate.plan import Change, LogCost, Plan, Space
 from schemaless.migrate.plan import plan as make_plan
 from schemaless.numbers import Interval
 from schemaless.store.columns import codec_with
+from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
@@ -58,16 +59,16 @@ def plan(
     """
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        with progress("sampling", None, "windows") as advance:
+        with progress("sampling", None, "windows") as listener:
             result = make_plan(
                 store,
-                codec_with(codec, level, dictionary_id, store.dictionaries),
+                codec_with(codec, level, dictionary_id, tools_of(store).dictionaries),
                 sources=sources or None,
                 columns=columns or None,
                 shards=shards,
                 exact=exact,
                 seed=seed,
-                on_window=advance.to,
+                listener=listener,
             )
     _show_plan(result, as_json)
 

@@ -76,12 +76,10 @@ def restore(
             job, spec, _ = RESTORE.resumed(ledger, job_id)
         if execute:
             with JobProgress(ledger) as shown:
-                report = run_restore(
-                    store, spec, job=job, count=workers, dask=dask, on_job=shown.begin, on_turn=shown.turn
-                )
+                report = run_restore(store, spec, job=job, count=workers, dask=dask, listener=shown)
         else:
-            with progress("counting", None, "cells") as advance:
-                report = count(store, spec, on_total=advance.expect, on_cells=advance)
+            with progress("counting", None, "cells") as listener:
+                report = count(store, spec, listener=listener)
     if as_json:
         print_json(_restore_json(report))
     else:

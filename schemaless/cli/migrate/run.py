@@ -15,7 +15,8 @@ from schemaless.cli.jobs import (
 )
 from schemaless.cli.options import open_store, shards_of, url_option, what_options
 from schemaless.errors import InvalidInput
-from schemaless.jobs.job import Job
+from schemaless.events import only, together
+from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_prediction
@@ -25,6 +26,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateReport, Tally
 from schemaless.store.columns import settings
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 from schemaless.terminal.files import unwritable_folder
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 
@@ -120,23 +122,21 @@ def run(
         if not execute:
             _show_dry_run(store, spec, shards)
             return 0
+
+        def predict(begun: RunBegan) -> None:
+            if begun.new:
+                note_prediction(store, begun.job)
+
         with JobProgress(ledger) as shown:
-
-            def begin(begun: Job, new: bool) -> None:
-                shown.begin(begun, new)
-                if new:
-                    note_prediction(store, begun)
-
-            report = run_migration(
-                store, spec, shards, job=job, count=workers, dask=dask, on_job=begin, on_turn=shown.turn
-            )
+            listener = together(shown, only(RunBegan, predict))
+            report = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
     _show_report(report, as_json)
     return EXIT_FAILED if report.total().left else 0
 
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
     """Say which columns would be re-encoded to something else than their new cells are written in."""
-    for setting in settings(store.catalog, store.name):
+    for setting in settings(tools_of(store).catalog, store.name):
         same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
         if not same and (not spec.columns or setting.column_name in spec.columns):
             dictionary = "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"

@@ -109,8 +109,8 @@ def verify(
             replicas,
             lag_timeout_s,
         )
-        with proving_hands("verifying", store, shards, workers, dask) as (hands, advance):
-            report = verify_cells(store, shards, depth, hands=hands, on_fault=faults.add, on_step=advance)
+        with proving_hands("verifying", store, shards, workers, dask, faults) as (hands, listener):
+            report = verify_cells(store, shards, depth, hands=hands, listener=listener)
     # After it was finalised, its files may be deleted.
     compared = archive is not None and job is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []

@@ -32,7 +32,8 @@ def status(url: str, as_json: bool) -> int:
 
     Exit status: 0 when all are at this version's, else 1.
     """
-    states = schema_status(datastore_url(url)[0], progress=lambda total: progress("asking", total, "databases"))
+    with progress("asking", None, "databases") as listener:
+        states = schema_status(datastore_url(url)[0], listener=listener)
     current = all(state.current for state in states)
     if as_json:
         print_json([asdict(state) for state in states])

@@ -37,9 +37,8 @@ def upgrade(url: str, at_once: int, as_json: bool) -> int:
 
     Exit status: 0 when all are at this version's revision, 1 when one failed.
     """
-    outcome = upgrade_schema(
-        datastore_url(url)[0], at_once=at_once, progress=lambda total: progress("upgrading", total, "databases")
-    )
+    with progress("upgrading", None, "databases") as listener:
+        outcome = upgrade_schema(datastore_url(url)[0], at_once=at_once, listener=listener)
     if as_json:
         print_json({"upgraded": outcome.upgraded, "current": outcome.current, "failed": outcome.failed})
     else:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from schemaless.mysql.sql.parts import CREATED_AT, blob, by_id, cell_table, id_range, numbers, texts
+from schemaless.mysql.sql.parts import CREATED_AT, by_id, cell_table, escaped, id_range, numbers, texts
 
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
 
@@ -111,12 +111,15 @@ def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) ->
 
 def replace_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Replace bodies as ``update_bodies`` does: rows of ``(added_id, SHA-256 of the body there, new body)``."""
-    parts = [
-        (b"SELECT %d,%b,'%b'" if position else b"SELECT %d AS id,%b AS new_body,'%b' AS digest")
-        % (added_id, blob(new), digest.hex().encode())
-        for position, (added_id, digest, new) in enumerate(changes)
-    ]
-    return (
-        b"UPDATE (%b) AS v STRAIGHT_JOIN %b AS c FORCE INDEX (PRIMARY) ON c.added_id=v.id "
-        b"SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % (b" UNION ALL ".join(parts), cell_table(database))
+    parts = [b"UPDATE ("]
+    for position, (added_id, digest, new) in enumerate(changes):
+        if position:
+            parts += (b" UNION ALL SELECT %d,_binary'" % added_id, escaped(new), b"','%b'" % digest.hex().encode())
+        else:
+            names = b"' AS new_body,'%b' AS digest" % digest.hex().encode()
+            parts += (b"SELECT %d AS id,_binary'" % added_id, escaped(new), names)
+    parts.append(
+        b") AS v STRAIGHT_JOIN %b AS c FORCE INDEX (PRIMARY) ON c.added_id=v.id "
+        b"SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % cell_table(database)
     )
+    return b"".join(parts)

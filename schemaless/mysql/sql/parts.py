@@ -24,12 +24,17 @@ def blob(value: bytes) -> bytes:
     >>> blob(b"it's \\")
     b"_binary'it\\'s \\\\'"
     """
-    return b"_binary'" + value.replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+    return b"_binary'%b'" % escaped(value)
 
 
 def text(value: str) -> bytes:
     """Return a string literal that is ``value`` to the server."""
-    return b"'" + value.encode().replace(b"\\", b"\\\\").replace(b"'", b"\\'") + b"'"
+    return b"'%b'" % escaped(value.encode())
+
+
+def escaped(value: bytes) -> bytes:
+    """Return what stands between the quotes of a string literal; ``value`` itself where nothing needs an escape."""
+    return value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
 
 
 def literal(value: Value) -> bytes:

@@ -18,7 +18,7 @@ import os
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from schemaless.bench import dictionaries
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.fidelity import KEY_ORDER, difference, is_same, packed_text, worded
+from schemaless.bench.record_schema import MAX_DEPTH, schema_of
 from schemaless.bench.results import (
     BASELINE,
     Combination,
@@ -39,12 +40,12 @@ from schemaless.bench.results import (
     spread_of,
     this_machine,
 )
-from schemaless.bench.schema import MAX_DEPTH, schema_of
 from schemaless.bench.shapes import shape_of
 from schemaless.cell import JSONDocument
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import SERIALIZERS
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Listener, nobody
 from schemaless.numbers import Interval
 
 _CHUNK_BYTES: Final = 1 << 20
@@ -146,13 +147,13 @@ class Benchmark:
         """How many steps ``run`` reports."""
         return (self._rounds_wanted * self._passes + 1) * len(self._chunks) * len(self._entrants)
 
-    def run(self, on_step: Callable[[int], None] = lambda more: None) -> Result:
+    def run(self, listener: Listener = nobody) -> Result:
         """Measure, and return what was found.
 
         An interrupt after the first whole round ends it with the rounds that are whole.
 
         Args:
-            on_step: is called with 1 after each step.
+            listener: told each advance, in ``steps``.
 
         Raises:
             KeyboardInterrupt: before there was anything to return.
@@ -167,10 +168,10 @@ class Benchmark:
             for chunk in self._chunks:
                 for entrant in self._entrants:
                     self._rehearse(entrant, chunk)
-                    on_step(1)
+                    listener(Advanced())
             try:
                 for number in range(self._rounds_wanted):
-                    self._round(number, on_step)
+                    self._round(number, listener)
             except KeyboardInterrupt:
                 if not self._rounds:
                     raise
@@ -268,7 +269,7 @@ class Benchmark:
 
     # ---- rounds
 
-    def _round(self, number: int, on_step: Callable[[int], None]) -> None:
+    def _round(self, number: int, listener: Listener) -> None:
         encode_ns: Counter[str] = Counter()
         decode_ns: Counter[str] = Counter()
         compress_ns: Counter[tuple[str, str]] = Counter()
@@ -311,7 +312,7 @@ class Benchmark:
                 if not entrant.tally.changed and not entrant.tally.order:
                     self._compare(entrant, places, decoded)
                 del payloads, decoded
-                on_step(1)
+                listener(Advanced())
         self._wall_ns += time.perf_counter_ns() - wall
         self._cpu_ns += _ns() - cpu
         for entrant in self._entrants:

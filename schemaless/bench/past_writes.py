@@ -21,6 +21,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.keys import row_key_for
 from schemaless.mysql.sql.cells import insert_numbered_cells
 from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
 
 _WORDS: Final = (
     *("accepted", "airport", "bay", "bridge", "car", "city", "driver", "east", "fare", "for", "from", "left", "meters"),
@@ -166,9 +167,10 @@ def write(store: Datastore, history: History) -> int:
 
 
 def _insert(store: Datastore, made: list[Made]) -> None:
+    tools = tools_of(store)
     shard = made[0].shard
     rows = [(each.added_id, each.row_key.bytes, each.column_name, 1, each.body, each.created_at) for each in made]
-    store.shards.execute(shard, insert_numbered_cells(store.shards.database(shard), rows))
+    tools.shards.execute(shard, insert_numbered_cells(tools.shards.database(shard), rows))
 
 
 def _hour(drawn: random.Random) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,12 +15,14 @@ from schemaless.cluster.topology import check_shard
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
+from schemaless.events import Listener, nobody
 from schemaless.keys import check_column_name
 from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.mysql.sizes import layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.pages import PageSize
+from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds, Measured, Sample, Window, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
@@ -161,7 +163,7 @@ def sample_cells(
     shards: Iterable[int] | None = None,
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
-    on_window: Callable[[int, int], None] = lambda done, total: None,
+    listener: Listener = nobody,
 ) -> CellSample:
     """Read a sample of the cells, bodies too. Changes nothing.
 
@@ -171,13 +173,14 @@ def sample_cells(
         shards: numbers of the shards; all unless given.
         seed: of what is drawn; the clock's unless given.
         bounds: how much is read.
-        on_window: called with how many windows are read, and of how many.
+        listener: told the total and each advance, in windows.
 
     Raises:
         InvalidInput: there is no such shard, or a server's pages are not of InnoDB's default size.
         InvalidCell: no column may have this name.
         ServerError: a server cannot be reached.
     """
+    tools = tools_of(store)
     numbers = [
         check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
     ]
@@ -189,7 +192,7 @@ def sample_cells(
         values: Counter[tuple[str, ...]] = Counter()
         cells: list[SampledCell] = []
         rows = body_bytes = 0
-        for _, row_key, column_name, _, body, _ in window_rows(store.shards, window, size):
+        for _, row_key, column_name, _, body, _ in window_rows(tools.shards, window, size):
             rows += 1
             body_bytes += len(body)
             if wanted is None or column_name in wanted:
@@ -200,16 +203,16 @@ def sample_cells(
         return Measured(values, rows, body_bytes)
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    taken = sample(store.shards, numbers, measure, seed=drawn, bounds=bounds, on_window=on_window)
+    taken = sample(tools.shards, numbers, measure, seed=drawn, bounds=bounds, listener=listener)
     by_cluster = {
-        cluster.name: layout_of(store.shards.pool_for(cluster.primary))
-        for cluster in {store.topology.cluster_of(window.shard) for window in taken.windows}
+        cluster.name: layout_of(tools.shards.pool_for(cluster.primary))
+        for cluster in {tools.topology.cluster_of(window.shard) for window in taken.windows}
     }
     return CellSample(
         taken,
         [found[window.shard, window.after, window.up_to] for window in taken.windows],
-        [by_cluster[store.topology.cluster_of(window.shard).name] for window in taken.windows],
-        store.dictionaries,
+        [by_cluster[tools.topology.cluster_of(window.shard).name] for window in taken.windows],
+        tools.dictionaries,
     )
 
 

@@ -14,16 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from schemaless.bench import contenders, corpora, dictionaries, measure
+from schemaless.bench import contenders, corpora, dictionaries
+from schemaless.bench import rounds as measure
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Serializer
 from schemaless.bench.corpora import Corpus, built_in, from_file
 from schemaless.bench.fidelity import difference
-from schemaless.bench.measure import Benchmark
 from schemaless.bench.results import STAGES, front_of, spread_of
+from schemaless.bench.rounds import Benchmark
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import MSGPACK
 from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Event
 
 
 @pytest.fixture(autouse=True)
@@ -236,10 +238,10 @@ def test_an_interrupt_keeps_the_rounds_that_are_whole():
 def test_progress_reports_as_many_steps_as_it_announced():
     """The bar reaches its end."""
     benchmark = Benchmark(corpus(*DOCUMENTS), rounds=2, only_serializers=["cbor"], only_compressors=["none"])
-    steps: list[int] = []
-    benchmark.run(steps.append)
+    told: list[Event] = []
+    benchmark.run(told.append)
 
-    assert sum(steps) == benchmark.steps
+    assert told == [Advanced()] * benchmark.steps
 
 
 def test_a_result_says_where_it_comes_from():

@@ -1,0 +1,199 @@
+"""Cells read by their keys, from whichever shard they are on; ``cells.py`` has the rules of writing them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Container, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, cast
+
+from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StoredCell
+from schemaless.cluster.placement import shard_for
+from schemaless.codec.dictionaries import Dictionaries
+from schemaless.codec.envelope import Limits, decode_body
+from schemaless.errors import CorruptBody, InvalidInput
+from schemaless.keys import MAX_REF_KEY, check_column_name, check_ref_key, row_key_bytes
+from schemaless.mysql.connection import Check, Connection, Rows
+from schemaless.mysql.sql.cells import select_cells, select_column_names, select_latest, select_row, select_versions
+from schemaless.store.pages import Row, read_versions
+from schemaless.store.shards import ReadFrom, Shards
+
+_KEYS_PER_SELECT: Final = 200
+_PAIRS_PER_SELECT: Final = 200
+
+Place = tuple[bytes, str, int]
+
+ADDED_ID: Final = slice(0, 1)
+"""What of a row is its added_id."""
+
+PLACE: Final = slice(1, 4)
+"""What of a row is its whole key."""
+
+PAIR: Final = slice(1, 3)
+"""What of a row is its row_key and column_name."""
+
+ROW_KEY: Final = slice(1, 2)
+"""What of a row is its row_key."""
+
+
+class Reader:
+    """Reads cells of one datastore; absence is never an error, stored bytes that do not decode are ``CorruptBody``."""
+
+    def __init__(self, shards: Shards, limits: Limits, dictionaries: Dictionaries) -> None:
+        self._shards = shards
+        self._limits = limits
+        self.dictionaries = dictionaries
+
+    # Rows as cells
+
+    def decode(self, stored: StoredCell) -> JSONDocument:
+        """Return a stored cell's document; errors name the cell."""
+        try:
+            return decode_body(stored.body, self._limits, self.dictionaries)
+        except CorruptBody as error:
+            raise error.at(stored.key, stored.shard) from error.__cause__
+
+    def stored(self, row: Row, shard: int) -> StoredCell:
+        """Return a row of the table as a cell with its stored bytes."""
+        added_id, row_key, column_name, ref_key, body, created_at = row
+        return StoredCell(
+            uuid.UUID(bytes=row_key),
+            column_name,
+            ref_key,
+            body,
+            added_id,
+            datetime.fromisoformat(created_at),
+            shard,
+            self.decode,
+        )
+
+    def cell(self, row: Row, shard: int) -> Cell:
+        """Return a row of the table as a cell with its document."""
+        return self.stored(row, shard).decode()
+
+    def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
+        """Send a query for whole cells to a shard.
+
+        Args:
+            shard: its number.
+            sql: the query.
+            read_from: which kind of node.
+            wanted: the keys that were asked for.
+            key: what of a row is a key among them: ``ADDED_ID``, ``PLACE``, ``PAIR`` or ``ROW_KEY``.
+
+        Raises:
+            WrongReply: a row came that was not asked for.
+        """
+        rows: Any = self._shards.rows(shard, sql, read_from=read_from, check=only(wanted, key))
+        return cast("Sequence[Row]", rows)
+
+    def by_keys(self, connection: Connection, database: str, keys: Iterable[Place]) -> Iterator[Row]:
+        """Yield the rows that are there of ``keys``, read outside any transaction.
+
+        Raises:
+            WrongReply: a row came that was not asked for.
+        """
+        wanted = list(keys)
+        for start in range(0, len(wanted), _KEYS_PER_SELECT):
+            part = wanted[start : start + _KEYS_PER_SELECT]
+            rows: Any = connection.rows(select_cells(database, part), only(set(part), PLACE))
+            yield from rows
+
+    # By key, as ``Datastore``'s calls of like names have it
+
+    def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
+        """Read one version; ``key`` is a checked one."""
+        row = key.row_key.bytes
+        shard = self._shard_of(row)
+        wanted = [(row, key.column_name, key.ref_key)]
+        sql = select_cells(self._shards.database(shard), wanted)
+        rows = self.select(shard, sql, read_from, wanted, PLACE)
+        return self.cell(rows[0], shard) if rows else None
+
+    def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
+        """Read the version with the highest ref_key."""
+        wanted = [_pair(row_key, column_name)]
+        shard = self._shard_of(wanted[0][0])
+        sql = select_latest(self._shards.database(shard), wanted)
+        rows = self.select(shard, sql, read_from, wanted, PAIR)
+        return self.cell(rows[0], shard) if rows else None
+
+    def latest_of_many(
+        self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
+    ) -> dict[tuple[uuid.UUID, str], Cell]:
+        """Read the latest version for many ``(row_key, column_name)``."""
+        by_shard: dict[int, list[tuple[bytes, str]]] = {}
+        wanted = dict.fromkeys(_pair(row_key, name) for row_key, name in keys)
+        for pair in wanted:
+            by_shard.setdefault(self._shard_of(pair[0]), []).append(pair)
+        found: dict[tuple[uuid.UUID, str], Cell] = {}
+        for shard, pairs in sorted(by_shard.items()):
+            for start in range(0, len(pairs), _PAIRS_PER_SELECT):
+                sql = select_latest(self._shards.database(shard), pairs[start : start + _PAIRS_PER_SELECT])
+                for row in self.select(shard, sql, read_from, wanted, PAIR):
+                    cell = self.cell(row, shard)
+                    found[cell.row_key, cell.column_name] = cell
+        return found
+
+    def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
+        """Read the latest cell of each column of a row."""
+        row = row_key_bytes(row_key)
+        shard = self._shard_of(row)
+        sql = select_row(self._shards.database(shard), row)
+        rows = self.select(shard, sql, read_from, [(row,)], ROW_KEY)
+        return {cell.column_name: cell for cell in (self.cell(found, shard) for found in rows)}
+
+    def versions(
+        self,
+        row_key: RowKey,
+        column_name: str,
+        after: int | None,
+        before: int | None,
+        descending: bool,
+        limit: int | None,
+        read_from: ReadFrom,
+    ) -> Iterator[StoredCell]:
+        """Read versions of one row and column, fetching as it goes; arguments are checked at once."""
+        pair = row, _ = _pair(row_key, column_name)
+        above = -1 if after is None else check_ref_key(after)
+        below = MAX_REF_KEY + 1 if before is None else check_ref_key(before)
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise InvalidInput(f"limit must be a number from 0 up, or None for all, got {limit!r}")
+        shard = self._shard_of(row)
+        database = self._shards.database(shard)
+        rows = read_versions(
+            lambda sql: self.select(shard, sql, read_from, [pair], PAIR),
+            lambda after, before, most: select_versions(database, *pair, after, before, descending, most),
+            above,
+            below,
+            descending,
+            limit,
+        )
+        return (self.stored(found, shard) for found in rows)
+
+    def column_names(self, row_key: RowKey, read_from: ReadFrom) -> list[str]:
+        """Return the names of a row's columns, in their order."""
+        row = row_key_bytes(row_key)
+        shard = self._shard_of(row)
+        sql = select_column_names(self._shards.database(shard), row)
+        return [str(name) for (name,) in self._shards.rows(shard, sql, read_from=read_from)]
+
+    def _shard_of(self, row_key: bytes) -> int:
+        return shard_for(row_key, self._shards.topology.shard_count)
+
+
+def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
+    """Return a checked row_key, as the table has it, and column_name."""
+    return row_key_bytes(row_key), check_column_name(column_name)
+
+
+def only(wanted: Container[Any], key: slice) -> Check:
+    """Return a check that the parts ``key`` of all rows are among those that were asked for."""
+
+    def check(rows: Rows) -> str | None:
+        for row in rows:
+            if row[key] not in wanted:
+                return f"asked for {wanted!r:.200}, got {row[key]!r:.200}"
+        return None
+
+    return check

@@ -1,0 +1,50 @@
+"""Events and their listeners."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from schemaless.events import Advanced, Event, Step, Total, nobody, only, together
+
+pytestmark = pytest.mark.once
+
+EVENTS = [Total(3), Step("counting"), Advanced(), Advanced(2)]
+
+
+def test_listeners_are_told_in_their_order():
+    """Each event goes to the first, then to the next."""
+    told: list[tuple[str, Event]] = []
+    listener = together(lambda event: told.append(("a", event)), nobody, lambda event: told.append(("b", event)))
+    for event in EVENTS:
+        listener(event)
+
+    assert told == [(who, event) for event in EVENTS for who in "ab"]
+
+
+def test_only_one_kind_is_handed_on():
+    """Others are passed over, as any listener does with what it does not know."""
+    told: list[Advanced] = []
+    for event in EVENTS:
+        only(Advanced, told.append)(event)
+
+    assert told == [Advanced(1), Advanced(2)]
+
+
+def test_what_a_listener_raises_comes_through():
+    """It ends the work, and those behind it are not told."""
+
+    def stops(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    told: list[Event] = []
+    with pytest.raises(KeyboardInterrupt):
+        together(told.append, only(Advanced, stops), told.append)(Advanced())
+
+    assert told == [Advanced()]
+
+
+def test_events_are_values():
+    """Equal by what they say, and sent between processes as they are."""
+    assert [pickle.loads(pickle.dumps(event)) for event in EVENTS] == EVENTS
