@@ -21,7 +21,10 @@ const LONGEST_KEY: usize = 64;
 
 /// The keys and shapes of a node's objects.
 pub struct Layout {
+    /// Where there is one shape, it has all keys in their order, and this is its template; so little is looked at then.
+    pub only: Option<Py<PyDict>>,
     pub keys: Vec<Py<PyString>>,
+    /// All shapes, where there are several.
     pub shapes: Vec<Shape>,
 }
 
@@ -30,6 +33,22 @@ struct Known {
     bytes: Box<[u8]>,
     layout: Arc<Layout>,
     next: usize,
+    /// Where the template of an only shape is, and its table: addresses to be fetched, never to be followed.
+    far: [usize; 2],
+}
+
+impl Known {
+    /// Fetches what is looked at when the layout is used: at once, not one by one as each leads to the next.
+    #[inline]
+    fn soon(&self) {
+        const LINE_BYTES: usize = 64;
+        py::soon(self.bytes.as_ptr());
+        py::soon(Arc::as_ptr(&self.layout));
+        let [template, table] = self.far;
+        for address in [template, table, table + LINE_BYTES] {
+            py::soon(address as *const u8);
+        }
+    }
 }
 
 type Key = (Box<[u8]>, Py<PyString>);
@@ -64,10 +83,15 @@ impl Cache {
         let start = schema.rest();
         let next = self.layouts[self.last].as_ref().map_or(0, |known| known.next);
         if let Some(known) = &self.layouts[next] {
+            known.soon();
             // A layout tells where it ends, so that no other one begins with its bytes.
             if start.starts_with(&known.bytes) {
                 schema.bytes(known.bytes.len())?;
                 self.last = next;
+                if let Some(following) = &self.layouts[known.next] {
+                    following.soon();
+                    py::soon(&self.layouts[following.next]);
+                }
                 return Ok(known.layout.clone());
             }
         }
@@ -80,6 +104,10 @@ impl Cache {
         let (shape_count, key_count) = skip_layout(schema)?;
         let bytes = &start[..start.len() - schema.left()];
         let place = hash(bytes) as usize % LAYOUTS;
+        if let Some(known) = &self.layouts[place] {
+            known.soon();
+            py::soon(&self.layouts[known.next]);
+        }
         if let Some(before) = &mut self.layouts[self.last] {
             before.next = place;
         }
@@ -95,7 +123,8 @@ impl Cache {
                 self.layouts.fill_with(|| None);
                 self.bytes = 0;
             }
-            let new = Known { bytes: bytes.into(), layout: layout.clone(), next: place };
+            let far = layout.only.as_ref().map_or([0; 2], py::addresses);
+            let new = Known { bytes: bytes.into(), layout: layout.clone(), next: place, far };
             self.bytes += bytes.len();
             if let Some(old) = self.layouts[place].replace(new) {
                 self.bytes -= old.bytes.len();
@@ -130,8 +159,7 @@ impl Cache {
             return malformed(&"a key that comes twice");
         }
         if shape_count == 1 {
-            let shape = Shape { keys: (0..key_count as u32).collect(), template: all.unbind() };
-            return Ok(Layout { keys, shapes: vec![shape] });
+            return Ok(Layout { only: Some(all.unbind()), keys, shapes: Vec::new() });
         }
         let mut shapes = Vec::with_capacity(shape_count);
         let mut known = std::collections::HashSet::with_capacity(shape_count);
@@ -169,7 +197,7 @@ impl Cache {
         if seen < key_count as u64 {
             return malformed(&"a key that no shape has");
         }
-        Ok(Layout { keys, shapes })
+        Ok(Layout { only: None, keys, shapes })
     }
 
     fn key(&mut self, py: Python<'_>, bytes: &[u8]) -> Result<Py<PyString>, Refusal> {

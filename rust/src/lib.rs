@@ -3,6 +3,9 @@
 //! The grammar is that of `schemaless/codec/FORMAT.md`. The Python reference is the law: what this module refuses, it
 //! decides and words.
 
+#[cfg_attr(direct, path = "direct.rs")]
+#[cfg_attr(not(direct), path = "stable.rs")]
+mod access;
 mod cache;
 mod py;
 mod reader;
@@ -17,6 +20,7 @@ use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::sync::Mutex;
 
+use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
@@ -85,18 +89,14 @@ static CACHE: Mutex<Option<Cache>> = Mutex::new(None);
 fn pack<'py>(document: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyBytes>>> {
     let mut room = ROOM.take().unwrap_or_default();
     let packed = match writer::pack(document.as_borrowed(), &mut room) {
-        Ok(payload) => PyBytes::new_with(document.py(), payload.bytes(), |to| {
-            payload.write(to);
-            Ok(())
-        })
-        .map(Some),
+        Ok(payload) => py::new_bytes(document.py(), &payload.parts()).map(Some),
         Err(Refusal::NotHeld) => Ok(None),
-        Err(refusal) => Err(refusal.raised(document.py())),
+        Err(refusal) => Err(refusal),
     };
     if room.is_small() {
         ROOM.set(Some(room));
     }
-    packed
+    packed.map_err(|refusal| refusal.raised(document.py()))
 }
 
 /// Returns a payload's document, of at most so many levels, and so many values, keys included.
@@ -123,6 +123,9 @@ fn unpack<'py>(payload: &Bound<'py, PyAny>, levels: usize, values: u64) -> PyRes
 
 #[pymodule]
 fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    if !py::is_as_expected(module.py())? {
+        return Err(PyImportError::new_err("built for another Python than this"));
+    }
     module.add_function(wrap_pyfunction!(pack, module)?)?;
     module.add_function(wrap_pyfunction!(unpack, module)?)
 }

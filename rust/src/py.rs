@@ -1,13 +1,15 @@
-//! The edge to CPython: what a value is, what it holds, and how one is made. All `unsafe` of the crate stands here.
+//! The edge to CPython: what a value is, what it holds, and how one is made. All `unsafe` of the crate stands here and in
+//! `access`, which is `direct.rs` where CPython's layout is known, and `stable.rs` elsewhere.
 //!
 //! A `Value` is borrowed from the document that `pack` was given. That is sound because `pack` holds the interpreter from
 //! its first to its last line and runs no Python code: it calls no method, hashes nothing, makes no object that is
 //! tracked by the garbage collector. So nobody can change the document, and what it holds lives as long as it does.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString};
 use pyo3::{ffi, Borrowed};
 
+use crate::access;
 use crate::refusal::{malformed, Refusal};
 
 pub type Value<'a, 'py> = Borrowed<'a, 'py, PyAny>;
@@ -63,14 +65,20 @@ pub fn class_of(value: Value<'_, '_>) -> Class {
 #[inline]
 pub fn float_of(value: Value<'_, '_>) -> f64 {
     debug_assert!(class_of(value) == Class::Float);
-    // SAFETY: a live float; the call cannot fail for one.
-    unsafe { ffi::PyFloat_AsDouble(value.as_ptr()) }
+    // SAFETY: a live float.
+    unsafe { access::float(value.as_ptr()) }
 }
 
 /// Returns an int's value, or None beyond 64 bits. `value` is of class `Int`.
 #[inline]
 pub fn int_of(value: Value<'_, '_>) -> Option<i64> {
     debug_assert!(class_of(value) == Class::Int);
+    // SAFETY: a live int.
+    unsafe { access::short_int(value.as_ptr()) }.or_else(|| long_int_of(value))
+}
+
+#[inline(never)]
+fn long_int_of(value: Value<'_, '_>) -> Option<i64> {
     let mut overflow = 0;
     // SAFETY: a live int; the call sets no error for one, and tells of an overflow in its argument.
     let held = unsafe { ffi::PyLong_AsLongLongAndOverflow(value.as_ptr(), &mut overflow) };
@@ -83,6 +91,15 @@ pub fn text_of<'a>(value: Value<'a, '_>) -> Option<&'a str> {
     if class_of(value) != Class::Text {
         return None;
     }
+    // SAFETY: a live str; ASCII is UTF-8.
+    match unsafe { access::ascii(value.as_ptr()) } {
+        Some(ascii) => Some(unsafe { std::str::from_utf8_unchecked(ascii) }),
+        None => utf8_of(value),
+    }
+}
+
+#[inline(never)]
+fn utf8_of<'a>(value: Value<'a, '_>) -> Option<&'a str> {
     let mut length = 0;
     // SAFETY: a live str; the bytes are its own or kept with it, are UTF-8 and live as long as it does.
     unsafe {
@@ -95,48 +112,46 @@ pub fn text_of<'a>(value: Value<'a, '_>) -> Option<&'a str> {
     }
 }
 
+/// Tells the processor that something is looked at soon: what was not touched lately is far from it.
+#[inline]
+pub fn soon<T>(address: *const T) {
+    // SAFETY: every x86-64 has the instruction, which changes nothing and may be given any address.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Pushes the elements of a list. `list` is of class `Array`.
 #[inline]
 pub fn elements<'a, 'py>(list: Value<'a, 'py>, to: &mut Vec<Value<'a, 'py>>) -> usize {
     debug_assert!(class_of(list) == Class::Array);
     // SAFETY: a live list, not changed meanwhile; it keeps its elements alive.
     unsafe {
-        let length = ffi::PyList_Size(list.as_ptr());
-        to.reserve(length as usize);
-        for index in 0..length {
-            to.push(Borrowed::from_ptr(list.py(), ffi::PyList_GetItem(list.as_ptr(), index)));
-        }
-        length as usize
+        let elements = access::elements(list.as_ptr());
+        let length = elements.len();
+        to.extend(elements.map(|each| {
+            soon(each);
+            Borrowed::from_ptr(list.py(), each)
+        }));
+        length
     }
 }
 
-/// The members of a dict, in its order.
-pub struct Members<'a, 'py> {
-    dict: Value<'a, 'py>,
-    place: ffi::Py_ssize_t,
-}
-
-/// Returns an iterator over the members of a dict. `dict` is of class `Object`.
+/// Returns the members of a dict, in its order. `dict` is of class `Object`.
 #[inline]
-pub fn members<'a, 'py>(dict: Value<'a, 'py>) -> Members<'a, 'py> {
+pub fn members<'a, 'py>(dict: Value<'a, 'py>) -> impl Iterator<Item = (Value<'a, 'py>, Value<'a, 'py>)> {
     debug_assert!(class_of(dict) == Class::Object);
-    Members { dict, place: 0 }
-}
-
-impl<'a, 'py> Iterator for Members<'a, 'py> {
-    type Item = (Value<'a, 'py>, Value<'a, 'py>);
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let (mut key, mut value) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: a live dict, not changed meanwhile; it keeps its keys and values alive.
-        unsafe {
-            if ffi::PyDict_Next(self.dict.as_ptr(), &mut self.place, &mut key, &mut value) == 0 {
-                return None;
-            }
-            let py = self.dict.py();
-            Some((Borrowed::from_ptr(py, key), Borrowed::from_ptr(py, value)))
-        }
+    let py = dict.py();
+    // SAFETY: a live dict, not changed meanwhile; it keeps its keys and values alive.
+    unsafe {
+        access::Members::new(dict.as_ptr()).map(move |(key, value)| {
+            soon(value);
+            (Borrowed::from_ptr(py, key), Borrowed::from_ptr(py, value))
+        })
     }
 }
 
@@ -145,7 +160,7 @@ impl<'a, 'py> Iterator for Members<'a, 'py> {
 pub fn size_of(dict: Value<'_, '_>) -> usize {
     debug_assert!(class_of(dict) == Class::Object);
     // SAFETY: a live dict.
-    unsafe { ffi::PyDict_Size(dict.as_ptr()) as usize }
+    unsafe { access::size(dict.as_ptr()) }
 }
 
 /// Takes over a new reference; there is none where CPython has set an error.
@@ -171,6 +186,22 @@ pub fn new_bool(py: Python<'_>, value: bool) -> Made<'_> {
     PyBool::new(py, value).to_owned().into_any()
 }
 
+/// Makes bytes of some parts, one behind the other.
+pub fn new_bytes<'py>(py: Python<'py>, parts: &[&[u8]]) -> Result<Bound<'py, PyBytes>, Refusal> {
+    let length = parts.iter().map(|part| part.len()).sum::<usize>();
+    // SAFETY: a new reference, or null with an error set; there is room for as many bytes as all parts have, which nobody
+    // reads before they are there.
+    unsafe {
+        let made = owned(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t))?;
+        let mut to = ffi::PyBytes_AsString(made.as_ptr()).cast::<u8>();
+        for part in parts {
+            to.copy_from_nonoverlapping(part.as_ptr(), part.len());
+            to = to.add(part.len());
+        }
+        Ok(made.cast_into_unchecked())
+    }
+}
+
 /// Makes an int.
 #[inline]
 pub fn new_int(py: Python<'_>, value: i64) -> Result<Made<'_>, Refusal> {
@@ -188,6 +219,15 @@ pub fn new_float(py: Python<'_>, value: f64) -> Result<Made<'_>, Refusal> {
 /// Makes a str; refuses what is not UTF-8.
 #[inline]
 pub fn new_text<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
+    // CPython has the shortest ones already.
+    if bytes.len() > 1 && bytes.is_ascii() {
+        return new_ascii(py, bytes);
+    }
+    decoded(py, bytes)
+}
+
+#[inline(never)]
+fn decoded<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
     // SAFETY: as many bytes as are said; a new reference, or null with an error set.
     unsafe {
         let length = bytes.len() as ffi::Py_ssize_t;
@@ -213,13 +253,11 @@ pub fn new_list<'py>(
     values: &mut impl Iterator<Item = Made<'py>>,
 ) -> Result<Made<'py>, Refusal> {
     // SAFETY: nothing runs between making the list and filling it, so nobody sees it before; a place that stays null is
-    // what CPython's own deallocation expects. SetItem takes the reference over.
+    // what CPython's own deallocation expects.
     unsafe {
         let list = owned(py, ffi::PyList_New(length as ffi::Py_ssize_t))?;
         for (index, value) in values.take(length).enumerate() {
-            if ffi::PyList_SetItem(list.as_ptr(), index as ffi::Py_ssize_t, value.into_ptr()) != 0 {
-                return Err(Refusal::Python);
-            }
+            access::set_element(list.as_ptr(), index, value.into_ptr());
         }
         Ok(list)
     }
@@ -237,6 +275,12 @@ pub fn new_like<'py>(py: Python<'py>, template: &Py<PyDict>) -> Result<Bound<'py
     unsafe { owned(py, ffi::PyDict_Copy(template.as_ptr())).map(|made| made.cast_into_unchecked()) }
 }
 
+/// Returns where a dict is, and where its table is, or 0 where that is not told.
+pub fn addresses(dict: &Py<PyDict>) -> [usize; 2] {
+    // SAFETY: a live dict.
+    [dict.as_ptr() as usize, unsafe { access::table(dict.as_ptr()) } as usize]
+}
+
 /// Sets a member of a dict that this crate made, with a key of its own: an exact str, whose hash runs no Python code.
 #[inline]
 pub fn set_member(dict: &Bound<'_, PyDict>, key: &Py<PyString>, value: &Made<'_>) -> Result<(), Refusal> {
@@ -247,12 +291,65 @@ pub fn set_member(dict: &Bound<'_, PyDict>, key: &Py<PyString>, value: &Made<'_>
     }
 }
 
-/// Makes a str of ASCII bytes that this crate wrote.
+/// Sets the member of a dict from `new_like` that is its `index`-th, and has this key.
+#[inline]
+pub fn replace_member<'k>(
+    dict: &Bound<'_, PyDict>,
+    index: usize,
+    value: Made<'_>,
+    key: impl FnOnce() -> &'k Py<PyString>,
+) -> Result<(), Refusal> {
+    // SAFETY: live objects, of which the first is a dict; the value's reference is given away where it is taken.
+    unsafe {
+        if access::replace(dict.as_ptr(), index, value.as_ptr()) {
+            value.into_ptr();
+            return Ok(());
+        }
+    }
+    set_member(dict, key(), &value)
+}
+
+/// Whether `access` tells of samples what CPython itself does: a Python may be built in its own way.
+pub fn is_as_expected(py: Python<'_>) -> PyResult<bool> {
+    let digit = 1i64 << 30;
+    for held in [0, 1, -1, digit - 1, digit, -digit, digit * digit - 1, 1 - digit * digit, digit * digit, i64::MIN] {
+        let int = held.into_pyobject(py)?.into_any();
+        if int_of(int.as_borrowed()) != Some(held) || long_int_of(int.as_borrowed()) != Some(held) {
+            return Ok(false);
+        }
+    }
+    let dict = PyDict::new(py);
+    for (key, value) in [("gone", "none"), ("first", "ASCII"), ("second", "caf\u{e9}")] {
+        dict.set_item(key, value)?;
+    }
+    dict.del_item("gone")?;
+    let told = |dict: &Bound<'_, PyDict>| {
+        members(dict.as_any().as_borrowed())
+            .map(|(key, value)| Some((text_of(key)?.to_owned(), text_of(value)?.to_owned())))
+            .collect::<Option<Vec<_>>>()
+    };
+    let expected =
+        dict.iter().map(|(key, value)| Ok((key.extract()?, value.extract()?))).collect::<PyResult<Vec<_>>>()?;
+    let of_strings = told(&dict);
+    // A table that has held another key keeps the hashes too.
+    dict.set_item(1, "")?;
+    dict.del_item(1)?;
+    let list = PyList::new(py, [1.5, -0.0])?;
+    let mut floats = Vec::new();
+    elements(list.as_any().as_borrowed(), &mut floats);
+    let floats: Vec<f64> = floats.into_iter().map(float_of).collect();
+    Ok(of_strings.as_ref() == Some(&expected)
+        && told(&dict) == of_strings
+        && size_of(dict.as_any().as_borrowed()) == 2
+        && floats == [1.5, -0.0])
+}
+
+/// Makes a str of ASCII bytes.
 #[inline]
 pub fn new_ascii<'py>(py: Python<'py>, bytes: &[u8]) -> Result<Made<'py>, Refusal> {
     debug_assert!(bytes.is_ascii());
-    // SAFETY: as many bytes as are said; a new reference, or null with an error set.
-    unsafe { owned(py, ffi::PyUnicode_FromStringAndSize(bytes.as_ptr().cast(), bytes.len() as ffi::Py_ssize_t)) }
+    // SAFETY: ASCII; a new reference, or null with an error set.
+    unsafe { owned(py, access::new_ascii(bytes)) }
 }
 
 /// Makes an int beyond 64 bits of its digits; refuses what are not those of one.

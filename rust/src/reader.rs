@@ -136,20 +136,17 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn object(&mut self, depth: usize) -> Result<Made<'py>, Refusal> {
         let depth = self.deeper(depth)?;
         let layout = self.layout()?;
-        let [shape] = &layout.shapes[..] else {
+        let Some(template) = &layout.only else {
             return malformed(&"several shapes for one object");
         };
-        if shape.keys.is_empty() && self.tokens.varint()? != 0 {
+        if layout.keys.is_empty() && self.tokens.varint()? != 0 {
             return malformed(&"a shape that is not there");
         }
-        let object = match layout.keys.len() {
-            0..=ROOM_OF_A_NEW_DICT => py::new_dict(self.py),
-            _ => py::new_like(self.py, &shape.template)?,
-        };
-        for key in &layout.keys {
+        let object = py::new_like(self.py, template)?;
+        for index in 0..layout.keys.len() {
             self.count(1)?;
             let value = self.one(depth)?;
-            py::set_member(&object, key, &value)?;
+            py::replace_member(&object, index, value, || &layout.keys[index])?;
         }
         Ok(object.into_any())
     }
@@ -335,8 +332,10 @@ impl<'a, 'py> Reader<'a, 'py> {
         let layout = self.layout()?;
         let mut of_row = Vec::new();
         let mut rows_of = vec![count; layout.keys.len()];
-        if layout.shapes.len() > 1 || layout.keys.is_empty() {
-            of_row = self.shapes_of_rows(count, layout.shapes.len())?;
+        if layout.only.is_none() || layout.keys.is_empty() {
+            of_row = self.shapes_of_rows(count, layout.shapes.len().max(1))?;
+        }
+        if layout.only.is_none() {
             rows_of.fill(0);
             for &shape in &of_row {
                 layout.shapes[shape].keys.iter().for_each(|&key| rows_of[key as usize] += 1);
@@ -349,12 +348,23 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         // Only now that their values are here, which the payload's bytes have paid for.
         let mut made = Vec::with_capacity(count);
-        for row in 0..count {
-            let shape = &layout.shapes[of_row.get(row).copied().unwrap_or(0)];
+        if let Some(template) = &layout.only {
+            for _ in 0..count {
+                let object = py::new_like(py, template)?;
+                for (index, column) in columns.iter_mut().enumerate() {
+                    let value = column.next().expect("as many values of a key as there are rows");
+                    py::replace_member(&object, index, value, || &layout.keys[index])?;
+                }
+                made.push(object.into_any());
+            }
+            return Ok(made);
+        }
+        for shape in of_row {
+            let shape = &layout.shapes[shape];
             let object = py::new_like(py, &shape.template)?;
-            for &key in &shape.keys {
+            for (index, &key) in shape.keys.iter().enumerate() {
                 let value = columns[key as usize].next().expect("as many values of a key as it has rows");
-                py::set_member(&object, &layout.keys[key as usize], &value)?;
+                py::replace_member(&object, index, value, || &layout.keys[key as usize])?;
             }
             made.push(object.into_any());
         }
@@ -386,9 +396,6 @@ fn scale(byte: u8) -> Result<usize, Refusal> {
     }
     Ok(byte.into())
 }
-
-/// How many members CPython gives a dict room for before it makes it larger.
-const ROOM_OF_A_NEW_DICT: usize = 5;
 
 #[inline]
 fn decimal(py: Python<'_>, held: i64, scale: usize) -> Result<Made<'_>, Refusal> {

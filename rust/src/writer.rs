@@ -13,6 +13,7 @@ use crate::{kind, mask, MAX_LEVELS, TUPLES};
 /// Room that outlives a document, so that the next one need not ask for it.
 #[derive(Default)]
 pub struct Room {
+    head: Vec<u8>,
     schema: Vec<u8>,
     tokens: Vec<u8>,
     text: Vec<u8>,
@@ -23,6 +24,8 @@ pub struct Room {
     ticks: Vec<i64>,
     /// Only its room: what stood there is no longer alive.
     rows: Vec<usize>,
+    /// The same.
+    texts: Vec<[usize; 2]>,
 }
 
 const KEPT_BYTES: usize = 1 << 18;
@@ -36,25 +39,16 @@ impl Room {
 
 /// The three sections of a payload, and their lengths before them.
 pub struct Payload<'r> {
-    head: Vec<u8>,
     room: &'r Room,
 }
 
 impl Payload<'_> {
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.parts().iter().map(|part| part.len()).sum()
     }
 
-    pub fn write(&self, to: &mut [u8]) {
-        let mut at = 0;
-        for part in self.parts() {
-            to[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-    }
-
-    fn parts(&self) -> [&[u8]; 4] {
-        [&self.head, &self.room.schema, &self.room.tokens, &self.room.text]
+    pub fn parts(&self) -> [&[u8]; 4] {
+        [&self.room.head, &self.room.schema, &self.room.tokens, &self.room.text]
     }
 }
 
@@ -76,14 +70,16 @@ pub fn pack<'r>(document: Value<'_, '_>, room: &'r mut Room) -> Result<Payload<'
     room.tokens.clear();
     room.text.clear();
     let rows = emptied(take(&mut room.rows));
-    let mut writer = Writer { to: room, rows, texts: Vec::new(), charged: 0, zeros: 0, hint: 0 };
+    let texts = emptied(take(&mut room.texts));
+    let mut writer = Writer { to: room, rows, texts, charged: 0, zeros: 0, hint: 0 };
     writer.one(document, 0)?;
-    let Writer { charged, zeros, rows, .. } = writer;
+    let Writer { charged, zeros, rows, texts, .. } = writer;
     room.rows = emptied(rows);
-    let mut head = Vec::with_capacity(20);
-    put_varint(&mut head, room.schema.len() as u64);
-    put_varint(&mut head, room.tokens.len() as u64);
-    let payload = Payload { head, room };
+    room.texts = emptied(texts);
+    room.head.clear();
+    put_varint(&mut room.head, room.schema.len() as u64);
+    put_varint(&mut room.head, room.tokens.len() as u64);
+    let payload = Payload { room };
     // One zero behind each string, and no other in any of them.
     if charged > crate::budget(payload.bytes()) || memchr::memchr_iter(0, &payload.room.text).count() != zeros {
         return Err(Refusal::NotHeld);
@@ -101,7 +97,7 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
     fn node(&mut self, start: usize, depth: usize) -> Result<(), Refusal> {
         match self.rows.len() - start {
             1 => self.one(self.rows[start], depth),
-            _ => self.many(start, depth),
+            count => self.many(start, 1, count, depth),
         }
     }
 
@@ -193,8 +189,9 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
 
     // ---- many rows
 
-    fn many(&mut self, start: usize, depth: usize) -> Result<(), Refusal> {
-        let present = self.columns(start)?;
+    /// Writes `count` rows: each `step`-th from `start` on.
+    fn many(&mut self, start: usize, step: usize, count: usize, depth: usize) -> Result<(), Refusal> {
+        let present = self.columns(start, step, count)?;
         if present & (mask::ARRAY | mask::OBJECT) == 0 {
             return Ok(());
         }
@@ -207,11 +204,12 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
                 continue;
             }
             let mut first = start;
-            if present != bit {
+            if present != bit || step > 1 {
                 first = end;
-                for index in start..end {
-                    if py::class_of(self.rows[index]) == class {
-                        self.rows.push(self.rows[index]);
+                for row in 0..count {
+                    let value = self.rows[start + row * step];
+                    if py::class_of(value) == class {
+                        self.rows.push(value);
                     }
                 }
             }
@@ -227,9 +225,9 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
 
     /// Writes the mask, the kinds and every scalar of a node, and returns its mask.
     #[inline(never)]
-    fn columns(&mut self, start: usize) -> Result<u64, Refusal> {
+    fn columns(&mut self, start: usize, step: usize, count: usize) -> Result<u64, Refusal> {
         let rows = &self.rows[start..];
-        self.charged += rows.len() as u64;
+        self.charged += count as u64;
         let to = &mut *self.to;
         to.kinds.clear();
         to.ints.clear();
@@ -239,9 +237,10 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
         let mut present = 0;
         let mut row = 0;
         // Run by run: neighbours are mostly of one class.
-        while let Some(&value) = rows.get(row) {
+        while row < count {
+            let value = rows[row * step];
             let class = py::class_of(value);
-            let run = rows[row..].iter().copied().take_while(|&value| py::class_of(value) == class);
+            let run = (row..count).map(|row| rows[row * step]).take_while(|&value| py::class_of(value) == class);
             let ran = to.kinds.len();
             let kind = match class {
                 Class::Float => {
@@ -398,13 +397,11 @@ impl<'a, 'py> Writer<'_, 'a, 'py> {
 
     /// Writes `count` rows of `width` values each, from `first` on, column by column, and drops them.
     fn columns_of(&mut self, first: usize, width: usize, count: usize, depth: usize) -> Result<(), Refusal> {
-        let end = self.rows.len();
-        for column in 0..width {
-            for row in 0..count {
-                self.rows.push(self.rows[first + row * width + column]);
+        for column in first..first + width {
+            match count {
+                1 => self.one(self.rows[column], depth)?,
+                _ => self.many(column, width, count, depth)?,
             }
-            self.node(end, depth)?;
-            self.rows.truncate(end);
         }
         self.rows.truncate(first);
         Ok(())

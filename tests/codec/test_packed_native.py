@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,11 @@ class Members(dict[str, Any]):
 
 class Elements(list[Any]):
     pass
+
+
+class Watched:
+    first: int
+    second: str
 
 
 class Level(enum.IntEnum):
@@ -237,6 +243,42 @@ def test_native_documents_share_no_mutable_value() -> None:
     assert second == native.unpack(packed, MAX_DEPTH) == [{"a": {}, "b": []}] * 3
 
 
+def test_native_read_documents_are_seen_by_the_garbage_collector() -> None:
+    payload = native.pack({"a": [{"b": {"c": 1}, "d": [1]}, {"b": {"c": 2}, "d": [2]}], "e": {"f": {}}, "g": {"h": []}})
+    document = native.unpack(payload, LEVELS)
+    holders = [document, document["a"][0], document["a"][1], document["e"], document["g"]]
+    assert all(gc.is_tracked(holder) for holder in holders)
+    watched = weakref.ref(kept := Watched())
+    document["e"]["f"]["kept"] = [kept, document]
+    del document, holders, kept
+    gc.collect()
+    assert watched() is None
+
+
+def test_native_dicts_of_every_layout_are_written_alike() -> None:
+    sharing, other = Watched(), Watched()
+    sharing.first, other.first = 1, 4
+    sharing.second, other.second = "two", "five"
+    shrunk = {str(number): number for number in range(100)} | {"first": 1, "second": "two"}
+    for number in range(100):
+        del shrunk[str(number)]
+    of_other_keys: dict[Any, Any] = {1: 1, "first": 1, "second": "two"}
+    del of_other_keys[1]
+    plain = {"first": 1, "second": "two"}
+    for document in (vars(sharing), shrunk, of_other_keys, shrunk.copy(), dict(of_other_keys)):
+        assert native.pack(document) == native.pack(plain)
+        assert native.pack([document] * 3) == native.pack([plain] * 3)
+        assert native.unpack(native.pack([document, vars(other)]), LEVELS) == [plain, vars(other)]
+
+
+def test_native_integers_of_every_length_are_written_as_the_reference_does() -> None:
+    edges = [sign * ((1 << bits) + more) for bits in range(72) for more in (-1, 0, 1) for sign in (-1, 1)]
+    for document in (*edges, edges, [{"a": edge} for edge in edges]):
+        payload = native.pack(document)
+        assert payload == pack_reference(document)
+        assert native.unpack(payload, LEVELS) == document
+
+
 def test_native_threads_read_and_write_the_same() -> None:
     """Room and memory of earlier documents are one thread's at a time."""
     documents = [native.unpack(payload, MAX_DEPTH) for payload in PAYLOADS]
@@ -255,6 +297,7 @@ def test_native_threads_read_and_write_the_same() -> None:
             done.result()
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="since 3.12 the collector runs between instructions only")
 def test_native_unpack_within_unpack_reads_the_same() -> None:
     """Making objects may run the garbage collector, and that somebody's code, which may unpack too."""
     payload = max(PAYLOADS, key=len)
