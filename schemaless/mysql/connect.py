@@ -16,9 +16,11 @@ What is left alone can make a call fail, and says so, or slow: timeouts, memory,
 from __future__ import annotations
 
 import importlib
+import io
 import math
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,6 +99,7 @@ _Result: Any = type(
 class _Connection(pymysql.connections.Connection):
     """PyMySQL's connection, without finalizers of Python's: ``close`` here does what theirs would."""
 
+    ctx: Any
     _rfile: Any
     _sock: Any
 
@@ -105,6 +108,8 @@ class _Connection(pymysql.connections.Connection):
 
     def connect(self, sock: Any = None) -> None:
         self._secure = bool(self.unix_socket)
+        if self.ssl:
+            self.ctx.sslsocket_class = _TLSWire
         super().connect(_dialled(self) if sock is None else sock)
 
     def _force_close(self) -> None:
@@ -129,10 +134,30 @@ class _Connection(pymysql.connections.Connection):
         return int(result.affected_rows)
 
 
+# What a buffered reader of a socket is made of, without finalizers that close by a frame of Python's: what was read
+# from is closed by ``close`` below, or collected with its socket.
+_Raw: Any = type("_Raw", (socket.SocketIO,), {"__del__": int})
+_Reader: Any = type("_Reader", (io.BufferedReader,), {"__del__": int})
+
+
+def _reader(wire: Any, mode: str) -> Any:
+    """Return what ``wire.makefile("rb")`` does."""
+    raw = _Raw(wire, mode[0])
+    wire._io_refs += 1  # noqa: SLF001 - as the method of that name does
+    return _Reader(raw)
+
+
 class _Wire(socket.socket):
     """A socket that is closed where it is collected, without a warning, and without a frame of Python's."""
 
     __del__ = vars(socket.SocketType)["close"]
+    makefile = _reader  # type: ignore[assignment]
+
+
+class _TLSWire(ssl.SSLSocket):
+    """The same for a socket that TLS goes through."""
+
+    makefile = _reader  # type: ignore[assignment]
 
 
 def _dialled(raw: Any) -> socket.socket:

@@ -36,7 +36,6 @@ from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_lat
 from schemaless.store.reading import PLACE, Place, Reader, only
 from schemaless.store.shards import Shards
 
-_KEYS_PER_SELECT: Final = 200
 _RACES: Final = 20
 _APPEND_RACES: Final = 10_000
 _PLACE: Final = operator.attrgetter("place")

@@ -351,7 +351,7 @@ def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url
     by_hand(dumped).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'A', 1, x'%b')"
-        % (dumped.shards.database(shard).encode(), row.hex.encode(), damaged.hex().encode()),
+        % (tools_of(dumped).shards.database(shard).encode(), row.hex.encode(), damaged.hex().encode()),
     )
     documents = invoke("dump", url=fresh_url)
     stored = invoke("dump", "--stored", "--shards", shard, url=fresh_url)

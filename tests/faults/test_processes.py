@@ -197,6 +197,7 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
     """However a child ends, its parent's connections stay, in the pool or in use; and nobody has to close."""
     script = textwrap.dedent(f"""
         import os, sys, threading, uuid, schemaless
+        from schemaless.store.tools import tools_of
         def number(connection):
             return connection.rows(b"SELECT CONNECTION_ID()")[0][0]
         store = schemaless.connect({fresh_url!r})
@@ -282,6 +283,7 @@ def test_a_parent_that_dies_is_seen_to_die_while_its_child_lives(servers: list[L
     url = schemaless.create("dies", 1, [servers[0].url])
     script = textwrap.dedent(f"""
         import os, sys, threading, time, schemaless
+        from schemaless.store.tools import tools_of
         store = schemaless.connect({url!r})
         holds = threading.Event()
         def hold(connection):
