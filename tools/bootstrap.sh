@@ -36,7 +36,7 @@ same_python() {
 # Its stamp holds the sources' checksum, behind the reason where it could not be built from them.
 native() {
     [ -f rust/Cargo.toml ] || return 0
-    sources=$(cat rust/Cargo.toml rust/Cargo.lock rust/pyproject.toml rust/build.rs rust/src/*.rs constraints.txt | cksum)
+    sources=$(cat rust/Cargo.toml rust/Cargo.lock rust/pyproject.toml rust/src/*.rs constraints.txt | cksum)
     known=
     [ ! -f $native_stamp ] || known=$(cat $native_stamp)
     [ "$known" != "$sources" ] || return 0

@@ -1,4 +1,4 @@
-//! Tells whether this is built for one CPython whose objects are laid out as `src/direct.rs` says.
+//! Run before the build: tells whether it is for a CPython whose objects are laid out as `direct.rs` says.
 
 use pyo3_build_config::{BuildFlag, PythonImplementation};
 
