@@ -409,3 +409,17 @@ class InvalidInput(SchemalessError):
 
 class LocalServerError(SchemalessError):
     """A private MySQL server could not be installed, started or stopped."""
+
+
+def is_own(error: BaseException, *packages: str) -> bool:
+    """Whether the call that was tried raised this itself, and not the handler of a signal that came meanwhile.
+
+    Told by where it was raised: each frame is this package's, or one of those that are named.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != __package__ and package not in packages:
+            return False
+        trace = trace.tb_next
+    return True

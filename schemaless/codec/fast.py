@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec.serializers import Payload
+from schemaless.errors import is_own
 
 TYPED_LEVELS: Final = (8, 12)
 """So many levels the typed decoders read by themselves; deeper documents take the reference.
@@ -60,7 +61,9 @@ class Gate:
         try:
             self.pack(document, None, self.pack_options)
             self.dump(document, None, self.dump_options)
-        except TypeError:
+        except TypeError as refusal:
+            if not is_own(refusal):
+                raise
             return False
         return True
 
@@ -68,7 +71,9 @@ class Gate:
         """Return compact JSON text for comparing, never for storing (it spells NaN ``null``), or None."""
         try:
             return self.dump(document, None, self.dump_options)
-        except TypeError:
+        except TypeError as refusal:
+            if not is_own(refusal):
+                raise
             return None
 
 

@@ -12,7 +12,7 @@ from schemaless.codec.fast import MISSED, fast_path
 from schemaless.codec.messagepack import pack_reference
 from schemaless.codec.serializers import NotHeld, Payload, Serializer, one_line, too_many_values
 from schemaless.codec.values import MAX_VALUES, STRINGS, text_exceeds
-from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep
+from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, is_own
 
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -52,6 +52,8 @@ class JSONText(Serializer):
         try:
             return write_text(document)
         except ValueError as refusal:  # sys.set_int_max_str_digits() is lower than Python's own limit
+            if not is_own(refusal, "json"):
+                raise
             raise InvalidBody(f"body: {refusal}") from None
 
     def loads(self, payload: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:
@@ -139,4 +141,6 @@ def _parse(text: Payload, depth: int, values: int) -> JSONDocument:
     try:
         return json.loads(text_of(text, depth, values))
     except ValueError as refusal:
+        if not is_own(refusal, "json"):
+            raise
         raise NotJSONText(one_line(refusal)) from None

@@ -28,7 +28,7 @@ from schemaless.codec.serializers import (
     one_line,
 )
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import CorruptBody, UnreadableLegacy
+from schemaless.errors import CorruptBody, UnreadableLegacy, is_own
 
 DUPLICATE_KEYS: Final = "duplicate keys"
 OVERFLOW: Final = "number beyond a double"
@@ -149,6 +149,8 @@ def read_exactly(text: Payload, depth: int = MAX_DEPTH, values: int = MAX_VALUES
     except NotJSONText as refusal:
         raise _unreadable(text, refusal) from None
     except ValueError as refusal:
+        if not is_own(refusal, "json"):
+            raise
         raise _unreadable(text, NotJSONText(one_line(refusal))) from None
     if not lost:
         try:

@@ -20,7 +20,7 @@ from schemaless.codec.serializers import (
     too_many_values,
 )
 from schemaless.codec.values import MAX_VALUES, messagepack_exceeds
-from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody
+from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody, is_own
 
 _BYTES_THAT_OPEN: Final = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _BYTES_THAT_DO_NOT_OPEN: Final = bytes(byte for byte in range(256) if byte not in _BYTES_THAT_OPEN)
@@ -47,8 +47,10 @@ class MessagePack(Serializer):
                 payload = gate.pack(document, None, gate.pack_options)
                 if not checked:
                     gate.dump(document, None, gate.dump_options)
-            except TypeError:
-                pass  # only the reference can tell
+            except TypeError as refusal:
+                if not is_own(refusal):
+                    raise
+                # Only the reference can tell.
             else:
                 return payload
         if not checked:
@@ -108,6 +110,8 @@ def unpack_reference(payload: Payload, depth: int = MAX_DEPTH, values: int = MAX
     except UnicodeDecodeError as refusal:
         raise MalformedPayload(f"a MessagePack str is not UTF-8 ({refusal.reason})") from None
     except (ValueError, TypeError) as refusal:
+        if not is_own(refusal, "msgpack"):
+            raise
         if "incomplete input" in str(refusal):
             raise TruncatedBody("the MessagePack payload ends before its document") from None
         raise MalformedPayload(f"not MessagePack as this store writes it: {one_line(refusal)}") from None

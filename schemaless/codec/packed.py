@@ -67,6 +67,7 @@ from schemaless.codec.serializers import (
     unreadable_values,
 )
 from schemaless.codec.values import MAX_VALUES, text_exceeds
+from schemaless.errors import is_own
 
 _DOUBLE_COST: Final = 32
 """A double costs so much where a decimal costs its scale: digits that one float alone has would burden all others."""
@@ -119,8 +120,10 @@ class Packed(Serializer):
                 return self._unpack(payload, depth, values)
             except OverflowError:
                 raise too_many_values(values) from None
-            except ValueError:
-                pass  # the reference words the refusal
+            except ValueError as refusal:
+                if not is_own(refusal):
+                    raise
+                # The reference words the refusal.
         return unpack_reference(payload, depth, values)
 
     def exceeds(self, payload: Payload, values: int) -> bool:
@@ -390,5 +393,7 @@ def _decimal_text(string: str) -> _Spelled | None:
 def _days(year: str, month: str, of_month: str) -> int | None:
     try:
         return date(int(year), int(month), int(of_month)).toordinal() - EPOCH
-    except ValueError:
+    except ValueError as refusal:
+        if not is_own(refusal):
+            raise
         return None

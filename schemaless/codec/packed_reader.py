@@ -17,7 +17,7 @@ from typing import Any, Final
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import MalformedPayload, NestingTooDeep, TooManyValues
+from schemaless.errors import MalformedPayload, NestingTooDeep, TooManyValues, is_own
 
 # stored; never renumber
 NULL: Final = 0
@@ -407,6 +407,8 @@ def _bigint(string: bytes) -> int:
     try:
         number = int(string) if _BIGINT.fullmatch(string) else 0
     except ValueError as refusal:  # sys.set_int_max_str_digits() is lower than Python's own limit
+        if not is_own(refusal):
+            raise
         raise MalformedPayload(f"a packed integer: {refusal}") from None
     if INT_MIN <= number <= INT_MAX:
         raise MalformedPayload("a packed integer is not one beyond 64 bits")

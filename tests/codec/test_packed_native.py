@@ -244,6 +244,7 @@ def test_native_documents_share_no_mutable_value() -> None:
 
 
 def test_native_read_documents_are_seen_by_the_garbage_collector() -> None:
+    """Each object and list of a document that was read is tracked, so that cycles through it are collected."""
     payload = native.pack({"a": [{"b": {"c": 1}, "d": [1]}, {"b": {"c": 2}, "d": [2]}], "e": {"f": {}}, "g": {"h": []}})
     document = native.unpack(payload, LEVELS)
     holders = [document, document["a"][0], document["a"][1], document["e"], document["g"]]
@@ -256,6 +257,7 @@ def test_native_read_documents_are_seen_by_the_garbage_collector() -> None:
 
 
 def test_native_dicts_of_every_layout_are_written_alike() -> None:
+    """Dicts that share their keys, that grew, that shrank: the same bytes."""
     sharing, other = Watched(), Watched()
     sharing.first, other.first = 1, 4
     sharing.second, other.second = "two", "five"
@@ -272,6 +274,7 @@ def test_native_dicts_of_every_layout_are_written_alike() -> None:
 
 
 def test_native_integers_of_every_length_are_written_as_the_reference_does() -> None:
+    """Around each power of two, of both signs, alone and in columns."""
     edges = [sign * ((1 << bits) + more) for bits in range(72) for more in (-1, 0, 1) for sign in (-1, 1)]
     for document in (*edges, edges, [{"a": edge} for edge in edges]):
         payload = native.pack(document)
