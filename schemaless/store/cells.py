@@ -276,9 +276,12 @@ def _telling_text(body: bytes, dictionaries: Dictionaries) -> bytes | None:
 
 
 def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
+    # Nearly every put is one statement.
+    whole = _insert_sql(database, cells)
+    if len(whole) <= connection.max_statement_bytes:
+        return _insert_statement(connection, whole, cells)
+    del whole
     batches = list(_statements(connection, database, cells))
-    if len(batches) == 1:
-        return _insert_statement(connection, *batches[0])
     puts: dict[Place, Put] = {}
     with connection.transaction():
         for sql, part in batches:
