@@ -29,6 +29,9 @@
     |   `-- SchemaMismatch          tables are older or newer than this version of the library
     |-- ServerError                 a MySQL server refused or failed; carries node, shard and ``retryable``
     |   |-- ServerUnavailable       no connection, or it was lost before anything could have happened
+    |   |   |-- PrimaryNotClaimed   the server has not the claim that the catalog asks for; nothing was sent
+    |   |   |-- ShardMoving         the shard's cells are on their way to another cluster; nothing was written
+    |   |   `-- StaleAbsence        the primary does not answer, and a replica has not got the cell
     |   |-- ServerTimeout           the server did not answer in time; nothing was written
     |   |-- AccessDenied            the account may not do this
     |   |-- ServerRefused           the server reported an error that repeating does not mend
@@ -39,22 +42,32 @@
     |-- CorruptArchive              a file of an archive is damaged; says where
     |-- LocationLost                a location of the change feed beyond the shard's last cell
     |-- JobConflict                 another job, or another state of it, is in the way
+    |-- MoveRefused                 a shard cannot be moved as things are; it is where it was, or the message says where
     |-- DictionaryInUse             a dictionary that a cell, a column or a job may need was to be removed
-    |-- LeaseLost                   a job's shard went to another runner, since this one gave no sign of life
+    |-- LeaseLost                   a job's or follower's shard went to another, since this one gave no sign of life
+    |-- ParkCell                    raised by a trigger's function: this cell is to be parked at once
+    |-- RetryLater                  raised by a trigger's function: this cell is to be tried again later
+    |-- UnknownIndex                no secondary index has this name
+    |-- IndexNotReady               a secondary index that is still being filled, or being dropped
     |-- WorkersDied                 worker processes of a job died again and again
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
     `-- LocalServerError            a private server could not be installed, started or stopped
 
-Exceptions of drivers and of SQLAlchemy never leave ``schemaless.mysql``. A read never raises for absence.
+Exceptions of drivers and of SQLAlchemy never leave ``schemaless.mysql``. A read never raises for an
+absence that it is sure of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from schemaless.cell import Cell, CellKey, Put
+
+_MOST_LATER_S = 86_400
 
 
 class SchemalessError(Exception):
@@ -81,7 +94,6 @@ class CellConflict(SchemalessError):
 
     Attributes:
         stored: the cell as the store has it.
-        shard: the shard that it is in.
     """
 
     def __init__(self, stored: Cell, shard: int) -> None:
@@ -222,7 +234,13 @@ class DatastoreExists(TopologyError):
 
 
 class ShardIdentityMismatch(TopologyError):
-    """A shard database belongs to another datastore, number, shard count or placement rule."""
+    """A shard database belongs to another datastore, number, shard count or placement rule, or is not there.
+
+    Attributes:
+        absent: whether there is no such database, or no tables in it.
+    """
+
+    absent: bool = False
 
 
 class ReplicaRefused(TopologyError):
@@ -263,15 +281,50 @@ def _rebuild_server_error(kind: type[ServerError], state: dict[str, Any]) -> Ser
 
 
 class ServerUnavailable(ServerError):
-    """No connection could be had, or it was lost before anything could have happened."""
+    """No connection could be had, or it was lost before anything could have happened.
+
+    Attributes:
+        retry_after_s: when to try again, in seconds, where calls to the server are refused at once because it does not
+            answer; None otherwise.
+    """
 
     retryable = True
+    retry_after_s: float | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (*super().__reduce__(), vars(self))
+
+
+class PrimaryNotClaimed(ServerUnavailable):
+    """The server has not the claim on its cluster that the catalog asks for; nothing was read or written there.
+
+    It was replaced and is back, or something has made it the primary and ``topology adopt`` has not come to its end.
+    """
+
+
+class ShardMoving(ServerUnavailable):
+    """The shard's cells are not where the catalog says, and it named no other place in time; nothing was written.
+
+    They are on their way to another cluster, and whoever moves them has not come to the end; or the table is gone.
+    """
 
 
 class ServerTimeout(ServerError):
     """The server, or a lock, did not answer in time; nothing was written."""
 
     retryable = True
+
+
+class StaleAbsence(ServerUnavailable):
+    """The primary does not answer, and the replica that was read has no such cell: it may have been written, or not.
+
+    Raised by reads with ``read_from="available"``. Whoever is the primary next knows: it is retryable.
+
+    Attributes:
+        found: of a read of many cells, those that were found, by row_key and column_name; empty for others.
+    """
+
+    found: Mapping[tuple[uuid.UUID, str], Cell] = MappingProxyType({})
 
 
 class AccessDenied(ServerError):
@@ -335,7 +388,6 @@ class CorruptArchive(SchemalessError):
     """A file of an archive is damaged, other than by ending in the middle of a frame.
 
     Attributes:
-        path: the file.
         offset: where the frame begins, in bytes.
         frame: its number; the header is frame 0.
     """
@@ -357,11 +409,9 @@ def _rebuild_corrupt_archive(message: str, path: Path, offset: int, frame: int) 
 class LocationLost(SchemalessError):
     """A change feed is asked to go on behind the shard's last cell: cells that were read before are gone.
 
-    Happens when a primary was replaced by a replica that had not got its last cells, or when the location belongs to
-    another shard or datastore. Read the shard again from a location that is there.
+    A failover lost its last cells, or the location is another shard's. Read the shard again from one that is there.
 
     Attributes:
-        shard: the shard.
         location: what was asked for.
         last: the shard's highest added_id; 0 for an empty shard.
     """
@@ -391,12 +441,51 @@ class JobConflict(SchemalessError):
         self.job_id = job_id
 
 
+class MoveRefused(SchemalessError):
+    """A shard cannot be moved as things are on its servers; the message says why, and what to do."""
+
+
 class DictionaryInUse(SchemalessError):
     """A dictionary is not removed, since a cell, a column or a job needs it."""
 
 
 class LeaseLost(SchemalessError):
-    """A shard of a job was taken over by another runner, since this one gave no sign of life for too long."""
+    """A shard of a job or follower was taken over by another, since this one gave no sign of life for too long."""
+
+
+class ParkCell(SchemalessError):
+    """Raised by a trigger's function: trying again does not help this cell, park it and go on with the next."""
+
+
+class RetryLater(SchemalessError):
+    """Raised by a trigger's function: try this cell again after a while, without counting the attempt.
+
+    Attributes:
+        seconds: how long to wait, at least.
+    """
+
+    def __init__(self, seconds: float, reason: str = "asked to be tried again later") -> None:
+        if not 0 <= seconds <= _MOST_LATER_S:
+            raise InvalidInput(f"RetryLater takes seconds from 0 to {_MOST_LATER_S:,}, got {seconds!r}")
+        super().__init__(f"{reason}; in {seconds:g} s")
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_retry_later, (str(self), self.seconds)
+
+
+def _rebuild_retry_later(message: str, seconds: float) -> RetryLater:
+    made = RetryLater(seconds)
+    made.args = (message,)
+    return made
+
+
+class UnknownIndex(SchemalessError):
+    """No secondary index has this name, or not any more."""
+
+
+class IndexNotReady(SchemalessError):
+    """A secondary index is still being filled, or is being dropped: a query of it would miss rows."""
 
 
 class WorkersDied(SchemalessError):
@@ -409,17 +498,3 @@ class InvalidInput(SchemalessError):
 
 class LocalServerError(SchemalessError):
     """A private MySQL server could not be installed, started or stopped."""
-
-
-def is_own(error: BaseException, *packages: str) -> bool:
-    """Whether the call that was tried raised this itself, and not the handler of a signal that came meanwhile.
-
-    Told by where it was raised: each frame is this package's, or one of those that are named.
-    """
-    trace = error.__traceback__
-    while trace is not None:
-        package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package != __package__ and package not in packages:
-            return False
-        trace = trace.tb_next
-    return True

@@ -9,6 +9,7 @@ import bisect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final, Literal
 
 from schemaless.cluster.placement import MAX_SHARD_COUNT, PLACEMENT
@@ -47,10 +48,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A primary and its replicas, host of some shards."""
+    """A primary and its replicas, host of some shards.
+
+    Attributes:
+        epoch: which claim its primary has to have; 0 where none was ever made, and none is asked for.
+        id_block: the highest block of added_ids that a claim began in its shards; 0 where none was ever made.
+    """
 
     name: str
     nodes: tuple[Node, ...]
+    epoch: int = 0
+    id_block: int = 0
 
     def __post_init__(self) -> None:
         primaries = [node for node in self.nodes if node.role == "primary"]
@@ -136,8 +144,28 @@ class Topology:
             InvalidInput: there is no such cluster.
             TopologyError: there is not exactly one primary among the nodes.
         """
-        changed = Cluster(self.cluster(cluster).name, tuple(nodes))
-        return replace(self, clusters=tuple(changed if each.name == cluster else each for each in self.clusters))
+        return self.with_cluster(replace(self.cluster(cluster), nodes=tuple(nodes)))
+
+    def with_cluster(self, changed: Cluster) -> Topology:
+        """Return the same datastore with another cluster in place of the one of its name."""
+        return replace(self, clusters=tuple(changed if each.name == changed.name else each for each in self.clusters))
+
+    def with_place(self, shard: int, cluster: str) -> Topology:
+        """Return the same datastore with one shard on another cluster.
+
+        Raises:
+            InvalidInput: there is no such shard, or no such cluster.
+        """
+        self.cluster(cluster)
+        check_shard(shard, self.shard_count)
+        ordered = sorted(self.ranges, key=lambda part: part.first)
+        homes = [part.cluster for part in ordered for _ in range(part.first, part.last + 1)]
+        homes[shard] = cluster
+        ranges: list[ShardRange] = []
+        for home, shards in groupby(range(self.shard_count), homes.__getitem__):
+            numbers = list(shards)
+            ranges.append(ShardRange(numbers[0], numbers[-1], home))
+        return replace(self, ranges=tuple(ranges))
 
     def cluster_of(self, shard: int) -> Cluster:
         """Return the cluster that hosts ``shard``.

@@ -27,7 +27,7 @@ ETC_APT: Final = Path("/etc/apt")
 MIB: Final = 1024 * 1024
 
 Progress = Callable[[str, int | None, str], AbstractContextManager[Listener]]
-"""``progress(description, total, unit)``: a context manager that yields a listener; it is told each advance."""
+"""``progress(description, total, unit)`` is a context manager that yields a listener, which is told each advance."""
 
 # Hooks and extra indexes of the machine are not wanted; its proxies, certificates and date checks are.
 _CLEAR = "".join(
@@ -233,7 +233,7 @@ class Apt:
             "Dir::State::extended_states": self.folder / "state/extended",
             "Dir::Cache": self.folder / "cache",
             "Dir::Cache::archives": self.folder / "cache/archives",
-            "Dir::Cache::pkgcache": self.folder / "cache/pkgcache.bin",  # else each run parses the index anew
+            "Dir::Cache::pkgcache": self.folder / "cache/pkgcache.bin",  # else each run parses the index again
             "Dir::Cache::srcpkgcache": self.folder / "cache/srcpkgcache.bin",
             "Dir::Etc::sourcelist": "/dev/null",
             "Dir::Etc::sourceparts": self.folder / "parts",
@@ -290,10 +290,7 @@ class Apt:
 
     def _fail(self, what: str, text: str, status: int) -> None:
         if "No space left on device" in text:
-            raise space.NoSpace(
-                f"no space left while {what} below {self.folder} ({space.free_text(self.folder)} free); free some, or "
-                "set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
-            )
+            raise space.no_space(self.folder, f" while {what}", space.CACHE_REMEDY)
         errors = [line.strip() for line in text.splitlines() if line.startswith("E:") and "index files" not in line]
         said = "; ".join(errors[:2]) or text.strip()[-400:] or f"exit status {status}"
         where = ", ".join(sorted({source.uri for source in self.sources}))

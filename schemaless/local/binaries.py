@@ -25,7 +25,7 @@ from schemaless.local.apt import Apt, ArchiveUnreachable, Progress, Source, dist
 
 FLAVOURS: Final = ("mysql", "mariadb")
 MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
-"""The oldest servers that know every option used here and every feature that the store needs."""
+"""No older server knows every option used here and every feature that the store needs."""
 
 _PROGRAMS: Final = {"mysql": ("mysqld",), "mariadb": ("mariadbd", "mysqld")}
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
@@ -34,11 +34,10 @@ _INSTALL_HINT: Final = (
     "or set SCHEMALESS_MYSQLD to the path of a mysqld or mariadbd"
 )
 _INDEX_BYTES: Final = 80 * 1024 * 1024
-_CACHE_REMEDY: Final = "free some, or set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
 # The closure of a server package holds Perl for its scripts, which are not run here.
 _WANTED: Final = re.compile(r"(lib(?!perl)|zlib|(mysql|mariadb)-(server-core|common))")
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,7 @@ def cache_folder() -> Path:
         raise LocalServerError("this user has no home folder; set SCHEMALESS_CACHE to a folder to write to") from None
 
 
-def candidates(
-    flavour: str, *, report: Report | None = None, progress: Progress | None = None, unpacked_only: bool = False
-) -> Iterator[Binary]:
+def candidates(flavour: str, *, report: Say | None = None, progress: Progress | None = None) -> Iterator[Binary]:
     """Yield server programs to try, best first; the archive is asked only when the ones before did not do.
 
     ``SCHEMALESS_MYSQLD`` is the only one when it is set. Else: those on ``PATH`` and in the system's folders, then an
@@ -129,15 +126,14 @@ def candidates(
     if explicit:
         yield _explicit(explicit, flavour)
         return
-    if not unpacked_only:
-        for path in _system_programs(flavour):
-            try:
-                binary = inspect((str(path),))
-            except LocalServerError as problem:
-                say(f"{path} is left aside: {problem}")
-                continue
-            if binary.flavour == flavour and is_recent(binary):
-                yield binary
+    for path in _system_programs(flavour):
+        try:
+            binary = inspect((str(path),))
+        except LocalServerError as problem:
+            say(f"{path} is left aside: {problem}")
+            continue
+        if binary.flavour == flavour and is_recent(binary):
+            yield binary
     yield unpacked(flavour, report=report, progress=progress)
 
 
@@ -168,7 +164,7 @@ def _system_programs(flavour: str) -> Iterator[Path]:
                 yield Path(found).absolute()
 
 
-def inspect(command: tuple[str, ...], root: Path | None = None, name: str | None = None) -> Binary:
+def inspect(command: tuple[str, ...]) -> Binary:
     """Ask a server program for its version.
 
     Raises:
@@ -190,10 +186,9 @@ def inspect(command: tuple[str, ...], root: Path | None = None, name: str | None
         said = (result.stderr or result.stdout).strip().splitlines()
         raise LocalServerError(f"{command[-1]} --version says no version: {said[-1] if said else result.returncode}")
     flavour = "mariadb" if "mariadb" in result.stdout.lower() else "mysql"
-    if name is None:
-        status = Path(command[-1]).stat()
-        name = f"{flavour}-{match[1]}-system-{status.st_size:x}{status.st_mtime_ns:x}"
-    return Binary(flavour, match[1], command, root, name)
+    status = Path(command[-1]).stat()
+    name = f"{flavour}-{match[1]}-system-{status.st_size:x}{status.st_mtime_ns:x}"
+    return Binary(flavour, match[1], command, None, name)
 
 
 def is_recent(binary: Binary) -> bool:
@@ -202,9 +197,9 @@ def is_recent(binary: Binary) -> bool:
 
 
 @contextmanager
-def cache_lock(folder: Path, report: Report | None = None) -> Iterator[None]:
+def cache_lock(folder: Path, report: Say | None = None) -> Iterator[None]:
     """Hold the cache's lock; waits for another run that fills it."""
-    with space.full_disk_is_an_error(folder, "writing the cache", _CACHE_REMEDY):
+    with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / ".lock").open("w")
     with file:
@@ -239,7 +234,7 @@ def cached(flavour: str) -> Binary | None:
     return None
 
 
-def unpacked(flavour: str, *, report: Report | None = None, progress: Progress | None = None) -> Binary:
+def unpacked(flavour: str, *, report: Say | None = None, progress: Progress | None = None) -> Binary:
     """Return a server unpacked from the package archive, fetching it when the cache has none.
 
     Raises:
@@ -264,18 +259,18 @@ def unpacked(flavour: str, *, report: Report | None = None, progress: Progress |
         found = cached(flavour)  # another run may have filled it meanwhile
         if found is not None:
             return found
-        with space.full_disk_is_an_error(folder, "writing the cache", _CACHE_REMEDY):
+        with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
             return _fill(folder, flavour, say, progress)
 
 
-def _fill(folder: Path, flavour: str, say: Report, progress: Progress | None) -> Binary:
+def _fill(folder: Path, flavour: str, say: Say, progress: Progress | None) -> Binary:
     sources = distribution_sources()
     if not sources:
         raise LocalServerError(
             f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(_SYSTEM_FOLDERS)}), and the apt "
             f"sources of this machine name no archive of its distribution to unpack one from; {_INSTALL_HINT}"
         )
-    space.require(folder, _INDEX_BYTES, "the package index", _CACHE_REMEDY)
+    space.require(folder, _INDEX_BYTES, "the package index", space.CACHE_REMEDY)
     part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder))
     # What an interrupted run fetched is used again when it is what the signed index names; the rest of it goes.
     (part / "debs").mkdir()
@@ -314,7 +309,7 @@ def _offers(
     sources: list[Source],
     progress: Progress | None,
     problems: list[LocalServerError],
-    say: Report,
+    say: Say,
 ) -> Iterator[tuple[Apt, str, str]]:
     """Yield (apt, flavour, package): the configured suites, then the suite sid, then MariaDB for who wanted MySQL."""
     configured = _updated(part, sources, progress, problems)
@@ -367,14 +362,14 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
     return sorted(names, key=version, reverse=True)
 
 
-def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say: Report) -> Binary:
+def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say: Say) -> Binary:
     packages = [each for each in apt.closure(package) if _WANTED.match(each.name)]
     if not packages:
         raise _Unfit(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
     fetched = sum(each.file_bytes for each in packages)
     installed = apt.installed_bytes(packages)
     say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
-    space.require(folder, fetched + installed, f"unpacking {package}", _CACHE_REMEDY)
+    space.require(folder, fetched + installed, f"unpacking {package}", space.CACHE_REMEDY)
     apt.download(packages)
     root = part / "root"
     shutil.rmtree(root, ignore_errors=True)

@@ -16,8 +16,42 @@ _REPLICA_IDS = 1000
 """A replica's ``server_id`` is this many times its own number, plus the number of its primary."""
 
 
+class _Server:
+    """What a server's number and folders say of it, whatever else is known."""
+
+    number: int
+    replica: int
+    socket: Path
+    folder: Path
+
+    @property
+    def role(self) -> str:
+        """Either "primary" or "replica"."""
+        return "replica" if self.replica else "primary"
+
+    @property
+    def name(self) -> str:
+        """What people call it: "server 1", "replica 1 of server 1"."""
+        return f"replica {self.replica} of server {self.number}" if self.replica else f"server {self.number}"
+
+    @property
+    def url(self) -> str:
+        """What to connect with, such as ``mysql://root@/?unix_socket=/run/user/1000/schemaless/3f2a.sock``."""
+        return f"mysql://root@/?unix_socket={quote(str(self.socket), safe='/')}"
+
+    @property
+    def data(self) -> Path:
+        """Its data folder."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> Path:
+        """Its error log."""
+        return self.folder / "error.log"
+
+
 @dataclass(frozen=True)
-class LocalServer:
+class LocalServer(_Server):
     """A running private server.
 
     Attributes:
@@ -42,34 +76,9 @@ class LocalServer:
     port: int | None = None
     replicas: tuple[LocalServer, ...] = ()
 
-    @property
-    def role(self) -> str:
-        """Either "primary" or "replica"."""
-        return role(self.replica)
-
-    @property
-    def name(self) -> str:
-        """What people call it: "server 1", "replica 1 of server 1"."""
-        return server_name(self.number, self.replica)
-
-    @property
-    def url(self) -> str:
-        """What to connect with, such as ``mysql://root@/?unix_socket=/run/user/1000/schemaless/3f2a.sock``."""
-        return socket_url(self.socket)
-
-    @property
-    def data(self) -> Path:
-        """Its data folder."""
-        return self.folder / "data"
-
-    @property
-    def log(self) -> Path:
-        """Its error log."""
-        return self.folder / "error.log"
-
 
 @dataclass(frozen=True)
-class ServerStatus:
+class ServerStatus(_Server):
     """What is known about a server without changing anything.
 
     Attributes:
@@ -91,24 +100,9 @@ class ServerStatus:
     data_bytes: int
     fault: str | None
 
-    @property
-    def role(self) -> str:
-        """Either "primary" or "replica"."""
-        return role(self.replica)
-
-    @property
-    def name(self) -> str:
-        """What people call it: "server 1", "replica 1 of server 1"."""
-        return server_name(self.number, self.replica)
-
-    @property
-    def url(self) -> str:
-        """What to connect with when it runs."""
-        return socket_url(self.socket)
-
 
 @dataclass(frozen=True)
-class Description:
+class Description(_Server):
     """What ``server.json`` holds, and the files beside it."""
 
     number: int
@@ -118,31 +112,16 @@ class Description:
     version: str
     command: tuple[str, ...]
     root: Path | None
-    name: str
+    program: str
     socket: Path
     port: int | None
     options: tuple[str, ...]
     folder: Path
 
     @property
-    def title(self) -> str:
-        """What messages call it."""
-        return server_name(self.number, self.replica)
-
-    @property
     def server_id(self) -> int:
         """Its ``server_id``, which no other server of the folder has."""
         return self.number + _REPLICA_IDS * self.replica
-
-    @property
-    def data(self) -> Path:
-        """Its data folder."""
-        return self.folder / "data"
-
-    @property
-    def log(self) -> Path:
-        """Its error log."""
-        return self.folder / "error.log"
 
     @property
     def pid_file(self) -> Path:
@@ -160,7 +139,7 @@ class Description:
 
     def binary(self) -> Binary:
         """Return the program that it was made with."""
-        return Binary(self.flavour, self.version, self.command, self.root, self.name)
+        return Binary(self.flavour, self.version, self.command, self.root, self.program)
 
     def server(self, pid: int) -> LocalServer:
         """Return it as a running server."""
@@ -170,14 +149,7 @@ class Description:
             (Path(part.removeprefix("--socket=")) for part in arguments if part.startswith("--socket=")), None
         )
         return LocalServer(
-            self.number,
-            self.flavour,
-            self.version,
-            socket or self.socket,
-            self.folder,
-            pid,
-            self.replica,
-            self.port,
+            self.number, self.flavour, self.version, socket or self.socket, self.folder, pid, self.replica, self.port
         )
 
     def write(self) -> None:
@@ -190,7 +162,7 @@ class Description:
             "version": self.version,
             "command": list(self.command),
             "root": None if self.root is None else str(self.root),
-            "name": self.name,
+            "name": self.program,
             "socket": str(self.socket),
             "port": self.port,
             "options": list(self.options),
@@ -223,28 +195,9 @@ class Description:
             version=state["version"],
             command=tuple(state["command"]),
             root=None if state["root"] is None else Path(state["root"]),
-            name=state["name"],
+            program=state["name"],
             socket=Path(state["socket"]),
             port=state.get("port"),
             options=tuple(state["options"]),
             folder=folder,
         )
-
-
-def socket_url(socket: Path) -> str:
-    """Return the URL of a server that listens on ``socket``."""
-    return f"mysql://root@/?unix_socket={quote(str(socket), safe='/')}"
-
-
-def server_name(number: int, replica: int) -> str:
-    """Return what people call a server.
-
-    >>> server_name(1, 0), server_name(1, 2)
-    ('server 1', 'replica 2 of server 1')
-    """
-    return f"replica {replica} of server {number}" if replica else f"server {number}"
-
-
-def role(replica: int) -> str:
-    """Return the role of a server with that number among replicas."""
-    return "replica" if replica else "primary"

@@ -17,9 +17,7 @@ from schemaless.local.description import Description
 from schemaless.local.processes import Watcher, socket_path
 
 MARKER: Final = "schemaless-local.json"
-"""The file that tells a folder of ours."""
-
-SPACE_REMEDY: Final = "free some, or choose a folder on another disk, and run the same command again"
+"""This file tells a folder of ours."""
 
 _SERVER_FOLDER: Final = re.compile(r"server-[1-9]\d*(-replica-[1-9])?")
 
@@ -60,7 +58,7 @@ def require_ours(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterator[None]:
     """Hold the folder's lock; with ``create``, make the folder and mark it as one of ours."""
-    with space.full_disk_is_an_error(folder, "making the servers' folder", SPACE_REMEDY):
+    with space.full_disk_is_an_error(folder, "making the servers' folder", space.SERVERS_REMEDY):
         if create:
             if folder.exists() and not folder.is_dir():
                 raise LocalServerError(f"{folder} is a file; choose another --folder")
@@ -85,7 +83,7 @@ def locked(folder: Path, say: Callable[[str], None], *, create: bool) -> Iterato
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with file:
         if create and not (folder / MARKER).is_file():
-            with space.full_disk_is_an_error(folder, "making the servers' folder", SPACE_REMEDY):
+            with space.full_disk_is_an_error(folder, "making the servers' folder", space.SERVERS_REMEDY):
                 (folder / ".gitignore").write_text("*\n")  # it is in somebody's project, as a rule
                 (folder / MARKER).write_text('{"format": 1}\n')
         yield

@@ -8,12 +8,21 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from schemaless.errors import LocalServerError
+
+SERVERS_REMEDY: Final = "free some, or choose a folder on another disk, and run the same command again"
+CACHE_REMEDY: Final = "free some, or set SCHEMALESS_CACHE to a folder on another disk, and run the same command again"
 
 
 class NoSpace(LocalServerError):
     """A disk has too little room."""
+
+
+def no_space(folder: Path, what: str, remedy: str) -> NoSpace:
+    """Return the error for a disk that is full."""
+    return NoSpace(f"no space left{what} in {folder} ({free_text(folder)} free); {remedy}")
 
 
 def free_bytes(folder: Path) -> int:
@@ -61,7 +70,7 @@ def full_disk_is_an_error(folder: Path, what: str, remedy: str) -> Iterator[None
         yield
     except OSError as problem:
         if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NoSpace(f"no space left while {what} in {folder} ({free_text(folder)} free); {remedy}") from problem
+            raise no_space(folder, f" while {what}", remedy) from problem
         if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise LocalServerError(f"{what} in {folder} is not permitted ({problem.strerror}); {remedy}") from problem
         raise

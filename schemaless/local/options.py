@@ -20,22 +20,21 @@ from schemaless.local.processes import processes_on, send
 from schemaless.mysql.sql.servers import BEGIN_MARIADB, END_MARIADB
 
 INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
-"""Room asked for before a data folder is made: the folder, its logs, and some to work with."""
+"""So much has to be free before a data folder is made: the folder, its logs, and some to work with."""
 
 RELAXED: Final[Mapping[str, str]] = {
     "innodb-flush-log-at-trx-commit": "2",
     "sync-binlog": "0",
     "innodb-flush-method": "nosync",
 }
-"""Options for tests: what was committed survives ``kill -9`` of the server, not a loss of power.
+"""Tests give these to their servers: what was committed survives ``kill -9`` of the server, not a loss of power.
 
 The log is still written at each commit, and the operating system keeps what was written; only the waiting for the
 disk is left out.
 """
 
-_SPACE_REMEDY: Final = "free some, or choose a folder on another disk, and run the same command again"
 _TEMPLATE: Final = 1
-"""Raised when ``_initialise`` makes other data folders than before."""
+"""This is raised when ``_initialise`` makes other data folders than before."""
 
 _COMMON: Final = (
     "--skip-networking",
@@ -142,8 +141,8 @@ def make_data_folder(binary: Binary, data: Path, report: Callable[[str], None]) 
     Raises:
         LocalServerError: the server cannot make one here, or the disk is full.
     """
-    space.require(data.parent, INITIAL_BYTES[binary.flavour], "a new server", _SPACE_REMEDY)
-    with space.full_disk_is_an_error(data.parent, "making a data folder", _SPACE_REMEDY):
+    space.require(data.parent, INITIAL_BYTES[binary.flavour], "a new server", space.SERVERS_REMEDY)
+    with space.full_disk_is_an_error(data.parent, "making a data folder", space.SERVERS_REMEDY):
         if data.exists():
             shutil.rmtree(data)
         template = _template(binary, report)
@@ -233,9 +232,7 @@ def _raise_for(said: str, folder: Path, what: str) -> None:
     """Raise what a server's or a tool's last words mean."""
     lines = error_lines(said)
     if is_full_disk(said):
-        raise space.NoSpace(
-            f"no space left in {folder.parent} ({space.free_text(folder.parent)} free); {_SPACE_REMEDY}: {lines}"
-        )
+        raise space.no_space(folder.parent, "", f"{space.SERVERS_REMEDY}: {lines}")
     raise LocalServerError(f"{what} failed: {lines}")
 
 
@@ -249,8 +246,8 @@ def is_taken_port(said: str) -> bool:
     return "Address already in use" in said
 
 
-def error_lines(said: str, count: int = 6) -> str:
+def error_lines(said: str) -> str:
     """Return the last lines of a server's log that say what went wrong."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
-    return "\n  ".join(["", *(errors or lines)[-count:]]) if lines else "it said nothing"
+    return "\n  ".join(["", *(errors or lines)[-6:]]) if lines else "it said nothing"

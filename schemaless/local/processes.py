@@ -23,7 +23,7 @@ from typing import Final
 from schemaless.errors import LocalServerError
 
 SOCKET_PATH_MAX_BYTES: Final = 107
-"""What ``sockaddr_un`` holds on Linux, its closing zero apart."""
+"""``sockaddr_un`` holds so much on Linux, its closing zero apart."""
 
 _POLL_S: Final = 0.02
 

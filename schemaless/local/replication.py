@@ -19,11 +19,11 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql.sql import replicas, servers
 
 MINIMUM: Final = {"mysql": (8, 0, 27), "mariadb": (10, 6, 1)}
-"""The oldest servers that can be replicas here: parallel appliers that keep the order of commits are their default."""
+"""No older server can be a replica here: parallel appliers that keep the order of commits are the default of these."""
 
 HOST: Final = "127.0.0.1"
 STANDSTILL_S: Final = 120.0
-"""How long a replica may neither replicate nor come nearer to its primary before that is an error."""
+"""A replica may neither replicate nor come nearer to its primary so long before that is an error."""
 
 _ACCESS_DENIED: Final = 1045
 _PURGED: Final = 1236
@@ -146,7 +146,7 @@ def require_able(flavour: str, version: str) -> None:
         raise LocalServerError(f"replicas need {flavour} {oldest} or later, this is {version}; leave --replicas out")
 
 
-def require_whole_history(primary: LocalServer) -> None:
+def require_whole_binary_log(primary: LocalServer) -> None:
     """Raise unless a new replica can fetch everything from the first transaction on.
 
     Raises:
@@ -233,13 +233,13 @@ def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Call
             time.sleep(0.05)
 
 
-def _is_final(found: Condition) -> bool:
+def _is_final(condition: Condition) -> bool:
     """Return whether a replica has given up."""
-    return bool(found.code) and not found.retries and not (found.receives and found.applies)
+    return bool(condition.code) and not condition.retries and not (condition.receives and condition.applies)
 
 
-def _has_purged(found: Condition | None) -> bool:
-    return found is not None and found.code == _PURGED
+def _has_purged(condition: Condition | None) -> bool:
+    return condition is not None and condition.code == _PURGED
 
 
 def _is_mariadb(opened: Session) -> bool:

@@ -18,18 +18,11 @@ from pathlib import Path
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
 from schemaless.local import replication
+from schemaless.local import semi_sync as semi_synchronous
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import FLAVOURS
 from schemaless.local.description import Description, LocalServer, ServerStatus
-from schemaless.local.folder import (
-    descriptions,
-    locked,
-    require_ours,
-    server_folder,
-    server_folders,
-    unwatch,
-    watch,
-)
+from schemaless.local.folder import descriptions, locked, require_ours, server_folder, server_folders, unwatch, watch
 from schemaless.local.options import option_arguments
 from schemaless.local.processes import processes_on, send, wait_gone
 from schemaless.local.starting import STOP_TIMEOUT_S, Manner, begin, clean_up, end, finish, make, make_primaries
@@ -44,6 +37,7 @@ def up(
     flavour: str = "mysql",
     *,
     replicas: int = 0,
+    semi_sync: bool = False,
     tied: bool = False,
     remove: bool = False,
     options: Mapping[str, object] | Sequence[str] = (),
@@ -61,6 +55,8 @@ def up(
         flavour: "mysql" or "mariadb". Where no archive has MySQL, MariaDB comes instead, and ``report`` says so.
         replicas: how many each server has at least, 0 to 9. A server that gets its first one listens on a port of
             127.0.0.1 from then on; one that runs is started again for that.
+        semi_sync: have primaries acknowledge a commit once a replica has it, for as long as a day. Kept for later
+            starts; servers that run without it are refused.
         tied: stop the servers when this process ends, however it ends.
         remove: with ``tied``, kill them and delete the folder too.
         options: of the servers, such as ``{"innodb-buffer-pool-size": "1G"}``; kept for later starts, and none given
@@ -72,7 +68,7 @@ def up(
         The primaries, by number; each has its ``replicas``.
 
     Raises:
-        LocalServerError: what came, where, and what to do next.
+        LocalServerError: a server cannot be had; the message says why, and what to do next.
     """
     if not sys.platform.startswith("linux"):
         raise LocalServerError(f"local servers need Linux, this is {sys.platform}; name other servers by their URLs")
@@ -80,9 +76,12 @@ def up(
         raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
     if not 1 <= servers <= MAX_SERVERS:
         raise LocalServerError(f"servers must be 1 to {MAX_SERVERS}, got {servers}")
+    if semi_sync and not replicas:
+        raise LocalServerError("semi-synchronous replication is between a server and its replicas; give replicas too")
     if not 0 <= replicas <= MAX_REPLICAS:
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
-    manner = Manner(tuple(option_arguments(options)), report or (lambda line: None), progress)
+    arguments = [*option_arguments(options), *(semi_synchronous.ARGUMENTS[flavour] if semi_sync else ())]
+    manner = Manner(tuple(arguments), report or (lambda line: None), progress)
     folder = Path(folder).expanduser().resolve()
     with locked(folder, manner.say, create=True):
         found = descriptions(folder)
@@ -92,6 +91,8 @@ def up(
                 f"{folder} holds {other[0].flavour} servers and {flavour} was asked for; choose another --folder, or "
                 "delete these with 'schemaless local down --delete'"
             )
+        if semi_sync and not options and found:
+            manner = dataclasses.replace(manner, options=tuple(dict.fromkeys([*found[0].options, *manner.options])))
         numbers = range(1, max([servers, *(each.number for each in found)]) + 1)
         wanted = {
             number: max([replicas, *(each.replica for each in found if each.number == number)]) for number in numbers
@@ -122,7 +123,7 @@ def _with_replicas(
     places = [(primary, number) for primary in primaries for number in range(1, wanted[primary.number] + 1)]
     for primary in {primary for primary, number in places if (primary.number, number) not in known}:
         replication.require_able(primary.flavour, primary.version)
-        replication.require_whole_history(primary)
+        replication.require_whole_binary_log(primary)
     started = []
     for primary, number in places:
         if (primary.number, number) in known:
@@ -137,10 +138,14 @@ def _with_replicas(
         replication.follow(primary, replica)
     for primary, replica in running:
         replication.wait_until_replicating(primary, replica, manner.say)
-    return [
+    whole = [
         dataclasses.replace(primary, replicas=tuple(replica for source, replica in running if source is primary))
         for primary in primaries
     ]
+    for primary in whole:
+        if primary.replicas and semi_synchronous.is_wanted(primary):
+            semi_synchronous.begin(primary)
+    return whole
 
 
 def status(folder: Path) -> list[ServerStatus]:
@@ -255,4 +260,6 @@ def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -
             for replica in followers:
                 replication.follow(primary, replica)
                 replication.wait_until_replicating(primary, replica, manner.say)
+    if primary is not None and semi_synchronous.is_wanted(primary):
+        semi_synchronous.begin(dataclasses.replace(primary, replicas=followers))
     return dataclasses.replace(result, replicas=() if result.replica else followers)

@@ -21,7 +21,7 @@ from schemaless.local import free_space as space
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import Binary, candidates, environment, inspect
 from schemaless.local.description import Description, LocalServer
-from schemaless.local.folder import SPACE_REMEDY, server_folder
+from schemaless.local.folder import server_folder
 from schemaless.local.options import error_lines, is_full_disk, is_taken_port, make_data_folder, server_command
 from schemaless.local.processes import (
     command_line,
@@ -35,13 +35,13 @@ from schemaless.local.processes import (
 )
 
 READY_TIMEOUT_S: Final = 300.0
-"""How long a server may take to answer; after a crash it recovers first."""
+"""A server may take so long to answer; after a crash it recovers first."""
 
 STOP_TIMEOUT_S: Final = 60.0
-"""How long a clean shutdown may take before the server is killed."""
+"""A clean shutdown may take so long before the server is killed."""
 
 RELEASE_TIMEOUT_S: Final = 10.0
-"""How long a data folder may stay locked by a server that is just ending."""
+"""A data folder may stay locked so long by a server that is just ending."""
 
 _POLL_S: Final = 0.05
 _PORT_ATTEMPTS: Final = 5
@@ -81,8 +81,6 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
     """Start a server unless it runs.
 
     Args:
-        description: which one.
-        manner: how.
         listens: whether it has to listen on a port of 127.0.0.1; one that runs and does not is started again.
 
     Raises:
@@ -100,10 +98,10 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
         return Started(description, pid, offset)
     if pid is not None and wait_gone(pid, data, 0.0 if deaf else 1.0) is False:
         why = "it has to listen on 127.0.0.1 for its replicas" if deaf else "its socket is gone"
-        say(f"{description.title} runs, but {why}: starting it again")
+        say(f"{description.name} runs, but {why}: starting it again")
         stop(pid, data)
     if description.pid_file.exists():
-        say(f"{description.title} had crashed: starting it on its own data")
+        say(f"{description.name} had crashed: starting it on its own data")
     binary = description.binary()
     if not binary.program.is_file():
         say(f"{binary.program} is gone: looking for another {binary.flavour}")
@@ -120,14 +118,14 @@ def begin(description: Description, manner: Manner, *, listens: bool = False) ->
         version=binary.version,
         command=binary.command,
         root=binary.root,
-        name=binary.name,
+        program=binary.name,
         socket=socket_path(description.folder),
         port=_free_port(description.port) if listens else None,
         options=manner.options or description.options,
     )
     clean_up(description.folder)
     description.write()
-    with space.full_disk_is_an_error(description.folder, "starting a server", SPACE_REMEDY):
+    with space.full_disk_is_an_error(description.folder, "starting a server", space.SERVERS_REMEDY):
         (description.folder / "tmp").mkdir(mode=0o700, exist_ok=True)
         pid = spawn(server_command(binary, description), log, environment())
     return Started(description, pid, offset)
@@ -157,12 +155,12 @@ def _finish(started: Started, say: Callable[[str], None]) -> LocalServer:
             raise _died(started)
         if now - began > READY_TIMEOUT_S:
             raise LocalServerError(
-                f"{description.title} (process {pid}) does not answer on {description.socket} after "
+                f"{description.name} (process {pid}) does not answer on {description.socket} after "
                 f"{READY_TIMEOUT_S:.0f} s; its log is {description.log}"
             )
         if now - said > 5:
             said = now
-            say(f"{description.title} is not ready yet, {now - began:.0f} s (after a crash it recovers first)")
+            say(f"{description.name} is not ready yet, {now - began:.0f} s (after a crash it recovers first)")
         time.sleep(_POLL_S)
     return description.server(pid)
 
@@ -179,12 +177,9 @@ def _died(started: Started) -> LocalServerError:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         text = ""
-    what = f"{description.title} ({description.flavour} {description.version}) ended while starting"
+    what = f"{description.name} ({description.flavour} {description.version}) ended while starting"
     if is_full_disk(text):
-        return space.NoSpace(
-            f"{what}: no space left in {description.folder} ({space.free_text(description.folder)} free); "
-            f"{SPACE_REMEDY}"
-        )
+        return space.NoSpace(f"{what}: {space.no_space(description.folder, '', space.SERVERS_REMEDY)}")
     if description.port is not None and is_taken_port(text):
         return _PortTaken(f"{what}, since its port is taken:{error_lines(text)}")
     return LocalServerError(f"{what}; the last of its log {description.log}:{error_lines(text)}")
@@ -300,11 +295,9 @@ def make(
     """Make a new server with ``binary``, and start it.
 
     Args:
-        binary: what runs it.
         folder: of all servers.
         place: its number, and its number among that one's replicas, or 0.
         asked: the flavour that was asked for.
-        manner: how.
         listens: whether it has to listen on a port of 127.0.0.1.
 
     Raises:
@@ -321,13 +314,13 @@ def make(
         version=binary.version,
         command=binary.command,
         root=binary.root,
-        name=binary.name,
+        program=binary.name,
         socket=socket_path(path),
         port=None,
         options=manner.options,
         folder=path,
     )
-    manner.say(f"making {description.title}: {binary.flavour} {binary.version} in {path}")
+    manner.say(f"making {description.name}: {binary.flavour} {binary.version} in {path}")
     for pid in processes_on(description.data):  # an interrupted run's first process
         end(pid, description.data)
     make_data_folder(binary, description.data, manner.say)

@@ -17,13 +17,13 @@ from schemaless.mysql.sql.servers import SHOW_BINARY_LOG_SETTINGS, SHOW_BINARY_L
 
 _NO_LOG: Final = 1381
 _PRIVILEGE: Final = {False: "SESSION_VARIABLES_ADMIN", True: "BINLOG ADMIN"}
-"""What setting these wants, by whether the server is MariaDB."""
+"""Setting these wants this privilege, by whether the server is MariaDB."""
 
 _ANNOTATIONS: Final = ("binlog_rows_query_log_events", "binlog_annotate_row_events")
 
 _ROW_BYTES: Final = 101
 _MINIMAL_ROW_BYTES: Final = 16
-"""The other columns of a row's two images, a column name of 4 characters taken for granted."""
+"""The other columns take so much of a row's two images, a column name of 4 characters taken for granted."""
 
 _EVENT_BYTES: Final = 36
 _EVENT_SIZE: Final = 8192
@@ -31,7 +31,7 @@ _EVENT_SIZE: Final = 8192
 
 _ESCAPED: Final = 1.01
 _STATEMENT_ROW_BYTES: Final = 106
-"""What a statement adds to a new body: the escapes in it, its digest and its id."""
+"""A statement adds so much to a new body: the escapes in it, its digest and its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +75,19 @@ def binary_log(connection: Connection, *, full_images: bool = False, try_setting
         full_images: leave the row image as it is, for those who read old bodies from the binary log.
         try_settings: False says how it is now, and sets nothing.
     """
-    found = _in_force(connection)
+    in_force = _in_force(connection)
     settings: dict[str, str | int | None] = {}
-    if found.row_image == "FULL" and not full_images:
+    if in_force.row_image == "FULL" and not full_images:
         settings["binlog_row_image"] = "NOBLOB"
-    if found.annotation is not None:
-        settings[found.annotation] = 0
-    if not try_settings or not found.kept or not found.by_rows or not settings:
-        return found
+    if in_force.annotation is not None:
+        settings[in_force.annotation] = 0
+    if not try_settings or not in_force.kept or not in_force.by_rows or not settings:
+        return in_force
     statement = set_session(settings)
     try:
         connection.ensure(statement)
     except AccessDenied:
-        return replace(found, grant=own_grant(connection, _PRIVILEGE[connection.is_mariadb]))
+        return replace(in_force, grant=own_grant(connection, _PRIVILEGE[connection.is_mariadb]))
     return replace(_in_force(connection), settings=statement)
 
 
@@ -123,7 +123,6 @@ def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: 
 
     Args:
         log: how they are logged.
-        cells: how many.
         bytes_before: of their bodies now.
         bytes_after: of their bodies then.
     """
@@ -141,14 +140,14 @@ def predicted_bytes(log: BinaryLog, cells: int, bytes_before: int, bytes_after: 
 
 
 def _in_force(connection: Connection) -> BinaryLog:
-    found = {str(name).lower(): str(value).upper() for name, value in connection.rows(SHOW_BINARY_LOG_SETTINGS)}
-    format_name = found.get("binlog_format", "ROW")  # MySQL is about to drop the others
+    variables = {str(name).lower(): str(value).upper() for name, value in connection.rows(SHOW_BINARY_LOG_SETTINGS)}
+    format_name = variables.get("binlog_format", "ROW")  # MySQL is about to drop the others
     return BinaryLog(
-        kept=found.get("log_bin") == "ON",
+        kept=variables.get("log_bin") == "ON",
         format=format_name,
         by_rows=format_name == "ROW" or (format_name == "MIXED" and connection.is_mariadb),
-        row_image=found.get("binlog_row_image", "FULL"),
-        annotation=next((name for name in _ANNOTATIONS if found.get(name) == "ON"), None),
+        row_image=variables.get("binlog_row_image", "FULL"),
+        annotation=next((name for name in _ANNOTATIONS if variables.get(name) == "ON"), None),
     )
 
 

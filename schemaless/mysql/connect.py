@@ -34,7 +34,7 @@ from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerRefused
 from schemaless.mysql.errors import interruption, is_drivers
 from schemaless.mysql.secret import Secret, clear_locals
-from schemaless.mysql.sql.servers import select_session, set_session
+from schemaless.mysql.sql.servers import NO_CLAIM, select_session, set_session
 from schemaless.mysql.urls import Credentials, driver_arguments, sqlalchemy_url
 
 SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
@@ -55,7 +55,7 @@ SETTINGS: Final[dict[str, str | int]] = {
     "max_sort_length": 1024,
     "default_storage_engine": "InnoDB",
 }
-"""What is set in each session, as it reads back. ``autocommit`` and the isolation come to it (``_wanted``)."""
+"""Each session has these, as they read back. ``autocommit`` and the isolation come to them (``_wanted``)."""
 
 READ_BACK: Final[dict[str, str | int]] = {
     "character_set_client": "utf8mb4",
@@ -63,7 +63,7 @@ READ_BACK: Final[dict[str, str | int]] = {
     "character_set_results": "utf8mb4",
     "sql_log_bin": 1,
 }
-"""What is only read back: the driver has set it, or nobody but an administrator may."""
+"""These are only read back: the driver has set them, or nobody but an administrator may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,14 @@ class Facts:
         auto_increment_increment: the distance of the ids that it hands out.
         version: as it gives it.
         connected_at_s: when, on the monotonic clock.
+        claim: the epoch of its claim on the cluster that was asked about; None without, and where none was.
     """
 
     max_allowed_packet: int
     auto_increment_increment: int
     version: str
     connected_at_s: float
+    claim: int | None
 
 
 # PyMySQL's result without its finalizer, which Python runs in each call: what a signal's handler raises in a finalizer
@@ -203,16 +205,17 @@ def open_connection(
     *,
     database: str | None = None,
     autocommit: bool = True,
+    claim: bytes = NO_CLAIM,
 ) -> tuple[Any, Facts]:
     """Return a driver connection whose session is set and read back, and what its server says of itself.
 
     Args:
-        node: the server.
         credentials: how to log in.
         timeouts: to connect, to read and to write, in seconds; what the URL says counts before them.
         made: called with the connection before anything is sent on it.
         database: its own, if any.
         autocommit: whether each statement is a transaction of its own.
+        claim: the expression for the server's claim; see ``sql.replicas.own_claim``.
 
     Raises:
         InvalidInput: the URL's options cannot be used.
@@ -222,7 +225,7 @@ def open_connection(
     raw = None
     try:
         raw = _made(node, credentials, timeouts, database, made)
-        return raw, _set_up(raw, str(node), autocommit)
+        return raw, _set_up(raw, str(node), autocommit, claim)
     except BaseException as error:
         clear_locals(error)
         if raw is not None:
@@ -338,7 +341,7 @@ def _arguments(
     return {"charset": "utf8mb4", **ours, **said, "autocommit": None, **driver_arguments(node, credentials)}
 
 
-def _set_up(raw: Any, node: str, autocommit: bool) -> Facts:
+def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:
     """Set the session in one round trip, and read it back in another, with what else is asked of a server."""
     version = str(raw.get_server_info())
     isolation = "tx_isolation" if "mariadb" in version.lower() else "transaction_isolation"
@@ -346,8 +349,8 @@ def _set_up(raw: Any, node: str, autocommit: bool) -> Facts:
     cursor = raw.cursor()
     cursor.execute(set_session({**wanted, "timestamp": None}))
     expected = wanted | READ_BACK
-    cursor.execute(select_session(expected))
-    packet, increment, version, *found = cursor.fetchone()
+    cursor.execute(select_session(expected, claim))
+    packet, increment, version, epoch, *found = cursor.fetchone()
     cursor.close()
     for (name, value), held in zip(expected.items(), found, strict=True):
         if str(held).lower() != str(value).lower():
@@ -356,4 +359,4 @@ def _set_up(raw: Any, node: str, autocommit: bool) -> Facts:
                 "init_connect on the server, and at what stands between",
                 node=node,
             )
-    return Facts(int(packet), int(increment), str(version), time.monotonic())
+    return Facts(int(packet), int(increment), str(version), time.monotonic(), None if epoch is None else int(epoch))

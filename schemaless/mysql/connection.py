@@ -18,7 +18,7 @@ _PACKET_MARGIN_BYTES: Final = 1024
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
-"""Looks whether rows are of what was asked for; returns None, or what was asked for and what came."""
+"""A function that says whether rows are of what was asked for: None, or the key asked for and the one received."""
 
 
 @dataclass(frozen=True, slots=True)

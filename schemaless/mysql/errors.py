@@ -34,6 +34,22 @@ class DatabaseMissing(ServerRefused):
     """The database or the table is not there."""
 
 
+class Elsewhere(ServerUnavailable):
+    """The catalog names another server for the shard than the one that was asked, or the shard may be on its way there.
+
+    Attributes:
+        lost: the loss that leaves open whether an attempt at a write happened; None where nothing was written.
+        missing: what the server said, where the catalog names no other server yet.
+    """
+
+    def __init__(
+        self, message: str, *, node: str, shard: int, lost: ServerError | None, missing: DatabaseMissing | None = None
+    ) -> None:
+        super().__init__(message, node=node, shard=shard, code=None if missing is None else missing.code)
+        self.lost = lost
+        self.missing = missing
+
+
 class CannotObserve(ServerRefused):
     """The server does not show who is writing, or not to this account."""
 
@@ -49,6 +65,12 @@ _ACCOUNT_LIMIT: Final = 1226
 _MISSING: Final = frozenset({1008, 1049, 1146})
 _WRONG_HOST: Final = "is the server running, and are host and port right?"
 _WRONG_SOCKET: Final = "is the server running, and is the socket right?"
+READ_ONLY: Final = frozenset({1290, 1836})
+"""What a server says to a write that is set read-only, as replicas are."""
+
+NO_CLAIMS: Final = frozenset({1049, 1146, 1193})
+"""What a server says to the question for its claim that has none: no database, no table, no identity (MariaDB)."""
+
 _NEXT_STEP: Final = {
     1021: "the server's disk is full: make room, then repeat",
     1114: "the server's disk or tablespace is full: make room, then repeat",
@@ -222,8 +244,15 @@ def _role(text: str) -> str:
     if found is None:
         return ""
     command, table = found["command"], found["table"]
+    if table == "primary_claim":
+        # Of any role.
+        return ""
     if table == "metadata_locks":
         role = "tail"
+    elif table.startswith("index_"):
+        role = {"SELECT": "app", "DROP": "admin"}.get(command, "follow")
+    elif table in ("follower", "parked", "follower_setting", "follower_worker"):
+        role = "follow"
     elif table in ("alembic_version", "heartbeat_token"):
         role = "admin"
     elif command == "SELECT" or (command == "INSERT" and table == "cell"):

@@ -17,31 +17,43 @@ from schemaless.cluster.topology import Cluster, Node, Topology, heartbeat_datab
 from schemaless.errors import InvalidInput
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.accounts import UNLOGGED, create_account, grant
+from schemaless.mysql.sql.indexes import index_table
 from schemaless.mysql.sql.servers import SELECT_ACCOUNT
 
-Role = Literal["app", "tail", "migrate", "measure", "admin"]
+Role = Literal["app", "tail", "follow", "migrate", "move", "measure", "admin"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _ON_CATALOG: Final[dict[Role, str]] = {
     "app": "SELECT",
     "tail": "SELECT",
+    "follow": "SELECT",
     "migrate": "SELECT",
+    "move": "SELECT",
     "measure": "SELECT",
     "admin": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES",
 }
 _ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
-"""What ``admin`` needs to make a shard and to upgrade it."""
+"""``admin`` needs these to make a shard and to upgrade it."""
 
 _ON_REVISION: Final = "CREATE, UPDATE"
-"""What it needs to stamp one. With CREATE, MySQL grants on a table that is not there yet."""
+"""It needs these to stamp one. With CREATE, MySQL grants on a table that is not there yet."""
 
-_ON_HEARTBEAT: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
-"""What ``admin`` needs to prove a replica, and ``migrate`` to see how far one lags."""
+_WRITES_CLUSTER: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE"
+_ON_CLUSTER: Final[dict[Role, str]] = {
+    "admin": _WRITES_CLUSTER,
+    "migrate": _WRITES_CLUSTER,
+    "move": _WRITES_CLUSTER,
+}
+"""On a cluster's own database, ``admin`` and ``move`` copy dictionaries, ``migrate`` sees how far a replica lags.
+
+All other roles read it: a dictionary that the catalog has lost is there, and the claim that a primary has to have.
+"""
 
 _ON_CELL: Final[dict[Role, str]] = {
     "app": "SELECT, INSERT",
     "tail": "SELECT",
+    "follow": "SELECT",
     "migrate": "SELECT, UPDATE (`body`)",
     "measure": "SELECT",
 }
@@ -51,22 +63,53 @@ CATALOG_WRITERS: Final[dict[str, tuple[Role, ...]]] = {
     "capacity_sample": ("admin", "measure"),
     "cluster": ("admin",),
     "column_codec": ("admin",),
-    "datastore": ("admin",),
+    "datastore": ("admin", "move"),
     "dictionary": ("admin",),
-    "job": ("admin", "migrate"),
-    "job_cluster": ("admin", "migrate"),
-    "job_event": ("admin", "migrate"),
-    "job_failure": ("admin", "migrate"),
-    "job_shard": ("admin", "migrate"),
+    "follower_setting": ("admin", "follow"),
+    "follower_worker": ("admin", "follow"),
+    "job": ("admin", "migrate", "move"),
+    "job_cluster": ("admin", "migrate", "move"),
+    "job_event": ("admin", "migrate", "move"),
+    "job_failure": ("admin", "migrate", "move"),
+    "job_shard": ("admin", "migrate", "move"),
     "node": ("admin",),
-    "shard_range": ("admin",),
+    "secondary_index": ("admin", "follow"),
+    "shard_move": ("admin", "move"),
+    "shard_range": ("admin", "move"),
 }
-"""Each table of the catalog, and who writes it; every role reads all of them."""
+"""These roles write each table of the catalog; every role reads all of them."""
 
-_ON_WRITTEN: Final[dict[Role, str]] = {"migrate": "INSERT, UPDATE", "measure": "INSERT, DELETE"}
-"""On those tables of the catalog that a role without the whole of it writes."""
+_ON_WRITTEN: Final[dict[Role, str]] = {
+    "follow": "INSERT, UPDATE, DELETE",
+    "migrate": "INSERT, UPDATE",
+    "move": "INSERT, UPDATE",
+    "measure": "INSERT, DELETE",
+}
+"""A role without the whole catalog gets these on the tables that it writes."""
+
+_ON_PLACES: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
+"""``move`` gets these on the tables that say where a shard is."""
+
+_ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
+"""``move`` needs these on a shard's database, where it is and where it goes; no other role may drop anything."""
+
+_ON_ACCOUNTS: Final = ("tables_priv", "db")
+"""``move`` reads these tables of the server's own, to see that nobody is locked out where a shard goes."""
+
+_ON_FOLLOWERS: Final[dict[Role, str]] = {"follow": "SELECT, INSERT, UPDATE, DELETE", "measure": "SELECT"}
+"""A role needs these on a shard's ``follower`` and ``parked``."""
+
+_ON_INDEX: Final[dict[Role, str]] = {"app": "SELECT", "follow": "SELECT, INSERT, UPDATE, DELETE", "admin": "DROP"}
+"""A role needs these on the table of each secondary index, which has to be there.
+
+To drop one, ``admin`` deletes its follower's rows besides.
+"""
+
+_SEES_WRITERS: Final[tuple[Role, ...]] = ("tail", "follow", "move")
+"""These roles read the change feed."""
 
 _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
+    "move": {False: "PROCESS", True: "PROCESS"},
     "migrate": {
         False: "PROCESS, REPLICATION CLIENT, SESSION_VARIABLES_ADMIN",
         True: "PROCESS, BINLOG MONITOR, BINLOG ADMIN",
@@ -74,10 +117,13 @@ _SERVER_WIDE: Final[dict[Role, dict[bool, str]]] = {
     "measure": {False: "PROCESS", True: "PROCESS"},
     "admin": {False: "PROCESS", True: "PROCESS"},
 }
-"""What a role can do without, by whether the server is MariaDB.
+"""A role can do without these, by whether the server is MariaDB.
 
-To see InnoDB's history length and the size of files, to count what goes to the binary log, and to make that less.
+They let it see InnoDB's history length and the size of files, count what goes to the binary log, and make that less.
 """
+
+_LISTENS: Final = "REPLICATION SLAVE"
+"""``follow`` hears of new cells by this, and can do without: it shows the changes of every database of the server."""
 
 _ACCOUNT = re.compile(
     r"""(?P<quote>['"`]?)(?P<name>(?!@)[^'"`\\\x00-\x1f]{1,80}?(?<!@))(?P=quote)
@@ -102,7 +148,6 @@ class ServerGrants:
     """What is to be run on one server.
 
     Attributes:
-        node: the server.
         holds: what it has of the datastore, in words.
         statements: SQL, without the semicolon.
     """
@@ -118,10 +163,10 @@ def parse_account(text: str) -> Account:
     Raises:
         InvalidInput: it is none.
     """
-    found = _ACCOUNT.fullmatch(text)
-    if found is None:
+    account = _ACCOUNT.fullmatch(text)
+    if account is None:
         raise InvalidInput(f"an account is written 'name'@'host', or name alone for any host; got {text!r}")
-    return Account(found["name"], found["host"] or "%")
+    return Account(account["name"], account["host"] or "%")
 
 
 def grants(
@@ -136,27 +181,30 @@ def grants(
     lock_tables: bool = False,
     server_wide: bool = True,
     mariadb: bool = False,
+    indexes: Sequence[int] = (),
 ) -> list[ServerGrants]:
     """Return what an account needs for a role, for each server that it has to be run on.
 
     Args:
-        role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``migrate`` reads cells,
-            replaces bodies, keeps jobs in the catalog and watches servers, ``measure`` reads cells and the sizes of
-            files, and keeps measurements in the catalog, ``admin`` creates the datastore, upgrades its tables, proves
-            replicas and changes its catalog.
+        role: ``app`` reads and writes cells once, ``tail`` reads cells and metadata locks, ``follow`` does too and
+            keeps followers' locations and indexes' entries, ``migrate`` reads cells, replaces bodies, keeps jobs in
+            the catalog and watches servers, ``move`` moves shards from server to server, and alone may drop their
+            tables, ``measure`` reads cells, the sizes of files and how far followers are, and keeps measurements in
+            the catalog, ``admin`` creates the datastore, upgrades its tables, proves replicas and changes its catalog.
         account: who gets it.
         topology: the datastore. All tables have to be there, except for ``admin``.
         catalog: the server of the catalog.
         create_user: begin with the account itself, locked and without a password.
         replicas: also for replicas, kept out of their binary logs; for those that do not replicate accounts.
         partial_revokes: the servers run with ``partial_revokes``, so database names are taken literally.
-        lock_tables: with ``tail``, for servers that do not show metadata locks: writers are held off instead.
+        lock_tables: with ``tail`` and ``follow``, for servers that do not show metadata locks: writers are held off.
         server_wide: for roles that have any, also what is granted on ``*.*`` only, which they can do without.
         mariadb: the servers are MariaDB, where that has other names.
+        indexes: the numbers of the secondary indexes whose tables are there.
     """
     made = [create_account(account)] if create_user else []
-    found = []
-    for node, holds, clusters in _servers(topology, catalog, replicas):
+    servers = []
+    for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role == "move"):
         statements = [*made]
         if node.role == "replica":
             statements.insert(0, UNLOGGED)
@@ -164,22 +212,34 @@ def grants(
             statements.append(grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
             if role in _ON_WRITTEN:
                 written = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
-                statements += [grant(_ON_WRITTEN[role], f"`{topology.name}`.`{table}`", account) for table in written]
-        if role in ("admin", "migrate") and clusters:
+                for table in written:
+                    privileges = _ON_WRITTEN[role] if role != "move" else _ON_PLACES.get(table, _ON_WRITTEN[role])
+                    statements.append(grant(privileges, f"`{topology.name}`.`{table}`", account))
+        if clusters:
             database = _database(heartbeat_database(topology.name), partial_revokes)
-            statements.append(grant(_ON_HEARTBEAT, f"{database}.*", account))
+            statements.append(grant(_ON_CLUSTER.get(role, "SELECT"), f"{database}.*", account))
+            if role == "admin" and not mariadb:
+                received = "`performance_schema`.`replication_connection_status`"
+                statements.append(grant("SELECT", received, account))
         for cluster in clusters:
-            for shard in topology.shards_of(cluster.name):
+            # A shard that is to be moved may go to each of the servers.
+            of_all = role == "move"
+            for shard in range(topology.shard_count) if of_all else topology.shards_of(cluster.name):
                 database = shard_database(topology.name, shard)
                 statements += _of_shard(role, database, account, partial_revokes)
-                if lock_tables and role == "tail":
+                statements += _of_indexes(role, database, account, indexes)
+                if lock_tables and role in ("tail", "follow"):
                     statements.append(grant("LOCK TABLES", f"{_database(database, partial_revokes)}.*", account))
-        if role == "tail" and clusters:
+        if role == "move" and clusters:
+            statements += [grant("SELECT", f"`mysql`.`{table}`", account) for table in _ON_ACCOUNTS]
+        if role in _SEES_WRITERS and clusters:
             statements.append(grant("SELECT", "`performance_schema`.`metadata_locks`", account))
         if role in _SERVER_WIDE and server_wide:
             statements.append(grant(_SERVER_WIDE[role][mariadb], "*.*", account))
-        found.append(ServerGrants(node, holds, tuple(statements)))
-    return found
+        if role == "follow" and clusters and server_wide:
+            statements.append(grant(_LISTENS, "*.*", account))
+        servers.append(ServerGrants(node, holds, tuple(statements)))
+    return servers
 
 
 def own_grant(connection: Connection, privileges: str, what: str = "*.*") -> str:
@@ -192,14 +252,30 @@ def _of_shard(role: Role, database: str, account: Account, partial_revokes: bool
     if role == "admin":
         yield grant(_ON_SHARD, f"{_database(database, partial_revokes)}.*", account)
         yield grant(_ON_REVISION, f"`{database}`.`alembic_version`", account)
+    elif role == "move":
+        yield grant(_ON_MOVED, f"{_database(database, partial_revokes)}.*", account)
     else:
         yield grant(_ON_CELL[role], f"`{database}`.`cell`", account)
         yield grant("SELECT", f"`{database}`.`shard_identity`", account)
+        if role in _ON_FOLLOWERS:
+            yield grant(_ON_FOLLOWERS[role], f"`{database}`.`follower`", account)
+            yield grant(_ON_FOLLOWERS[role], f"`{database}`.`parked`", account)
 
 
-def _servers(topology: Topology, catalog: Node, replicas: bool) -> Iterator[tuple[Node, str, Sequence[Cluster]]]:
+def _of_indexes(role: Role, database: str, account: Account, indexes: Sequence[int]) -> Iterator[str]:
+    if role in _ON_INDEX:
+        for number in indexes:
+            yield grant(_ON_INDEX[role], f"`{database}`.`{index_table(number)}`", account)
+        if role == "admin" and indexes:
+            yield grant("DELETE", f"`{database}`.`follower`", account)
+            yield grant("DELETE", f"`{database}`.`parked`", account)
+
+
+def _servers(
+    topology: Topology, catalog: Node, replicas: bool, *, with_empty: bool
+) -> Iterator[tuple[Node, str, Sequence[Cluster]]]:
     """Yield each server once, with what it holds and its clusters: the catalog's first, replicas last."""
-    clusters = [cluster for cluster in topology.clusters if topology.shards_of(cluster.name)]
+    clusters = [cluster for cluster in topology.clusters if with_empty or topology.shards_of(cluster.name)]
     own = [cluster for cluster in clusters if _same_server(cluster.primary, catalog)]
     yield catalog, ", ".join(["the catalog", *(_held(topology, cluster) for cluster in own)]), own
     for cluster in clusters:
@@ -213,7 +289,7 @@ def _servers(topology: Topology, catalog: Node, replicas: bool) -> Iterator[tupl
 def _held(topology: Topology, cluster: Cluster) -> str:
     parts = sorted((part.first, part.last) for part in topology.ranges if part.cluster == cluster.name)
     spans = ", ".join(f"{first} to {last}" if first != last else str(first) for first, last in parts)
-    return f"{cluster.name} with shards {spans}"
+    return f"{cluster.name} with shards {spans}" if parts else f"{cluster.name} without shards"
 
 
 def _same_server(one: Node, other: Node) -> bool:

@@ -1,14 +1,10 @@
 """Tokens: written on a primary, read on its replicas. One that appears there proves a replica, and dates what it has.
 
-Each writer has a row of its own, so any number of them may use one cluster at the same time.
+Each writer has a row of its own, so any number of them may use one cluster at the same time. Their table is in a small
+database of each cluster, with that cluster's copies of the dictionaries (``store/shelves.py``).
 """
 
 from __future__ import annotations
-
-from functools import cache
-
-from sqlalchemy.dialects import mysql
-from sqlalchemy.schema import CreateTable
 
 from schemaless.cluster.topology import heartbeat_database
 from schemaless.mysql.connection import Connection
@@ -16,14 +12,16 @@ from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.schema import create_database
 from schemaless.mysql.sql.replicas import delete_stale_tokens, delete_token, select_token, upsert_token
-from schemaless.mysql.tables import heartbeat_token
 
 
-def make_table(pool: NodePool, datastore: str) -> None:
-    """Make the table of tokens on a primary, and its database, where they are missing."""
+def make_tables(pool: NodePool, datastore: str) -> None:
+    """Make the tables of a cluster on its primary, and their database, where they are missing."""
+    from schemaless.mysql.making import creations  # it imports Alembic, and mostly these tables are there already
+
     database = heartbeat_database(datastore)
     create_database(pool, database)
-    pool.run(lambda connection: connection.execute(_create(database)))
+    for statement in creations(database):
+        pool.run(lambda connection, statement=statement: connection.execute(statement))  # type: ignore[misc]
 
 
 def write_token(connection: Connection, datastore: str, cluster: str, writer: str, token: bytes) -> None:
@@ -31,7 +29,6 @@ def write_token(connection: Connection, datastore: str, cluster: str, writer: st
 
     Args:
         connection: to the primary.
-        datastore: its name.
         cluster: whose primary it is.
         writer: 1 to 255 characters that no other writer has.
         token: 16 bytes.
@@ -59,10 +56,3 @@ def remove_token(connection: Connection, datastore: str, cluster: str, writer: s
 def remove_stale_tokens(connection: Connection, datastore: str) -> None:
     """Remove the rows of writers that have written nothing for a day: they were killed."""
     connection.execute(delete_stale_tokens(heartbeat_database(datastore)))
-
-
-@cache
-def _create(database: str) -> bytes:
-    name = heartbeat_token.name
-    text = str(CreateTable(heartbeat_token, if_not_exists=True).compile(dialect=mysql.dialect()))
-    return text.replace(f"IF NOT EXISTS {name}", f"IF NOT EXISTS `{database}`.{name}", 1).encode()

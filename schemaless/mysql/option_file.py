@@ -41,7 +41,7 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
         raise InvalidInput(f"option file {path} is not UTF-8 text") from None
     if mode & stat.S_IWOTH:
         raise InvalidInput(f"option file {path} may be written by everybody, so it is not trusted; chmod 600 {path}")
-    found: dict[str, str | None] = {}
+    options: dict[str, str | None] = {}
     group = None
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()
@@ -57,8 +57,10 @@ def read_option_file(path: str, groups: tuple[str, ...]) -> dict[str, str | None
             raise InvalidInput(f"option file {path}, line {number}: an option before the first [group]")
         if group in groups:
             name, equals, value = _without_comment(line).partition("=")
-            found[name.strip().replace("-", "_").removeprefix("loose_")] = _unquoted(value.strip()) if equals else None
-    return found
+            options[name.strip().replace("-", "_").removeprefix("loose_")] = (
+                _unquoted(value.strip()) if equals else None
+            )
+    return options
 
 
 def _without_comment(line: str) -> str:

@@ -28,21 +28,21 @@ _SMALL_EXTENTS: Final = 32
 _GROWTH_EXTENTS: Final = 4
 
 _EMPTY_PAGE_BYTES: Final = 16_252
-"""What records and their directory may take of a page."""
+"""Records and their directory may take so much of a page."""
 
 _LONGEST_RECORD_BYTES: Final = _EMPTY_PAGE_BYTES // 2
 _SLOT_BYTES: Final = 0.5
-"""Of the page's directory, for each record."""
+"""Each record takes so much of the page's directory."""
 
 _POINTER_BYTES: Final = 20
 _RECORD_BYTES: Final = 5 + 1 + 8 + 6 + 7 + 16 + 8 + 8
-"""Header, length of column_name, added_id, transaction, undo, row_key, ref_key and created_at."""
+"""A record has a header, the length of column_name, added_id, transaction, undo, row_key, ref_key and created_at."""
 
 _ENTRY_BYTES: Final = 5 + 1 + 16 + 8 + 8
-"""An entry of cell_key without column_name: header, its length, row_key, ref_key, added_id."""
+"""An entry of cell_key has, besides column_name, a header, its length, row_key, ref_key and added_id."""
 
 _NODE_BYTES: Final = 17
-"""Of an inner page of the primary key, for each page below."""
+"""An inner page of the primary key has so much for each page below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,7 @@ class Content:
 
 
 class Packer:
-    """Packs rows into pages as a rebuild does.
-
-    Args:
-        layout: the server's.
-    """
+    """Packs rows into pages as a rebuild does."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout

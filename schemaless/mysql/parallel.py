@@ -14,21 +14,22 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE: Final = 4
-"""Databases of a server at a time, unless told. On two cores that two servers share, more gained nothing."""
-
-_STOP_WAIT_S: Final = 5.0
+"""So many databases of a server are worked on at a time. On two cores that two servers share, more gained nothing."""
 
 
-def on_servers(items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once: int = AT_ONCE) -> Iterator[R]:
+def on_servers(
+    items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once: int = AT_ONCE, *, stop_wait_s: float = 5.0
+) -> Iterator[R]:
     """Yield ``work(item)`` for each item, in the order in which they come to their ends.
 
-    Where it is left early, by an error or Ctrl-C, no further item is begun; those at work get a few seconds, and what a
-    server is busy with then goes on there.
+    Where it is left early, by an error or Ctrl-C, no further item is begun; those at work get ``stop_wait_s``, and what
+    a server is busy with then goes on there.
 
     Args:
         items: each with the server that it is on.
         work: called in a thread; what it raises is raised here.
         at_once: threads for each server.
+        stop_wait_s: how long those at work get when it is left early.
     """
     todo: dict[Node, queue.SimpleQueue[T]] = {}
     total = 0
@@ -67,6 +68,6 @@ def on_servers(items: Iterable[tuple[Node, T]], work: Callable[[T], R], at_once:
             yield result  # type: ignore[misc]
     finally:
         stopped.set()
-        deadline = time.monotonic() + _STOP_WAIT_S
+        deadline = time.monotonic() + stop_wait_s
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -6,10 +6,14 @@ Its exception can come between any two steps of Python's, so a place goes from h
 from __future__ import annotations
 
 import itertools
+import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final, Generic, TypeVar
+
+from schemaless.events import Event, Listener
 
 T = TypeVar("T")
 
@@ -39,6 +43,13 @@ class Living(Generic[T]):
         return (thing for thing in things if thing is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceAwaited(Event):
+    """All connections to a server were in use, and a call had to wait for one."""
+
+    seconds: float
+
+
 class Place:
     """That one more connection may be in use. A weak reference tells where one got lost."""
 
@@ -55,14 +66,21 @@ class Places:
         for _ in range(size):
             self._replace_lost()
 
-    def take(self, held: list[Place], timeout_s: float) -> bool:
-        """Wait for a place and put it into ``held``; return whether there was one in time."""
+    def take(self, held: list[Place], timeout_s: float, listener: Listener | None = None) -> bool:
+        """Wait for a place and put it into ``held``; return whether there was one in time.
+
+        The listener, if there is one, is told of a wait, and of no place that was free.
+        """
+        began_s = 0.0
         for wait_s in (0, timeout_s, 0):
             try:
                 held.extend(map(self._free.get, (True,), (wait_s,)))
             except Empty:
+                began_s = began_s or time.monotonic()
                 self._replace_lost()
             else:
+                if began_s and listener is not None:
+                    listener(PlaceAwaited(time.monotonic() - began_s))
                 return True
         return False
 

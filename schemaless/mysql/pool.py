@@ -13,25 +13,31 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pymysql.constants import CR
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import (
     BodyTooLarge,
     InvalidInput,
-    OutcomeUnknown,
     SchemalessError,
     ServerError,
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.mysql.connect import Facts, open_connection
+from schemaless.events import Event, Listener
+from schemaless.mysql.breaker import PROBE_S, Breaker
+from schemaless.mysql.claims import Claim
+from schemaless.mysql.connect import Facts, close, open_connection
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.errors import ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
+from schemaless.mysql.errors import NO_CLAIMS, ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.mysql.places import Living, Place, Places
+from schemaless.mysql.route import Route, follow, outcome_unknown, speaks
+from schemaless.mysql.sql.servers import NO_CLAIM
 from schemaless.mysql.urls import Credentials
 
 if TYPE_CHECKING:
@@ -41,7 +47,6 @@ T = TypeVar("T")
 
 MAX_TIMEOUT_S: Final = 31_536_000
 ATTEMPTS: Final = 5
-_FIRST_PAUSE_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,13 @@ class PoolOptions:
             raise InvalidInput(f"pool_size must be a number from 1 up, got {self.pool_size!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class Retried(Event):
+    """A statement is sent again, since its connection was lost or a deadlock ended it."""
+
+    cause: str
+
+
 class _CheckedOut:
     """A connection, and its place in the pool, from ``begin`` to ``end``; also as a ``with`` block.
 
@@ -86,7 +98,7 @@ class _CheckedOut:
     def begin(self) -> Connection:
         """Wait for a place, and take an idle connection or make one."""
         pool, shard = self._pool, self._shard
-        if not pool.places.take(self.place, pool.options.pool_timeout_s):
+        if not pool.places.take(self.place, pool.options.pool_timeout_s, pool.listener):
             raise ServerTimeout(
                 "no connection of the pool became free in time; raise pool_size, or make fewer calls at once",
                 node=str(pool.node),
@@ -134,12 +146,29 @@ class _CheckedOut:
 
 
 class NodePool:
-    """The connections to one server."""
+    """The connections to one server.
 
-    def __init__(self, node: Node, credentials: Credentials, options: PoolOptions) -> None:
+    Attributes:
+        listener: told of ``Retried`` and ``PlaceAwaited``, which no call meets as long as all is well; or None.
+        retry_pause_s: about how long a call waits before its second attempt; twice as long before each further one.
+    """
+
+    retry_pause_s: float = 0.05
+
+    def __init__(
+        self,
+        node: Node,
+        credentials: Credentials,
+        options: PoolOptions,
+        breaker: Breaker | None = None,
+        claims: Mapping[Node, Claim] | None = None,
+    ) -> None:
         self.node = node
+        self.breaker = breaker or Breaker()
+        self._claims = {} if claims is None else claims
         self.options = options
         self.credentials = credentials
+        self.listener: Listener | None = None
         self._lost_at_s = 0.0
         self._closed_at_s = 0.0
         self._begin()
@@ -156,12 +185,26 @@ class NodePool:
     def __repr__(self) -> str:
         return f"NodePool({self.node})"
 
+    @property
+    def claim(self) -> Claim | None:
+        """What the server has to have before a connection to it is used; None where none is asked for."""
+        return self._claims.get(self.node.having("primary"))
+
+    def claim_changed(self) -> None:
+        """Have every connection of before be replaced, once it is given back."""
+        self._lost_at_s = time.monotonic()
+
     def open(self, database: str | None = None, *, autocommit: bool = True) -> tuple[Any, Facts]:
         """Return a new driver connection that is none of the pool's; raises what ``open_connection`` raises."""
-        options = self.options
-        timeouts = (options.connect_timeout_s, options.read_timeout_s, options.write_timeout_s)
+        options, claim = self.options, self.claim
         return open_connection(
-            self.node, self.credentials, timeouts, self.opened.add, database=database, autocommit=autocommit
+            self.node,
+            self.credentials,
+            (options.connect_timeout_s, options.read_timeout_s, options.write_timeout_s),
+            self.opened.add,
+            database=database,
+            autocommit=autocommit,
+            claim=NO_CLAIM if claim is None else claim.sql,
         )
 
     def is_fresh(self, connection: Connection) -> bool:
@@ -173,6 +216,7 @@ class NodePool:
         if isinstance(error, ConnectionLost):
             # The server restarted, or closed what was idle: older connections are likely as dead.
             self._lost_at_s = time.monotonic()
+            self.breaker.lost()
             return False
         return not (connection.busy or connection.unfinished) and connection.connected_at_s >= self._closed_at_s
 
@@ -181,6 +225,7 @@ class NodePool:
 
         Raises:
             ServerUnavailable, ServerTimeout, AccessDenied, ServerRefused: none could be had.
+            PrimaryNotClaimed: the server is not the primary that the catalog asks for.
             InvalidInput: the URL's options cannot be used.
         """
         try:
@@ -192,10 +237,83 @@ class NodePool:
             if raised is error:
                 raise
             if raised is None:
-                raise translated(error, str(self.node), shard, connecting=True) from error
+                failure = translated(error, str(self.node), shard, connecting=True)
+                if not speaks(failure):
+                    self.breaker.failed()
+                elif (claim := self.claim) is not None and failure.code in NO_CLAIMS:
+                    claim.check(None, str(self.node), shard)
+                raise failure from error
         else:
+            self.breaker.answered()
+            # The claim that is asked for now, which may not be the one of a moment ago.
+            if (claim := self.claim) is not None and facts.claim != claim.epoch:
+                close(raw, idle=True)
+                claim.check(facts.claim, str(self.node), shard)
             return Connection(raw, str(self.node), shard, facts, self.options.max_packet_bytes)
         raise raised
+
+    def probe(self) -> None:
+        """Look whether the server lets one in within a second, and open or close the breaker accordingly."""
+        timeouts = (PROBE_S, PROBE_S, PROBE_S)
+        raised: BaseException | None = None
+        try:
+            raw, _ = open_connection(self.node, self.credentials.without_timeouts(), timeouts, self.opened.add)
+            close(raw, idle=True)
+        except SchemalessError:
+            # It answers, and refuses.
+            self.breaker.answered()
+        except Exception as error:
+            raised = interruption(error)
+            if raised is error:
+                raise
+            if raised is None and not speaks(translated(error, str(self.node), None, connecting=True)):
+                self.breaker.trip()
+            elif raised is None:
+                self.breaker.answered()
+        else:
+            self.breaker.answered()
+        if raised is not None:
+            raise raised
+
+    def heed(self, shard: int | None = None) -> None:
+        """Look whether the server answers, where it did not: one caller, the others are refused meanwhile.
+
+        Raises:
+            ServerUnavailable: the server does not answer; with ``retry_after_s``.
+        """
+        breaker = self.breaker
+        if breaker.is_open:
+            wait_s = breaker.wait_s()
+            if wait_s is None:
+                self.probe()
+                wait_s = breaker.pause_s
+            if breaker.is_open:
+                refused = ServerUnavailable(
+                    f"it has not answered for {breaker.open_for_s():.1f} s, so no call is made; try again in "
+                    f"{wait_s:.2f} s; is the server running?",
+                    node=str(self.node),
+                    shard=shard,
+                    code=CR.CR_CONN_HOST_ERROR,
+                )
+                refused.retry_after_s = wait_s
+                raise refused
+
+    def _after_alarm(self, route: Route | None, shard: int | None, lost: ServerError | None) -> None:
+        """Look before a call is made after an alarm: whether the server answers, and whether the shard is still there.
+
+        Raises:
+            ServerUnavailable: the server does not answer; with ``retry_after_s``.
+            Elsewhere: says ``route``.
+        """
+        self.heed(shard)
+        alarms = self.breaker.alarms
+        if route is not None and shard is not None:
+            # A server whose connections were lost may have been replaced, and be back before its clients heard of it.
+            alarm = ServerUnavailable("its connections were lost", node=str(self.node), shard=shard)
+            follow(route, alarm, self.node, shard, lost)
+            route.confirm(self.node, shard)
+            # Whoever has no shard to ask after leaves the alarm to those who have one.
+            self.breaker.looked(alarms)
 
     def connection(self, shard: int | None = None) -> _CheckedOut:
         """Check a connection out for a ``with`` block.
@@ -207,7 +325,15 @@ class NodePool:
         """
         return _CheckedOut(self, shard)
 
-    def run(self, operation: Callable[[Connection], T], *, shard: int | None = None, writes: bool = False) -> T:
+    def run(
+        self,
+        operation: Callable[[Connection], T],
+        *,
+        shard: int | None = None,
+        writes: bool = False,
+        route: Route | None = None,
+        doubt: ServerError | None = None,
+    ) -> T:
         """Run ``operation`` on a connection, and again where the connection was lost or a deadlock ended it.
 
         ``operation`` must be safe to repeat: a read, or a write that finds out by itself whether it happened before.
@@ -216,17 +342,27 @@ class NodePool:
             operation: takes a connection; must not keep it.
             shard: named in errors.
             writes: whether a lost connection leaves the outcome open.
+            route: asked before a lost connection is replaced, and where all attempts have failed, whether the shard is
+                still here; a server that was replaced may be back before its clients have heard of it.
+            doubt: a connection to another server that this very write was lost with before.
 
         Raises:
+            Elsewhere: says ``route``.
             OutcomeUnknown: a write lost its connection on every attempt.
             ServerError: what the last attempt met.
         """
-        lost: ConnectionLost | None = None
+        lost = doubt
         last: ServerError | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
-                time.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+                if isinstance(last, ServerUnavailable):
+                    self.breaker.lost()
+                time.sleep(self.retry_pause_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+                if self.listener is not None:
+                    self.listener(Retried(type(last).__name__))
             try:
+                if self.breaker.alarmed:
+                    self._after_alarm(route, shard, lost if writes else None)
                 held = _CheckedOut(self, shard)
                 try:
                     try:
@@ -241,7 +377,12 @@ class NodePool:
                         self.places.give_back(held.place)
             except ConnectionLost as error:
                 lost = last = error
+                if isinstance(error, ReplyTimedOut):
+                    # A slow statement, or a server that hangs: a new connection tells.
+                    self.probe()
                 if isinstance(error, ReplyTimedOut) and not writes:
+                    if route is not None and shard is not None:
+                        follow(route, error, self.node, shard, None)
                     # It may be running there still: asking again would only add another.
                     raise ServerTimeout(
                         f"no reply in time ({error.message}); give a higher read_timeout in the URL or to connect()",
@@ -255,15 +396,17 @@ class NodePool:
                 if lost is None or not writes:
                     raise
                 # This connection takes less than the one that was lost, which may have written it.
-                raise _unknown(lost, str(error), lost) from error
+                raise outcome_unknown(lost, str(error), lost) from error
             except ServerError as error:
                 last = error
                 # At first, say so at once. After a loss the server may be restarting, or be busy with what it got.
                 if lost is None or not isinstance(error, ServerUnavailable | ServerTimeout):
                     break
         assert last is not None
+        if route is not None and shard is not None:
+            follow(route, last, self.node, shard, lost if writes else None)
         if writes and lost is not None:
-            raise _unknown(lost, last.message, last) from last
+            raise outcome_unknown(lost, last.message, last) from last
         raise last
 
     def run_once(self, operation: Callable[[Connection], T]) -> T:
@@ -285,7 +428,7 @@ class NodePool:
                 return result
             except ConnectionLost as lost:
                 if committing:
-                    raise _unknown(lost, "it was not repeated", lost) from lost
+                    raise outcome_unknown(lost, "it was not repeated", lost) from lost
                 raise
 
         return self.run(once)
@@ -318,19 +461,9 @@ class NodePool:
             os.close(nowhere)
 
 
-def _unknown(lost: ConnectionLost, then: str, last: ServerError) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"the reply to a write was lost ({lost.message}), and repeating it did not tell ({then}); "
-        "make the same call again to settle it",
-        node=last.node,
-        shard=last.shard,
-        code=last.code,
-    )
-
-
 _all_pools = Living[NodePool]()
 _of_the_parent: list[Any] = []
-"""Kept from being collected: driver connections that are closed, or that do not say which socket is theirs."""
+"""These driver connections are kept from being collected: they are closed, or do not say which socket is theirs."""
 
 
 def _after_fork_in_child() -> None:

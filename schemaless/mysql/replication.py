@@ -14,14 +14,14 @@ from typing import Final
 from schemaless.errors import AccessDenied, ServerError
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.heartbeat import make_table, read_token, remove_token, write_token
+from schemaless.mysql.heartbeat import make_tables, read_token, remove_token, write_token
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql.servers import SELECT_READ_ONLY, lock_is_free, release_lock, take_lock
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
 
 _POLL_S: Final = 0.02
 _WAIT_S: Final = 1.0
-"""How long a server is asked to wait at a time; a reply may not take longer than the pool allows."""
+"""A server is asked to wait so long at a time; a reply may not take longer than the pool allows."""
 
 
 def is_same_server(one: NodePool, other: NodePool) -> bool:
@@ -83,7 +83,7 @@ def follows(replica: NodePool, primary: NodePool, datastore: str, cluster: str, 
     try:
         primary.run(write)
     except DatabaseMissing:
-        make_table(primary, datastore)
+        make_tables(primary, datastore)
         primary.run(write)
     try:
         return _arrival_s(replica, datastore, cluster, writer, token, timeout_s)

@@ -8,11 +8,11 @@ done, once the tables have been compared with this version's. ``migrations/READM
 
 from __future__ import annotations
 
-import importlib.resources
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Final, Literal
+from importlib.resources import files
+from typing import Any, Final
 
 import sqlalchemy
 from alembic.autogenerate import compare_metadata
@@ -30,31 +30,18 @@ from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql.schema import CREATE_VERSION_TABLE, insert_first_version, select_version, update_version
 from schemaless.mysql.sql.servers import release_lock, set_session, take_lock
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
-
-Branch = Literal["catalog", "shard"]
+from schemaless.mysql.versions import Branch, folders, head, known_revisions
 
 METADATA: Final[dict[Branch, MetaData]] = {"catalog": catalog_metadata, "shard": shard_metadata}
 
 _TURN_WAIT_S: Final = 10
-"""How long to wait for another upgrade of the same database."""
+"""An upgrade waits so long for another one of the same database."""
 
 _LOCK_WAIT_S: Final = 10
-"""How long a change of a table waits for those who use it: meanwhile all others wait behind it, writers too."""
+"""A change of a table waits so long for those who use it: meanwhile all others wait behind it, writers too."""
 
 _DONE: Final = frozenset({1050, 1051, 1060, 1061, 1091})
-"""A table, column or key to make is there, or one to drop is not."""
-
-
-@cache
-def head(branch: Branch) -> str:
-    """Return the newest revision of a branch."""
-    return _chain(branch)[-1].revision
-
-
-@cache
-def known_revisions(branch: Branch) -> frozenset[str]:
-    """Return every revision of a branch that this version has."""
-    return frozenset(script.revision for script in _chain(branch))
+"""These say that a table, column or key to make is there, or one to drop is not."""
 
 
 def version_of(connection: sqlalchemy.Connection, database: str) -> str | None:
@@ -112,12 +99,11 @@ def run(pool: NodePool, database: str, branch: Branch) -> bool:
 
 def configuration() -> Config:
     """Return Alembic's configuration of the two branches."""
-    folder = str(importlib.resources.files("schemaless.migrations"))
     config = Config()
     # ConfigParser would read a percent sign in a path as its own.
-    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.set_main_option("script_location", str(files("schemaless.migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "newline")
-    config.set_main_option("version_locations", f"{folder}/catalog\n{folder}/shard".replace("%", "%%"))
+    config.set_main_option("version_locations", "\n".join(map(str, folders())).replace("%", "%%"))
     return config
 
 
@@ -166,7 +152,7 @@ def _send(connection: sqlalchemy.Connection, sql: bytes) -> sqlalchemy.CursorRes
     return connection.exec_driver_sql(sql.decode())
 
 
-def _compare(pool: NodePool, database: str, branch: Branch, found: list[str]) -> None:
+def _compare(pool: NodePool, database: str, branch: Branch, already: list[str]) -> None:
     """Check that the tables are this version's.
 
     Raises:
@@ -178,8 +164,8 @@ def _compare(pool: NodePool, database: str, branch: Branch, found: list[str]) ->
     telling = [difference for difference in differences if difference[0] != "remove_table"]
     if telling:
         raise SchemaMismatch(
-            f"{database!r} on {pool.node} has what a revision was to make or to drop ({found[0]}), but its tables are "
-            f"not those of revision {head(branch)!r}: {_named(telling[0])}. Mend them by hand, then run "
+            f"{database!r} on {pool.node} has what a revision was to make or to drop ({already[0]}), but its tables "
+            f"are not those of revision {head(branch)!r}: {_named(telling[0])}. Mend them by hand, then run "
             "'schemaless schema upgrade' again"
         )
 

@@ -7,19 +7,23 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from schemaless.errors import AccessDenied, InvalidInput
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.sql.figures import select_table_lengths
+from schemaless.mysql.sql.figures import select_data_lengths, select_table_lengths
 from schemaless.mysql.sql.servers import (
     FRESH_STATISTICS,
     SELECT_DATA_FOLDER,
     SELECT_PAGE_LAYOUT,
     SELECT_REBUILD_LOG_BYTES,
+    select_other_tablespaces,
     select_tablespaces,
 )
+
+T = TypeVar("T")
 
 _AT_ONCE = 500
 
@@ -60,20 +64,49 @@ def cell_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tabl
     return _in_parts(pool, databases, _tablespaces)
 
 
+def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
+    """Return the size of each table beside ``cell``, by its name, of all these shards together.
+
+    Whatever is there: followers' tables, indexes, and what a move has left behind.
+
+    Args:
+        pool: the server that they are on.
+        databases: the shards' names.
+
+    Raises:
+        AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
+    """
+    found: dict[str, TableSize] = {}
+
+    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+        rows = connection.rows(select_other_tablespaces(databases, mariadb=connection.is_mariadb))
+        return {str(name): TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+
+    for start in range(0, len(databases), _AT_ONCE):
+        part = pool.run(functools.partial(ask, databases=databases[start : start + _AT_ONCE]))
+        found |= {name: size + found.get(name, TableSize(0, 0)) for name, size in part.items()}
+    return found
+
+
 def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
     """Return what ``cell_table_sizes`` does or, for an account that may not see that, what the statistics say."""
     try:
         return cell_table_sizes(pool, databases)
     except AccessDenied:
-        return _in_parts(pool, databases, _statistics)
+        return _in_parts(pool, databases, _table_lengths)
 
 
-def _in_parts(
-    pool: NodePool,
-    databases: Sequence[str],
-    ask: Callable[..., dict[str, TableSize]],
-) -> dict[str, TableSize]:
-    found: dict[str, TableSize] = {}
+def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
+    """Return how long the rows and bodies of each ``cell`` table are together, as InnoDB's statistics have it."""
+
+    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
+        return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
+
+    return _in_parts(pool, databases, ask)
+
+
+def _in_parts(pool: NodePool, databases: Sequence[str], ask: Callable[..., dict[str, T]]) -> dict[str, T]:
+    found: dict[str, T] = {}
     for start in range(0, len(databases), _AT_ONCE):
         part = databases[start : start + _AT_ONCE]
         found |= pool.run(functools.partial(ask, databases=part))
@@ -85,11 +118,16 @@ def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, 
     return {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
 
 
-def _statistics(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+def _table_lengths(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+    rows = _statistics(connection, select_table_lengths(databases))
+    return {name: TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+
+
+def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
+    """Return figures by database as they are now: MySQL would answer with what it noted up to a day ago."""
     if not connection.is_mariadb:
         connection.ensure(FRESH_STATISTICS)
-    rows = connection.rows(select_table_lengths(databases))
-    return {str(name): TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+    return [(str(name), figure) for name, figure in connection.rows(sql)]
 
 
 def layout_of(pool: NodePool) -> Layout:

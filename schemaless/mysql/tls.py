@@ -12,7 +12,7 @@ from schemaless.errors import InvalidInput
 from schemaless.mysql.secret import Secret
 
 MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
-"""The words of the mysql client's ``--ssl-mode``."""
+"""The mysql client's ``--ssl-mode`` has these words."""
 
 _FILES: Final = ("ca", "capath", "cert", "key")
 _OPTIONS: Final = ("ssl_mode", *(f"ssl_{name}" for name in _FILES), "ssl_cipher", "ssl_key_password")

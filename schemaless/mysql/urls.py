@@ -9,11 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 import sqlalchemy
 from sqlalchemy.engine import URL
 
-from schemaless.cluster.topology import Node, check_datastore_name
+from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput
 from schemaless.mysql.option_file import DEFAULT_FILE, read_option_file
 from schemaless.mysql.secret import PASSWORD_VARIABLE, Secret, clear_locals
@@ -31,6 +32,7 @@ class Credentials:
 
     Attributes:
         query: the URL's options, secrets left out.
+        password_from: where the password was found; None where there is none.
     """
 
     drivername: str = "mysql+pymysql"
@@ -38,6 +40,11 @@ class Credentials:
     password: Secret | None = field(default=None, repr=False)
     query: tuple[tuple[str, str], ...] = ()
     tls: TLS = NO_OPTIONS
+    password_from: str | None = field(default=None, compare=False)
+
+    def without_timeouts(self) -> Credentials:
+        """Return the same without what the URL says of timeouts."""
+        return replace(self, query=tuple(pair for pair in self.query if not pair[0].endswith("_timeout")))
 
     @property
     def driver_options(self) -> dict[str, str]:
@@ -47,11 +54,21 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class ServerURL:
-    """A parsed URL: the server, how to log in, and the database it names, if any."""
+    """A parsed URL: the server, how to log in, and the database it names, if any.
+
+    Attributes:
+        others: servers that the catalog may be on as well, in the order in which they are tried.
+    """
 
     node: Node
     credentials: Credentials
     database: str | None
+    others: tuple[Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All servers that it names, in their order, each once."""
+        return tuple(dict.fromkeys((self.node, *self.others)))
 
     def __str__(self) -> str:
         # Options that the driver would refuse, such as a misspelt password, are not shown either.
@@ -59,17 +76,29 @@ class ServerURL:
         url = _url(self.node, self.credentials, self.database, shown)
         if self.credentials.password is not None:
             url = url.set(password="hidden")  # noqa: S106 - rendered as ***
-        return url.render_as_string(hide_password=True)
+        return self._with_others(url.render_as_string(hide_password=True))
 
     def for_database(self, database: str | None) -> str:
-        """Return the URL of another database on the same server, without any password."""
+        """Return the URL of another database on the same servers, without any password."""
         url = _url(self.node, self.credentials, database, dict(self.credentials.query))
+        text = self._with_others(url.render_as_string(hide_password=False))
         # A socket's slashes may stand as they are in a query.
-        return url.render_as_string(hide_password=False).replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
+        return text.replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
+
+    def _with_others(self, text: str) -> str:
+        """Return a rendered URL of the first server with all of them."""
+        if len(self.nodes) == 1:
+            return text
+        if self.node.socket is not None:
+            one, several = self.node.socket, ",".join(str(node.socket) for node in self.nodes)
+            return text.replace(f"unix_socket={quote_plus(one)}", f"unix_socket={quote_plus(several)}", 1)
+        return text.replace(_authority(self.node), ",".join(map(_authority, self.nodes)), 1)
 
 
-def parse_url(text: str | Secret) -> ServerURL:
+def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
     """Parse ``mysql://user:password@host:port/name?option=value``.
+
+    With ``several``, it may name more servers for the catalog: ``host1:3306,host2:3306``, or sockets with commas.
 
     ``mysql://`` and ``mariadb://`` mean PyMySQL, ``mysql+mysqldb://`` mysqlclient; ``?unix_socket=`` names a socket.
     ``?ssl_mode=`` and its companions (``schemaless.mysql.tls``) say how connections are encrypted. Without a password
@@ -83,15 +112,17 @@ def parse_url(text: str | Secret) -> ServerURL:
     given = text if isinstance(text, Secret) else Secret(text)
     del text
     try:
-        return _parsed(given.reveal())
+        return _parsed(given.reveal(), several)
     except InvalidInput as refusal:
         clear_locals(refusal)
         raise
 
 
-def _parsed(text: str) -> ServerURL:
+def _parsed(text: str, several: bool) -> ServerURL:
+    text, *more = _each_host(text)
     try:
         url = sqlalchemy.make_url(text)
+        more_urls = [sqlalchemy.make_url(each) for each in more]
     except (sqlalchemy.exc.ArgumentError, ValueError):
         scheme = text.split("://", 1)[0] if "://" in text else "no scheme"
         raise InvalidInput(
@@ -112,35 +143,48 @@ def _parsed(text: str) -> ServerURL:
     charset = query.pop("charset", "utf8mb4")
     if charset != "utf8mb4":
         raise InvalidInput(f"the URL's charset must be utf8mb4, got {charset!r}; leave it out")
-    socket = query.pop("unix_socket", None)
+    socket, *sockets = query.pop("unix_socket", "").split(",")
+    if (more or sockets) and not several:
+        raise InvalidInput("the URL names several servers; only the URL of a datastore may, for its catalog")
+    if "" in sockets or not all(each.host for each in (url, *more_urls) if more):
+        raise InvalidInput("the URL names several servers with a comma between them, and one of them is empty")
     given = {name: value for name, value in (query | secrets).items() if name.startswith("ssl")}
     file, file_given = _option_file(query)
     if not _DECIDING.isdisjoint(given):
         file_given = {name: value for name, value in file_given.items() if name not in _DECIDING}
-    candidates = (url.password, secrets.get("password"), secrets.get("passwd"), os.environ.get(PASSWORD_VARIABLE))
-    password = next((word for word in candidates if word is not None), file.get("password"))
+    candidates = (
+        ("the URL", url.password),
+        ("the URL", secrets.get("password")),
+        ("the URL", secrets.get("passwd")),
+        (PASSWORD_VARIABLE, os.environ.get(PASSWORD_VARIABLE)),
+        (f"option file {query.get('read_default_file', DEFAULT_FILE)}", file.get("password")),
+    )
+    source, password = next((each for each in candidates if each[1] is not None), (None, None))
     credentials = Credentials(
         f"mysql+{driver or 'pymysql'}",
         url.username or file.get("user"),
         None if password is None else Secret(password),
         tuple(sorted(query.items())),
         tls_of(file_given | given, "the URL" if given else "the option file"),
+        source,
     )
-    return ServerURL(_node(url, socket, file), credentials, url.database or None)
+    others = [Node("primary", socket=each) for each in sockets]
+    others += [Node("primary", host=each.host, port=each.port or 3306) for each in more_urls if not socket]
+    return ServerURL(_node(url, socket or None, file), credentials, url.database or None, tuple(others))
 
 
-def datastore_url(text: str | Secret) -> tuple[ServerURL, str]:
-    """Parse the URL of a datastore; return it and the datastore's name.
+def _each_host(text: str) -> list[str]:
+    """Return a URL for each host that one names, with commas between them."""
+    scheme, mark, rest = text.partition("://")
+    end = next((place for place, letter in enumerate(rest) if letter in "/?"), len(rest))
+    account, at, hosts = rest[:end].rpartition("@")
+    return [f"{scheme}{mark}{account}{at}{host}{rest[end:]}" for host in hosts.split(",")]
 
-    Raises:
-        InvalidInput: it is no such URL, or names no datastore.
-    """
-    given = text if isinstance(text, Secret) else Secret(text)
-    del text
-    parsed = parse_url(given)
-    if parsed.database is None:
-        raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
-    return parsed, check_datastore_name(parsed.database)
+
+def _authority(node: Node) -> str:
+    """Return host and port as they stand in a URL."""
+    host = f"[{node.host}]" if ":" in str(node.host) else node.host
+    return f"{host}:{node.port}"
 
 
 def driver_arguments(node: Node, credentials: Credentials) -> dict[str, Any]:

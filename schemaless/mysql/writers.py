@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from schemaless.errors import AccessDenied, FeedRefused, ServerTimeout
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.errors import CannotObserve
+from schemaless.mysql.errors import READ_ONLY, CannotObserve
 from schemaless.mysql.grants import own_grant
 from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.sql.feed import UNLOCK_TABLES, lock_cells, select_write_locks
@@ -87,9 +87,11 @@ def observe(connection: Connection, database: str) -> Observation:
     if int(read_only):
         raise FeedRefused(
             "the server is read-only: is it a replica by now? Name the new primary with 'schemaless topology "
-            "set-primary', then connect again",
+            "set-primary'",
             node=connection.node,
             shard=connection.shard,
+            # As a write would have it.
+            code=min(READ_ONLY),
         )
     locks = (WriteLock(*map(int, identity)) for *identity, schema, _, _, _ in rows if schema == database)
     return Observation(top, frozenset(locks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 UNLOGGED: Final = "SET SESSION sql_log_bin = 0"
-"""Keeps what follows out of the binary log."""
+"""This keeps what follows out of the binary log."""
 
 
 def grant(privileges: str, what: str, account: object) -> str:

@@ -80,19 +80,12 @@ def select_block(database: str, after: int, rows: int, max_body_bytes: int, want
 
 def select_digests(database: str, ids: Iterable[int]) -> bytes:
     """Select added_id and SHA-256, in hexadecimal, of the bodies with these added_ids."""
-    return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (
-        by_id(database),
-        numbers(ids),
-    )
+    return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
 
 
 def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
     """Select, for the cells with these added_ids, what ``_DIGESTS`` lists: their bodies stay where they are."""
-    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (
-        _DIGESTS,
-        by_id(database),
-        numbers(ids),
-    )
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_DIGESTS, by_id(database), numbers(ids))
 
 
 def select_block_digests(database: str, after: int, up_to: int) -> bytes:

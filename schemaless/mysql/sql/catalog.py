@@ -5,28 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from schemaless.mysql.sql.parts import Value, blob, literal, numbers, text
+from schemaless.mysql.sql.parts import Value, blob, literal, numbers, table, text
 
 NodeRow = tuple[str, str | None, int | None, str | None]
-"""Role, host, port and socket."""
+"""A node's row is its role, host, port and socket."""
 
 # The datastore
 
 
 def select_datastore(catalog: str) -> bytes:
-    """Select name, shard_count, placement, format and ready; one row, or none where a creation was interrupted."""
-    return b"SELECT name, shard_count, placement, format, ready FROM %b" % _table(catalog, b"datastore")
+    """Select what a datastore is; one row, or none where a creation was interrupted.
+
+    Returns:
+        A statement whose row is name, shard_count, placement, format, ready and topology_token.
+    """
+    return b"SELECT name, shard_count, placement, format, ready, topology_token FROM %b" % table(catalog, b"datastore")
+
+
+def select_token(catalog: str, cluster: str) -> bytes:
+    """Select the token of the topology, whether the server is set read-only, and a cluster's epoch."""
+    return b"SELECT topology_token, @@global.read_only, (SELECT primary_epoch FROM %b WHERE name=%b) FROM %b" % (
+        table(catalog, b"cluster"),
+        text(cluster),
+        table(catalog, b"datastore"),
+    )
+
+
+def update_token(catalog: str, token: bytes) -> bytes:
+    """Give the topology another token."""
+    return b"UPDATE %b SET topology_token=%b" % (table(catalog, b"datastore"), blob(token))
 
 
 def lock_datastore(catalog: str) -> bytes:
     """Hold off everybody else who changes the topology until the transaction ends."""
-    return b"SELECT only_row FROM %b FOR UPDATE" % _table(catalog, b"datastore")
+    return b"SELECT only_row FROM %b FOR UPDATE" % table(catalog, b"datastore")
 
 
 def insert_datastore(catalog: str, shard_count: int, placement: str, format_number: int) -> bytes:
     """Insert what a datastore is, which has the catalog's name, as not ready; refused where it is there."""
     return b"INSERT INTO %b (only_row, name, shard_count, placement, format, ready) VALUES (1, %b, %d, %b, %d, 0)" % (
-        _table(catalog, b"datastore"),
+        table(catalog, b"datastore"),
         text(catalog),
         shard_count,
         text(placement),
@@ -36,51 +54,66 @@ def insert_datastore(catalog: str, shard_count: int, placement: str, format_numb
 
 def mark_ready(catalog: str) -> bytes:
     """Write down that every shard is there."""
-    return b"UPDATE %b SET ready=1" % _table(catalog, b"datastore")
+    return b"UPDATE %b SET ready=1" % table(catalog, b"datastore")
 
 
 def select_clusters(catalog: str) -> bytes:
-    """Select the names of the clusters, in their order."""
-    return b"SELECT name FROM %b ORDER BY name" % _table(catalog, b"cluster")
+    """Select name, epoch and id_block of the clusters, in the order of their names."""
+    return b"SELECT name, primary_epoch, id_block FROM %b ORDER BY name" % table(catalog, b"cluster")
+
+
+def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
+    """Have another claim be asked for on a cluster's primary, and write down the block of added_ids that it begins."""
+    return b"UPDATE %b SET primary_epoch=%d, id_block=%d WHERE name=%b" % (
+        table(catalog, b"cluster"),
+        epoch,
+        id_block,
+        text(cluster),
+    )
 
 
 def insert_clusters(catalog: str, names: Iterable[str]) -> bytes:
     """Insert clusters."""
     return b"INSERT INTO %b (name) VALUES %b" % (
-        _table(catalog, b"cluster"),
+        table(catalog, b"cluster"),
         b",".join(b"(%b)" % text(name) for name in names),
     )
 
 
 def select_nodes(catalog: str) -> bytes:
     """Select cluster, role, host, port and socket of every node, in the order in which they were written down."""
-    return b"SELECT cluster, role, host, port, socket FROM %b ORDER BY node_id" % _table(catalog, b"node")
+    return b"SELECT cluster, role, host, port, socket FROM %b ORDER BY node_id" % table(catalog, b"node")
 
 
 def insert_nodes(catalog: str, cluster: str, nodes: Iterable[NodeRow]) -> bytes:
     """Insert nodes of a cluster."""
     return b"INSERT INTO %b (cluster, role, host, port, socket) VALUES %b" % (
-        _table(catalog, b"node"),
+        table(catalog, b"node"),
         b",".join(b"(%b)" % b",".join(map(literal, (cluster, *node))) for node in nodes),
     )
 
 
 def delete_nodes(catalog: str, cluster: str) -> bytes:
     """Delete the nodes of a cluster."""
-    return b"DELETE FROM %b WHERE cluster=%b" % (_table(catalog, b"node"), text(cluster))
+    return b"DELETE FROM %b WHERE cluster=%b" % (table(catalog, b"node"), text(cluster))
 
 
 def select_ranges(catalog: str) -> bytes:
     """Select first_shard, last_shard and cluster of every range of shards, in their order."""
-    return b"SELECT first_shard, last_shard, cluster FROM %b ORDER BY first_shard" % _table(catalog, b"shard_range")
+    return b"SELECT first_shard, last_shard, cluster FROM %b ORDER BY first_shard" % table(catalog, b"shard_range")
 
 
 def insert_ranges(catalog: str, ranges: Iterable[tuple[int, int, str]]) -> bytes:
     """Insert ranges of shards: first, last and cluster of each."""
     return b"INSERT INTO %b (first_shard, last_shard, cluster) VALUES %b" % (
-        _table(catalog, b"shard_range"),
+        table(catalog, b"shard_range"),
         b",".join(b"(%d,%d,%b)" % (first, last, text(cluster)) for first, last, cluster in ranges),
     )
+
+
+def delete_ranges(catalog: str) -> bytes:
+    """Delete all ranges of shards; in the transaction that inserts others."""
+    return b"DELETE FROM %b" % table(catalog, b"shard_range")
 
 
 # Columns
@@ -90,7 +123,7 @@ def select_column_codecs(catalog: str) -> bytes:
     """Select column_name, codec, level, dictionary_id and set_at of every column that is set."""
     return (
         b"SELECT column_name, codec, level, dictionary_id, CONCAT(set_at,'+00:00') FROM %b "
-        b"ORDER BY column_name" % _table(catalog, b"column_codec")
+        b"ORDER BY column_name" % table(catalog, b"column_codec")
     )
 
 
@@ -104,7 +137,7 @@ def upsert_column_codec(
         literal(dictionary_id),
     )
     return b"INSERT INTO %b SET column_name=%b, %b ON DUPLICATE KEY UPDATE %b" % (
-        _table(catalog, b"column_codec"),
+        table(catalog, b"column_codec"),
         text(column_name),
         values,
         values,
@@ -113,13 +146,13 @@ def upsert_column_codec(
 
 def delete_column_codec(catalog: str, column_name: str) -> bytes:
     """Let a column be written in the default again."""
-    return b"DELETE FROM %b WHERE column_name=%b" % (_table(catalog, b"column_codec"), text(column_name))
+    return b"DELETE FROM %b WHERE column_name=%b" % (table(catalog, b"column_codec"), text(column_name))
 
 
 def select_columns_with(catalog: str, dictionary_id: int) -> bytes:
     """Select the names of the columns that are set to a dictionary, in their order."""
     return b"SELECT column_name FROM %b WHERE dictionary_id=%d ORDER BY column_name" % (
-        _table(catalog, b"column_codec"),
+        table(catalog, b"column_codec"),
         dictionary_id,
     )
 
@@ -133,7 +166,7 @@ def select_dictionary(catalog: str, dictionary_id: int, *, lock: bool = False) -
     With ``lock``, others are held off it until the transaction ends.
     """
     return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % (
-        _table(catalog, b"dictionary"),
+        table(catalog, b"dictionary"),
         dictionary_id,
         b" FOR UPDATE" if lock else b"",
     )
@@ -143,41 +176,50 @@ def lock_dictionary_times(catalog: str, dictionary_id: int) -> bytes:
     """Select retired_at, removed_at and how long ago it was retired, in seconds, and hold others off it."""
     return (
         b"SELECT retired_at, removed_at, TIMESTAMPDIFF(MICROSECOND, retired_at, UTC_TIMESTAMP(6))/1000000 FROM %b "
-        b"WHERE dictionary_id=%d FOR UPDATE" % (_table(catalog, b"dictionary"), dictionary_id)
+        b"WHERE dictionary_id=%d FOR UPDATE" % (table(catalog, b"dictionary"), dictionary_id)
     )
 
 
-def select_dictionaries(catalog: str) -> bytes:
-    """Select whole dictionaries, in the order of their numbers.
+def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes:
+    """Select whole dictionaries, or one, in the order of their numbers.
 
     Returns:
         A statement whose rows are dictionary_id, content, digest, size_bytes, source, created_at, retired_at and
         removed_at.
     """
     return (
-        b"SELECT dictionary_id, content, digest, size_bytes, source, created_at, retired_at, removed_at FROM %b "
-        b"ORDER BY dictionary_id" % _table(catalog, b"dictionary")
+        b"SELECT dictionary_id, content, digest, size_bytes, source, created_at, retired_at, removed_at FROM %b%b "
+        b"ORDER BY dictionary_id"
+        % (
+            table(catalog, b"dictionary"),
+            b"" if dictionary_id is None else b" WHERE dictionary_id=%d" % dictionary_id,
+        )
     )
+
+
+def select_highest_dictionary(catalog: str) -> bytes:
+    """Select the highest number that a dictionary has, removed ones included; 0 without any."""
+    return b"SELECT COALESCE(MAX(dictionary_id),0) FROM %b" % table(catalog, b"dictionary")
 
 
 def select_dictionaries_of_size(catalog: str, size_bytes: int) -> bytes:
     """Select dictionary_id and content of the dictionaries in use that have so many bytes, in their order."""
     return (
         b"SELECT dictionary_id, content FROM %b WHERE LENGTH(content)=%d AND retired_at IS NULL "
-        b"ORDER BY dictionary_id" % (_table(catalog, b"dictionary"), size_bytes)
+        b"ORDER BY dictionary_id" % (table(catalog, b"dictionary"), size_bytes)
     )
 
 
 def select_dictionary_source(catalog: str, dictionary_id: int) -> bytes:
     """Select what a dictionary was trained on, as JSON text."""
-    return b"SELECT source FROM %b WHERE dictionary_id=%d" % (_table(catalog, b"dictionary"), dictionary_id)
+    return b"SELECT source FROM %b WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
 
 
 def insert_dictionary(catalog: str, size_bytes: int, source: str, dictionary_id: int | None) -> bytes:
     """Insert a dictionary whose content is still to come, with the next number or this one."""
     own: Mapping[str, Value] = {} if dictionary_id is None else {"dictionary_id": dictionary_id}
     return b"INSERT INTO %b SET digest=%b, %b" % (
-        _table(catalog, b"dictionary"),
+        table(catalog, b"dictionary"),
         blob(_NO_DIGEST),
         _assigned({**own, "size_bytes": size_bytes, "source": source}),
     )
@@ -186,10 +228,27 @@ def insert_dictionary(catalog: str, size_bytes: int, source: str, dictionary_id:
 _NO_DIGEST: Final = bytes(32)
 
 
+def upsert_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes, source: str) -> bytes:
+    """Write a dictionary as it is elsewhere; one that was removed is there again."""
+    values = b"content=%b, digest=%b, size_bytes=%d, removed_at=NULL" % (blob(content), blob(digest), len(content))
+    return b"INSERT INTO %b SET dictionary_id=%d, source=%b, %b ON DUPLICATE KEY UPDATE %b" % (
+        table(catalog, b"dictionary"),
+        dictionary_id,
+        text(source),
+        values,
+        values,
+    )
+
+
+def delete_dictionary(catalog: str, dictionary_id: int) -> bytes:
+    """Delete the row of a dictionary that was inserted in this transaction."""
+    return b"DELETE FROM %b WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
+
+
 def update_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes) -> bytes:
     """Write a dictionary's content; one that was removed is there again."""
     return b"UPDATE %b SET content=%b, digest=%b, size_bytes=%d, removed_at=NULL WHERE dictionary_id=%d" % (
-        _table(catalog, b"dictionary"),
+        table(catalog, b"dictionary"),
         blob(content),
         blob(digest),
         len(content),
@@ -199,13 +258,13 @@ def update_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: 
 
 def take_back_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Let a dictionary be written with, also where it was retired."""
-    return b"UPDATE %b SET retired_at=NULL WHERE dictionary_id=%d" % (_table(catalog, b"dictionary"), dictionary_id)
+    return b"UPDATE %b SET retired_at=NULL WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
 
 
 def retire_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Let nothing more begin to write with a dictionary."""
     return b"UPDATE %b SET retired_at=UTC_TIMESTAMP(6) WHERE dictionary_id=%d" % (
-        _table(catalog, b"dictionary"),
+        table(catalog, b"dictionary"),
         dictionary_id,
     )
 
@@ -213,7 +272,7 @@ def retire_dictionary(catalog: str, dictionary_id: int) -> bytes:
 def remove_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Remove a dictionary's content; its number stays taken."""
     return b"UPDATE %b SET content=NULL, removed_at=UTC_TIMESTAMP(6) WHERE dictionary_id=%d" % (
-        _table(catalog, b"dictionary"),
+        table(catalog, b"dictionary"),
         dictionary_id,
     )
 
@@ -224,7 +283,7 @@ def remove_dictionary(catalog: str, dictionary_id: int) -> bytes:
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
     """Select the number of a measurement of this time, about which no more is compared than its length."""
     return b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % (
-        _table(catalog, b"capacity_sample"),
+        table(catalog, b"capacity_sample"),
         text(taken_at),
         len(figures),
     )
@@ -233,7 +292,7 @@ def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
 def insert_sample(catalog: str, taken_at: str, figures: str) -> bytes:
     """Insert a measurement."""
     return b"INSERT INTO %b (taken_at, figures) VALUES (%b, %b)" % (
-        _table(catalog, b"capacity_sample"),
+        table(catalog, b"capacity_sample"),
         text(taken_at),
         text(figures),
     )
@@ -241,7 +300,7 @@ def insert_sample(catalog: str, taken_at: str, figures: str) -> bytes:
 
 def select_sample_times(catalog: str) -> bytes:
     """Select number and time of every measurement, the oldest first."""
-    return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % _table(
+    return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % table(
         catalog, b"capacity_sample"
     )
 
@@ -249,18 +308,14 @@ def select_sample_times(catalog: str) -> bytes:
 def select_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
     """Select number and figures of measurements, the oldest first."""
     return b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % (
-        _table(catalog, b"capacity_sample"),
+        table(catalog, b"capacity_sample"),
         numbers(sample_ids),
     )
 
 
 def delete_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
     """Delete measurements."""
-    return b"DELETE FROM %b WHERE sample_id IN (%b)" % (_table(catalog, b"capacity_sample"), numbers(sample_ids))
-
-
-def _table(catalog: str, name: bytes) -> bytes:
-    return b"`%b`.%b" % (catalog.encode(), name)
+    return b"DELETE FROM %b WHERE sample_id IN (%b)" % (table(catalog, b"capacity_sample"), numbers(sample_ids))
 
 
 def _assigned(values: Mapping[str, Value]) -> bytes:

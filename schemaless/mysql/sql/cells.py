@@ -17,20 +17,17 @@ from schemaless.mysql.sql.parts import (
     id_range,
     moment,
     numbers,
+    table,
     text,
 )
 
 
 def insert_cells(
-    database: str,
-    cells: Iterable[tuple[bytes, str, int, bytes]],
-    created_at: Sequence[datetime | None] | None = None,
+    database: str, cells: Iterable[tuple[bytes, str, int, bytes]], created_at: Sequence[datetime | None] | None = None
 ) -> bytes:
     """Insert rows of ``(row_key, column_name, ref_key, body)``.
 
     Args:
-        database: the shard's.
-        cells: the rows.
         created_at: of each row, in UTC, or None for the server's clock; None where all are.
     """
     names = b"row_key,column_name,ref_key,body" + (b"" if created_at is None else b",created_at")
@@ -52,6 +49,19 @@ def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, 
             % (added_id, blob_hex(row_key), text(column_name), ref_key, blob(body), moment(created_at))
             for added_id, row_key, column_name, ref_key, body, created_at in cells
         ),
+    )
+
+
+def use_up_id(database: str, name: str, added_id: int) -> bytes:
+    """Insert a row that no cell can be, for its added_id: rolled back, the server hands out only higher ones.
+
+    Args:
+        name: of the shard's table of cells.
+    """
+    return b"INSERT INTO %b (added_id,row_key,column_name,ref_key,body) VALUES (%d,%b,'',0,'')" % (
+        table(database, name.encode()),
+        added_id,
+        blob_hex(bytes(16)),
     )
 
 
@@ -136,21 +146,12 @@ def select_added_id(database: str, row_key: bytes, column_name: str, ref_key: in
     return (
         b"SELECT added_id, row_key, column_name, ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' "
         b"AND ref_key=%d"
-    ) % (
-        by_key(database),
-        row_key.hex().encode(),
-        column_name.encode(),
-        ref_key,
-    )
+    ) % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key)
 
 
 def select_by_id(database: str, ids: Iterable[int]) -> bytes:
     """Select the cells with these added_ids."""
-    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (
-        CELL,
-        by_id(database),
-        numbers(ids),
-    )
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (CELL, by_id(database), numbers(ids))
 
 
 def select_page_end(
@@ -194,19 +195,52 @@ def select_page(
     return (
         b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
         b"ORDER BY added_id LIMIT %d"
-        % (
-            max_body_bytes,
-            CREATED_AT,
-            by_id(database),
-            id_range(after, up_to, legacy_only, column_name),
-            limit,
-        )
+        % (max_body_bytes, CREATED_AT, by_id(database), id_range(after, up_to, legacy_only, column_name), limit)
+    )
+
+
+def select_tails(
+    tails: Iterable[tuple[str, int, int, int]], max_body_bytes: int, column_name: str | None = None
+) -> bytes:
+    """Select the next cells of many shards, each of ``(database, shard, after, limit)``.
+
+    Args:
+        tails: behind which added_id of each shard, and how many at most.
+        max_body_bytes: a longer body is NULL.
+        column_name: a body of any other column is NULL.
+
+    Returns:
+        A statement whose rows are whole cells, with the shard behind.
+    """
+    test = b"LENGTH(body)<=%d" % max_body_bytes
+    if column_name is not None:
+        test += b" AND column_name='%b'" % column_name.encode()
+    parts = [
+        b"(SELECT added_id, row_key, column_name, ref_key, IF(%b,body,NULL), %b, %d FROM %b WHERE %b "
+        b"ORDER BY added_id LIMIT %d)" % (test, CREATED_AT, shard, by_id(database), id_range(after, None), limit)
+        for database, shard, after, limit in tails
+    ]
+    return b" UNION ALL ".join(parts)
+
+
+def select_keys_digest(database: str, after: int, up_to: int) -> bytes:
+    """Select the number of rows with ``after < added_id <= up_to``, and a digest of their ids and keys."""
+    key = b"CONCAT_WS('/',added_id,HEX(row_key),column_name,ref_key)"
+    return (
+        b"SELECT COUNT(*), BIT_XOR(CAST(CONV(LEFT(SHA2(%b,256),16),16,10) AS UNSIGNED)), "
+        b"BIT_XOR(CAST(CONV(RIGHT(SHA2(%b,256),16),16,10) AS UNSIGNED)) FROM %b WHERE %b"
+        % (key, key, by_id(database), id_range(after, up_to))
     )
 
 
 def select_ids(database: str, after: int, up_to: int) -> bytes:
     """Select the added_ids with ``after < added_id <= up_to``, in their order."""
     return b"SELECT added_id FROM %b WHERE %b ORDER BY added_id" % (by_id(database), id_range(after, up_to))
+
+
+def select_nothing(database: str) -> bytes:
+    """Select no row; refused where the shard's cells are not."""
+    return b"SELECT 1 FROM %b LIMIT 0" % cell_table(database)
 
 
 def select_id_span(database: str) -> bytes:
@@ -224,8 +258,3 @@ def select_block_end(database: str, after: int, rows: int, up_to: int | None = N
         b"(SELECT added_id, ref_key FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS block"
         % (by_id(database), id_range(after, up_to), rows)
     )
-
-
-def count_cells(database: str) -> bytes:
-    """Count the cells of a shard, exactly."""
-    return b"SELECT COUNT(*) FROM %b" % cell_table(database)

@@ -9,7 +9,7 @@ from schemaless.mysql.sql.parts import cell_table
 _NO_WRITERS: Final = (
     b"'SHARED','SHARED_HIGH_PRIO','SHARED_READ','SHARED_READ_ONLY','SHARED_UPGRADABLE','SHARED_NO_WRITE'"
 )
-"""Locks of those who do not insert: readers, and ALTER TABLE, which may hold its own for hours."""
+"""Those who do not insert hold these locks: readers, and ALTER TABLE, which may hold its own for hours."""
 
 UNLOCK_TABLES: Final = b"UNLOCK TABLES"
 

@@ -43,10 +43,7 @@ def select_figures(database: str, after: int, up_to: int) -> bytes:
 
 def select_bodies(database: str, ids: Iterable[int]) -> bytes:
     """Select added_id and body of the cells with these added_ids."""
-    return b"SELECT added_id, body FROM %b WHERE added_id IN (%b)" % (
-        by_id(database),
-        numbers(ids),
-    )
+    return b"SELECT added_id, body FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
 
 
 def select_moments(database: str, places: Iterable[int]) -> bytes:

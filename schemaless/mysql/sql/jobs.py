@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from schemaless.mysql.sql.parts import Value, blob_hex, literal, numbers, text, texts
+from schemaless.mysql.sql.parts import NOW, Value, blob_hex, later, literal, numbers, table, text, texts
 
-_NOW: Final = b"UTC_TIMESTAMP(6)"
 _NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
 _UNFINISHED: Final = b"('running','paused')"
 
 FailureRow = tuple[int, int, bytes, str, int, str, str]
-"""Shard, added_id, row_key, column_name, ref_key, reason and message of a cell that was left as it is."""
+"""A cell that was left is its shard, added_id, row_key, column_name, ref_key, reason and message."""
 
 
 def insert_job(catalog: str, kind: str, spec: str, versions: str, created_by: str) -> bytes:
     """Insert a job that is running."""
     return b"INSERT INTO %b (kind, state, spec, versions, created_by) VALUES (%b, 'running', %b, %b, %b)" % (
-        _table(catalog, b"job"),
+        table(catalog, b"job"),
         text(kind),
         text(spec),
         text(versions),
@@ -29,7 +28,7 @@ def insert_job(catalog: str, kind: str, spec: str, versions: str, created_by: st
 def insert_shards(catalog: str, job_id: int, data_bytes: Iterable[tuple[int, int]]) -> bytes:
     """Insert a job's shards, each with its weight, as waiting."""
     return b"INSERT INTO %b (job_id, shard, state, data_bytes) VALUES %b" % (
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         b",".join(b"(%d,%d,'waiting',%d)" % (job_id, shard, weight) for shard, weight in data_bytes),
     )
 
@@ -37,7 +36,7 @@ def insert_shards(catalog: str, job_id: int, data_bytes: Iterable[tuple[int, int
 def insert_clusters(catalog: str, job_id: int, clusters: Iterable[str]) -> bytes:
     """Insert the clusters that a job is on."""
     return b"INSERT INTO %b (job_id, cluster) VALUES %b" % (
-        _table(catalog, b"job_cluster"),
+        table(catalog, b"job_cluster"),
         b",".join(b"(%d,%b)" % (job_id, text(cluster)) for cluster in clusters),
     )
 
@@ -45,7 +44,7 @@ def insert_clusters(catalog: str, job_id: int, clusters: Iterable[str]) -> bytes
 def insert_event(catalog: str, job_id: int, who: str, what: str) -> bytes:
     """Insert what happened to a job, and by whom."""
     return b"INSERT INTO %b (job_id, who, what) VALUES (%d, %b, %b)" % (
-        _table(catalog, b"job_event"),
+        table(catalog, b"job_event"),
         job_id,
         text(who),
         text(what),
@@ -55,7 +54,7 @@ def insert_event(catalog: str, job_id: int, who: str, what: str) -> bytes:
 def select_made_with(catalog: str, token: str) -> bytes:
     """Select the job whose versions hold a token."""
     return b"SELECT job_id FROM %b WHERE versions LIKE '%%\"%b\"%%' ORDER BY job_id DESC LIMIT 1" % (
-        _table(catalog, b"job"),
+        table(catalog, b"job"),
         token.encode(),
     )
 
@@ -65,7 +64,7 @@ def select_waiting(catalog: str) -> bytes:
     return (
         b"SELECT j.job_id, j.kind, j.state, s.shard FROM %b AS j JOIN %b AS s ON s.job_id=j.job_id "
         b"WHERE j.state IN %b AND s.state='waiting'"
-        % (_table(catalog, b"job"), _table(catalog, b"job_shard"), _UNFINISHED)
+        % (table(catalog, b"job"), table(catalog, b"job_shard"), _UNFINISHED)
     )
 
 
@@ -82,18 +81,18 @@ def select_jobs(catalog: str, *, kind: str | None = None, job_id: int | None = N
     return (
         b"SELECT job_id, kind, state, spec, versions, created_by, CONCAT(created_at,''), CONCAT(ended_at,''), "
         b"message FROM %b%b ORDER BY job_id"
-        % (_table(catalog, b"job"), b" WHERE " + b" AND ".join(where) if where else b"")
+        % (table(catalog, b"job"), b" WHERE " + b" AND ".join(where) if where else b"")
     )
 
 
 def select_unfinished_specs(catalog: str) -> bytes:
-    """Select job_id and spec of every job that has not ended."""
-    return b"SELECT job_id, spec FROM %b WHERE state IN %b" % (_table(catalog, b"job"), _UNFINISHED)
+    """Select job_id, kind and spec of every job that has not ended."""
+    return b"SELECT job_id, kind, spec FROM %b WHERE state IN %b" % (table(catalog, b"job"), _UNFINISHED)
 
 
 def select_that_replaced(catalog: str) -> bytes:
     """Select the numbers of the jobs that replaced a body."""
-    return b"SELECT DISTINCT job_id FROM %b WHERE cells>0" % _table(catalog, b"job_shard")
+    return b"SELECT DISTINCT job_id FROM %b WHERE cells>0" % table(catalog, b"job_shard")
 
 
 def update_state(
@@ -101,10 +100,10 @@ def update_state(
 ) -> bytes:
     """Take a job from one of some states to another."""
     return b"UPDATE %b SET state=%b, message=%b%b WHERE job_id=%d AND state IN (%b)" % (
-        _table(catalog, b"job"),
+        table(catalog, b"job"),
         text(after),
         literal(message),
-        b", ended_at=%b" % _NOW if ended else b"",
+        b", ended_at=%b" % NOW if ended else b"",
         job_id,
         texts(before),
     )
@@ -115,24 +114,24 @@ def complete(catalog: str, job_id: int) -> bytes:
     return (
         b"UPDATE %b SET state='done', ended_at=%b, message=NULL WHERE job_id=%d AND state IN %b "
         b"AND NOT EXISTS (SELECT * FROM %b WHERE job_id=%d AND state='waiting')"
-        % (_table(catalog, b"job"), _NOW, job_id, _UNFINISHED, _table(catalog, b"job_shard"), job_id)
+        % (table(catalog, b"job"), NOW, job_id, _UNFINISHED, table(catalog, b"job_shard"), job_id)
     )
 
 
 def lock_spec(catalog: str, job_id: int) -> bytes:
     """Select a job's spec, and hold others off it until the transaction ends."""
-    return b"SELECT spec FROM %b WHERE job_id=%d FOR UPDATE" % (_table(catalog, b"job"), job_id)
+    return b"SELECT spec FROM %b WHERE job_id=%d FOR UPDATE" % (table(catalog, b"job"), job_id)
 
 
 def update_spec(catalog: str, job_id: int, spec: str) -> bytes:
     """Give a job another spec."""
-    return b"UPDATE %b SET spec=%b WHERE job_id=%d" % (_table(catalog, b"job"), text(spec), job_id)
+    return b"UPDATE %b SET spec=%b WHERE job_id=%d" % (table(catalog, b"job"), text(spec), job_id)
 
 
 def select_events(catalog: str, job_id: int) -> bytes:
     """Select what happened to a job: when, by whom, what."""
     return b"SELECT CONCAT(at,''), who, what FROM %b WHERE job_id=%d ORDER BY event_id" % (
-        _table(catalog, b"job_event"),
+        table(catalog, b"job_event"),
         job_id,
     )
 
@@ -146,8 +145,6 @@ def select_shards(
     """Select where a job is on its shards, in their order: all, or one, or only a runner's.
 
     Args:
-        catalog: its database.
-        job_id: which job.
         counters: whether to fetch what may be long, counters and measures.
         shard: only this one.
         runner: only this runner's.
@@ -163,9 +160,9 @@ def select_shards(
         b"stop, message, CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b WHERE %b ORDER BY shard"
         % (
             b"counters" if counters else b"NULL",
-            _NOW,
+            NOW,
             b"measures" if counters else b"NULL",
-            _table(catalog, b"job_shard"),
+            table(catalog, b"job_shard"),
             test,
         )
     )
@@ -176,7 +173,7 @@ def select_broken_off(catalog: str, job_id: int, shard: int, runner: str, messag
     return b"SELECT lease_until IS NOT NULL AND runner<>%b OR message=%b FROM %b WHERE job_id=%d AND shard=%d" % (
         text(runner),
         text(message),
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         job_id,
         shard,
     )
@@ -190,15 +187,15 @@ def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int
         b"WHERE s.job_id=%d AND s.shard=%d AND s.state='waiting' AND j.state IN %b "
         b"AND (s.lease_until IS NULL OR s.lease_until<%b OR s.runner=%b)"
         % (
-            _table(catalog, b"job_shard"),
-            _table(catalog, b"job"),
+            table(catalog, b"job_shard"),
+            table(catalog, b"job"),
             text(runner),
-            _lease(lease_s),
-            _NOW,
+            later(lease_s),
+            NOW,
             job_id,
             shard,
             _UNFINISHED,
-            _NOW,
+            NOW,
             text(runner),
         )
     )
@@ -220,14 +217,14 @@ def select_signal(catalog: str, job_id: int, shard: int, runner: str, epoch: int
         b"JOIN %b AS c ON c.job_id=j.job_id AND c.cluster=%b "
         b"WHERE j.job_id=%d AND s.runner=%b AND s.epoch=%d"
         % (
-            _NOW,
+            NOW,
             text(runner),
-            _NOW,
-            _NOW,
-            _table(catalog, b"job"),
-            _table(catalog, b"job_shard"),
+            NOW,
+            NOW,
+            table(catalog, b"job"),
+            table(catalog, b"job_shard"),
             shard,
-            _table(catalog, b"job_cluster"),
+            table(catalog, b"job_cluster"),
             text(cluster),
             job_id,
             text(runner),
@@ -250,21 +247,17 @@ def update_shard(
     """Change what is noted of a shard, if it is still this runner's in that epoch.
 
     Args:
-        catalog: its database.
-        job_id: which job.
-        shard: which shard.
-        runner: whose it has to be.
         epoch: of which lease.
         changes: new values by column.
         lease_s: how long it stays the runner's from now on; None gives it back.
         ended: whether the job is through with it now.
     """
     assignments = [b"%b=%b" % (column.encode(), literal(value)) for column, value in changes.items()]
-    assignments.append(b"lease_until=%b" % (b"NULL" if lease_s is None else _lease(lease_s)))
+    assignments.append(b"lease_until=%b" % (b"NULL" if lease_s is None else later(lease_s)))
     if ended:
-        assignments.append(b"ended_at=%b" % _NOW)
+        assignments.append(b"ended_at=%b" % NOW)
     return b"UPDATE %b SET %b WHERE job_id=%d AND shard=%d AND runner=%b AND epoch=%d" % (
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         b", ".join(assignments),
         job_id,
         shard,
@@ -276,16 +269,16 @@ def update_shard(
 def count_runners(catalog: str, job_id: int) -> bytes:
     """Count the runners that have a shard of a job in their hands."""
     return b"SELECT COUNT(DISTINCT runner) FROM %b WHERE job_id=%d AND lease_until>%b" % (
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         job_id,
-        _NOW,
+        NOW,
     )
 
 
 def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> bytes:
     """Give back the shards of all runners whose names begin so."""
     return b"UPDATE %b SET lease_until=NULL, message=%b WHERE %b" % (
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         text(message),
         _held_by(job_id, runner_prefix),
     )
@@ -293,13 +286,13 @@ def free_shards(catalog: str, job_id: int, runner_prefix: str, message: str) -> 
 
 def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
     """Ask all runners whose names begin so to stop at their next checkpoint."""
-    return b"UPDATE %b SET stop=1 WHERE %b" % (_table(catalog, b"job_shard"), _held_by(job_id, runner_prefix))
+    return b"UPDATE %b SET stop=1 WHERE %b" % (table(catalog, b"job_shard"), _held_by(job_id, runner_prefix))
 
 
 def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
     """Select shard and measures of some shards, and hold others off them until the transaction ends."""
     return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         job_id,
         numbers(shards),
     )
@@ -308,7 +301,7 @@ def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> byt
 def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]) -> bytes:
     """Write the measures of some shards, by their numbers."""
     return b"UPDATE %b SET measures=CASE shard %b ELSE measures END WHERE job_id=%d AND shard IN (%b)" % (
-        _table(catalog, b"job_shard"),
+        table(catalog, b"job_shard"),
         b" ".join(b"WHEN %d THEN %b" % (shard, text(found)) for shard, found in measures.items()),
         job_id,
         numbers(measures),
@@ -323,7 +316,7 @@ def select_clusters(catalog: str, job_id: int) -> bytes:
     return (
         b"SELECT cluster, runner, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
         b"TIMESTAMPDIFF(MICROSECOND, looked_at, %b)/1e6, reason, figures, waits, measures "
-        b"FROM %b WHERE job_id=%d ORDER BY cluster" % (_NOW, _NOW, _table(catalog, b"job_cluster"), job_id)
+        b"FROM %b WHERE job_id=%d ORDER BY cluster" % (NOW, NOW, table(catalog, b"job_cluster"), job_id)
     )
 
 
@@ -332,14 +325,14 @@ def claim_watch(catalog: str, job_id: int, cluster: str, runner: str, lease_s: i
     return (
         b"UPDATE %b SET runner=%b, lease_until=%b WHERE job_id=%d AND cluster=%b "
         b"AND (lease_until IS NULL OR lease_until<%b)"
-        % (_table(catalog, b"job_cluster"), text(runner), _lease(lease_s), job_id, text(cluster), _NOW)
+        % (table(catalog, b"job_cluster"), text(runner), later(lease_s), job_id, text(cluster), NOW)
     )
 
 
 def free_watches(catalog: str, job_id: int, runner_prefix: str) -> bytes:
     """Give back the watches of all runners whose names begin so."""
     return b"UPDATE %b SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % (
-        _table(catalog, b"job_cluster"),
+        table(catalog, b"job_cluster"),
         job_id,
         _beginning(runner_prefix),
     )
@@ -353,9 +346,9 @@ def update_look(
         b"UPDATE %b SET looked_at=%b, lease_until=%b, reason=%b, figures=%b, waits=%b "
         b"WHERE job_id=%d AND cluster=%b AND runner=%b"
         % (
-            _table(catalog, b"job_cluster"),
-            _NOW,
-            _lease(lease_s),
+            table(catalog, b"job_cluster"),
+            NOW,
+            later(lease_s),
             literal(reason),
             text(figures),
             text(waits),
@@ -369,7 +362,7 @@ def update_look(
 def lock_cluster_measures(catalog: str, job_id: int, cluster: str) -> bytes:
     """Select the measures of a cluster, and hold others off them until the transaction ends."""
     return b"SELECT measures FROM %b WHERE job_id=%d AND cluster=%b FOR UPDATE" % (
-        _table(catalog, b"job_cluster"),
+        table(catalog, b"job_cluster"),
         job_id,
         text(cluster),
     )
@@ -378,7 +371,7 @@ def lock_cluster_measures(catalog: str, job_id: int, cluster: str) -> bytes:
 def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: str) -> bytes:
     """Write the measures of a cluster."""
     return b"UPDATE %b SET measures=%b WHERE job_id=%d AND cluster=%b" % (
-        _table(catalog, b"job_cluster"),
+        table(catalog, b"job_cluster"),
         text(measures),
         job_id,
         text(cluster),
@@ -391,7 +384,7 @@ def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: s
 def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
     """Move the end of a job's budget; GREATEST, since what was not used is not saved up."""
     return b"UPDATE %b SET budget_us=LAST_INSERT_ID(GREATEST(budget_us, %b) + %d) WHERE job_id=%d" % (
-        _table(catalog, b"job"),
+        table(catalog, b"job"),
         _NOW_US,
         cost_us,
         job_id,
@@ -399,7 +392,7 @@ def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
 
 
 SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
-"""The end of the budget as this connection has just moved it, and the time, in microseconds."""
+"""Its row is the end of the budget as this connection has just moved it, and the time, in microseconds."""
 
 
 def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -> bytes:
@@ -408,7 +401,7 @@ def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -
         b"INSERT INTO %b (job_id, shard, added_id, row_key, column_name, ref_key, reason, message) "
         b"VALUES %b ON DUPLICATE KEY UPDATE reason=VALUES(reason), message=VALUES(message)"
         % (
-            _table(catalog, b"job_failure"),
+            table(catalog, b"job_failure"),
             b",".join(
                 b"(%d,%d,%d,%b,%b,%d,%b,%b)"
                 % (job_id, shard, added_id, blob_hex(row_key), text(column), ref_key, text(reason), text(message))
@@ -423,16 +416,8 @@ def select_failures(catalog: str, job_id: int, limit: int, shards: Iterable[int]
     where = b"" if shards is None else b" AND shard IN (%b)" % numbers([-1, *shards])
     return (
         b"SELECT shard, added_id, row_key, column_name, ref_key, reason, message FROM %b "
-        b"WHERE job_id=%d%b ORDER BY shard, added_id LIMIT %d" % (_table(catalog, b"job_failure"), job_id, where, limit)
+        b"WHERE job_id=%d%b ORDER BY shard, added_id LIMIT %d" % (table(catalog, b"job_failure"), job_id, where, limit)
     )
-
-
-def _table(catalog: str, name: bytes) -> bytes:
-    return b"`%b`.%b" % (catalog.encode(), name)
-
-
-def _lease(seconds: int) -> bytes:
-    return b"%b + INTERVAL %d SECOND" % (_NOW, seconds)
 
 
 def _held_by(job_id: int, runner_prefix: str) -> bytes:

@@ -7,13 +7,16 @@ from datetime import datetime
 from typing import Final
 
 CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
-"""As text that says UTC: drivers take several microseconds to read a DATETIME, Python a tenth of one to read this."""
+"""The time comes as text that says UTC: drivers take several microseconds to read a DATETIME, Python a tenth of one."""
 
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
-"""The columns of a whole cell, as ``Cells`` takes them."""
+"""A whole cell has these columns, as ``Cells`` takes them."""
+
+NOW: Final = b"UTC_TIMESTAMP(6)"
+"""The server gives the time of its own clock for this, in UTC."""
 
 Value = str | int | float | None
-"""What a column takes that is no blob."""
+"""A column that is no blob takes these."""
 
 
 def blob(value: bytes) -> bytes:
@@ -80,7 +83,17 @@ def by_id(database: str) -> bytes:
 
 def cell_table(database: str) -> bytes:
     """Return the name of a shard's table."""
-    return b"`%b`.cell" % database.encode()
+    return table(database, b"cell")
+
+
+def table(database: str, name: bytes) -> bytes:
+    """Return the name of a table in a database."""
+    return b"`%b`.%b" % (database.encode(), name)
+
+
+def later(seconds: float) -> bytes:
+    """Return a time that is so many seconds from now, or ago where negative."""
+    return b"%b + INTERVAL %d MICROSECOND" % (NOW, round(seconds * 1e6))
 
 
 def numbers(values: Iterable[int]) -> bytes:

@@ -2,28 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from schemaless.mysql.sql.parts import Value, literal, text
 
 SELECT_GTID_POSITION: Final = b"SELECT @@global.gtid_executed, @@global.gtid_mode='ON'"
-"""What a primary has committed, and whether it writes GTIDs at all."""
+"""Its row is what a primary has committed, and whether it writes GTIDs at all."""
 
 SELECT_GTID_POSITION_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin"
 
 SELECT_GTID_APPLIED: Final = b"SELECT @@global.gtid_executed"
-"""What a replica has applied."""
+"""Its value is what a replica has applied."""
 
 SELECT_GTID_APPLIED_MARIADB: Final = b"SELECT @@global.gtid_slave_pos"
 
 SELECT_GTID_PURGED: Final = b"SELECT @@global.gtid_purged"
-"""What nobody can fetch any more; MySQL only."""
+"""Its value is what nobody can fetch any more; MySQL only."""
+
+
+SELECT_LOG_STATE: Final = b"SELECT @@global.gtid_executed, @@global.log_bin, @@global.binlog_format"
+"""Its row is where a server's binary log ends, whether there is one, and what it has of a change."""
+
+SELECT_LOG_STATE_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin, @@global.binlog_format"
+
+
+def begin_to_replicate(name: str, position: str, heartbeat_s: float, *, mariadb: bool) -> bytes:
+    """Say, before the command that has the binary log sent, who reads it, from where, and how.
+
+    Args:
+        name: a UUID that no other reader has.
+        position: where to begin; MySQL is told in the command itself.
+        heartbeat_s: how often something is to be sent where there is nothing to send.
+    """
+    settings = {
+        "master_binlog_checksum": b"@@global.binlog_checksum",
+        "master_heartbeat_period": b"%d" % round(heartbeat_s * 1e9),
+    }
+    if mariadb:
+        settings |= {"mariadb_slave_capability": b"4", "slave_connect_state": text(position)}
+    else:
+        settings |= {name.replace("master", "source"): value for name, value in settings.items()}
+        settings |= {"replica_uuid": text(name), "slave_uuid": text(name)}
+    return b"SET " + b", ".join(b"@%b=%b" % (name.encode(), value) for name, value in settings.items())
 
 
 def show_replica(*, mariadb: bool) -> bytes:
     """Show what a replica says of its replication; no row where it was never pointed at a primary."""
     return b"SHOW SLAVE STATUS" if mariadb else b"SHOW REPLICA STATUS"
+
+
+SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
+SHOW_SEMI_SYNC_STATUS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_status'"
+SHOW_SEMI_SYNC_CLIENTS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_clients'"
+SHOW_GROUP: Final = b"SHOW GLOBAL VARIABLES LIKE 'group_replication_group_name'"
+
+
+def begin_semi_sync(*, mariadb: bool) -> bytes:
+    """Have a primary wait for a replica before it acknowledges a commit."""
+    return b"SET GLOBAL rpl_semi_sync_%b_enabled=ON" % (b"master" if mariadb else b"source")
 
 
 def start_replica(*, mariadb: bool) -> bytes:
@@ -87,6 +124,47 @@ def delete_token(database: str, cluster: str, writer: str) -> bytes:
 def delete_stale_tokens(database: str) -> bytes:
     """Remove the rows of writers that have written nothing for a day."""
     return b"DELETE FROM %b WHERE written_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY" % _tokens(database)
+
+
+def own_claim(database: str, cluster: str) -> bytes:
+    """Return an expression: the epoch of the claim that this very server has on a cluster; NULL without."""
+    return b"(SELECT epoch FROM `%b`.primary_claim WHERE cluster=%b AND server=@@server_uuid)" % (
+        database.encode(),
+        text(cluster),
+    )
+
+
+def select_own_claim(database: str, cluster: str) -> bytes:
+    """Select the epoch of the claim that this very server has on a cluster."""
+    return b"SELECT " + own_claim(database, cluster)
+
+
+def select_claim(database: str, cluster: str) -> bytes:
+    """Select the epoch of the last claim on a cluster that the server has heard of, whoever made it."""
+    return b"SELECT epoch FROM `%b`.primary_claim WHERE cluster=%b" % (database.encode(), text(cluster))
+
+
+def upsert_claim(database: str, cluster: str, epoch: int) -> bytes:
+    """Claim a cluster for this very server."""
+    values = b"epoch=%d, server=@@server_uuid, claimed_at=UTC_TIMESTAMP(6), claimed_by=USER()" % epoch
+    return b"INSERT INTO `%b`.primary_claim SET cluster=%b, %b ON DUPLICATE KEY UPDATE %b" % (
+        database.encode(),
+        text(cluster),
+        values,
+        values,
+    )
+
+
+SELECT_RECEIVED: Final = (
+    b"SELECT RECEIVED_TRANSACTION_SET, SERVICE_STATE, CHANNEL_NAME "
+    b"FROM performance_schema.replication_connection_status"
+)
+"""Its rows are, for each source of a replica, what came from there, whether it still does, and the channel's name."""
+
+
+def select_lacking(positions: Iterable[str]) -> bytes:
+    """Select which of these transactions the server has not committed; MySQL only."""
+    return b"SELECT GTID_SUBTRACT(%b, @@global.gtid_executed)" % text(",".join(filter(None, positions)))
 
 
 def _replica(mariadb: bool) -> bytes:

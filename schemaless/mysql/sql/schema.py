@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from schemaless.mysql.sql.parts import cell_table
+from schemaless.mysql.sql.parts import cell_table, text
 
 SHOW_DATABASES: Final = b"SHOW DATABASES"
 
 CREATE_VERSION_TABLE: Final = (
     b"CREATE TABLE IF NOT EXISTS alembic_version (version_num VARCHAR(32) NOT NULL, PRIMARY KEY (version_num))"
 )
-"""In the connection's own database; the same one that Alembic makes."""
+"""It makes the table that Alembic makes, in the connection's own database."""
 
 
 def create_if_missing(database: str, character_set: str, collation: str) -> bytes:
@@ -26,6 +26,14 @@ def create_if_missing(database: str, character_set: str, collation: str) -> byte
 def use(database: str) -> bytes:
     """Make a database the connection's own."""
     return b"USE `%b`" % database.encode()
+
+
+def select_moved_tables(datastore: str) -> bytes:
+    """Select database and name of what moves of shards left behind on a server."""
+    return (
+        b"SELECT table_schema, table_name FROM information_schema.tables WHERE table_name LIKE '%%\\_moved\\_%%' "
+        b"AND table_schema LIKE %b ORDER BY table_schema, table_name" % text(datastore.replace("_", "\\_") + "\\_____%")
+    )
 
 
 def show_tables(database: str) -> bytes:
@@ -98,6 +106,11 @@ def select_table_made(database: str) -> bytes:
         b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
         b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()
     )
+
+
+def rename_cells(database: str, name: str) -> bytes:
+    """Give the ``cell`` table another name, under which nobody reads or writes it."""
+    return b"RENAME TABLE %b TO %b" % (cell_table(database), _table(database, name))
 
 
 def rebuild_table(database: str) -> bytes:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.grants import own_grant
-from schemaless.mysql.sql.servers import NOTHING, SELECT_HISTORY_LENGTH, SHOW_LOAD
+from schemaless.mysql.sql.servers import NOTHING, SELECT_HISTORY_LENGTH, SHOW_ACTIVITY
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLoad:
+class ServerActivity:
     """A server's load at a moment.
 
     Attributes:
@@ -26,30 +25,24 @@ class ServerLoad:
     history_length: int | None
 
 
-def server_load(connection: Connection, *, history: bool = True) -> ServerLoad:
+def server_activity(connection: Connection, *, history: bool = True) -> ServerActivity:
     """Ask a server for its load.
 
     Args:
-        connection: to the server.
         history: whether to ask for the history length too.
 
     Raises:
         AccessDenied: with ``history``, on MySQL: the account lacks PROCESS, which InnoDB wants for this.
     """
-    status = {str(name).lower(): int(value) for name, value in connection.rows(SHOW_LOAD)}
+    status = {str(name).lower(): int(value) for name, value in connection.rows(SHOW_ACTIVITY)}
     length = status.get("innodb_history_list_length")
     if history and length is None:
         rows = connection.rows(SELECT_HISTORY_LENGTH)
         length = int(rows[0][0]) if rows else None
     calls = status["com_select"] + status["com_insert"] - status["com_update_multi"] - status["com_do"]
-    return ServerLoad(status["threads_running"], calls, length if history else None)
+    return ServerActivity(status["threads_running"], calls, length if history else None)
 
 
 def note_read(connection: Connection) -> None:
-    """Take a SELECT of one's own out of ``ServerLoad.calls``, for whoever looks at the server."""
+    """Take a SELECT of one's own out of ``ServerActivity.calls``, for whoever looks at the server."""
     connection.execute(NOTHING)
-
-
-def history_length_grant(connection: Connection) -> str:
-    """Return the GRANT that lets the account see the history length."""
-    return own_grant(connection, "PROCESS")

@@ -1,0 +1,307 @@
+"""Statements about followers: their rows in each shard, and their settings and workers in the catalog.
+
+Whatever changes a row for its owner asks for the owner's epoch, so that one who was given up can change nothing: an
+UPDATE of nothing, or an INSERT of nothing, is how he learns of it. Times are the server's own clock, UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from schemaless.mysql.sql.parts import NOW, Value, blob_hex, by_id, cell_table, id_range, later, literal, table, text
+
+
+class ParkedRow(NamedTuple):
+    """A cell that a follower goes past without having dealt with it."""
+
+    added_id: int
+    row_key: bytes
+    column_name: str
+    ref_key: int
+    attempts: int
+    error: str
+
+
+# In the catalog
+
+
+def insert_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
+    """Insert a follower, unless there is one of that name."""
+    return b"INSERT IGNORE INTO %b (name, wanted, spec) VALUES (%b, %b, %b)" % (
+        table(catalog, b"follower_setting"),
+        text(name),
+        text(wanted),
+        text(spec),
+    )
+
+
+def select_settings(catalog: str) -> bytes:
+    """Select name, what is wanted, and spec of every follower."""
+    return b"SELECT name, wanted, spec FROM %b ORDER BY name" % table(catalog, b"follower_setting")
+
+
+def update_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
+    """Change what is wanted of a follower, and how it is to be done."""
+    return b"UPDATE %b SET wanted=%b, spec=%b WHERE name=%b" % (
+        table(catalog, b"follower_setting"),
+        text(wanted),
+        text(spec),
+        text(name),
+    )
+
+
+def delete_setting(catalog: str, name: str) -> bytes:
+    """Delete a follower's setting."""
+    return b"DELETE FROM %b WHERE name=%b" % (table(catalog, b"follower_setting"), text(name))
+
+
+def renew_worker(catalog: str, worker: str, followers: str, figures: str, lease_s: float) -> bytes:
+    """Keep a worker alive for so long from now on."""
+    return (
+        b"INSERT INTO %b (worker, followers, lease_until, figures) VALUES (%b, %b, %b, %b) "
+        b"ON DUPLICATE KEY UPDATE followers=VALUES(followers), lease_until=VALUES(lease_until), figures=VALUES(figures)"
+        % (table(catalog, b"follower_worker"), text(worker), text(followers), later(lease_s), text(figures))
+    )
+
+
+def select_workers(catalog: str) -> bytes:
+    """Select worker, followers, seconds left of the lease, and figures, of those that live."""
+    return (
+        b"SELECT worker, followers, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, figures FROM %b "
+        b"WHERE lease_until>%b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), NOW)
+    )
+
+
+def delete_worker(catalog: str, worker: str) -> bytes:
+    """Take a worker out that is no more."""
+    return b"DELETE FROM %b WHERE worker=%b" % (table(catalog, b"follower_worker"), text(worker))
+
+
+def delete_dead_workers(catalog: str, for_s: float) -> bytes:
+    """Take those out whose lease has been over for so long."""
+    return b"DELETE FROM %b WHERE lease_until<%b" % (table(catalog, b"follower_worker"), later(-for_s))
+
+
+# In a shard
+
+
+def insert_follower(database: str, name: str, location: int) -> bytes:
+    """Make a follower's row, unless it is there.
+
+    Its epochs begin at the microseconds since 2000: above each that a row of that name had before it was deleted.
+    """
+    return (
+        b"INSERT IGNORE INTO %b (name, location, epoch) "
+        b"VALUES (%b, %d, TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b))"
+        % (table(database, b"follower"), text(name), location, NOW)
+    )
+
+
+def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
+    """Select the state of followers, each of ``(database, shard, name)``; those without a row are absent.
+
+    Returns:
+        A statement whose rows are shard, name, location, worker, epoch, state, attempts, seconds until the next
+        attempt, message, when the location was last moved, the shard's highest added_id, and the numbers of parked
+        cells and of those among them that are to be tried again.
+    """
+    parts = [
+        b"SELECT %d, name, location, worker, epoch, state, attempts, "
+        b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
+        b"(SELECT MAX(added_id) FROM %b), (SELECT COUNT(*) FROM %b WHERE name=%b), "
+        b"(SELECT COUNT(*) FROM %b WHERE name=%b AND replay=1) FROM %b WHERE name=%b"
+        % (
+            shard,
+            NOW,
+            cell_table(database),
+            table(database, b"parked"),
+            text(name),
+            table(database, b"parked"),
+            text(name),
+            table(database, b"follower"),
+            text(name),
+        )
+        for database, shard, name in rows
+    ]
+    return b" UNION ALL ".join(parts)
+
+
+def select_tops(shards: Iterable[tuple[str, int]]) -> bytes:
+    """Select shard and highest added_id of shards, each of ``(database, shard)``."""
+    return b" UNION ALL ".join(
+        b"SELECT %d, MAX(added_id) FROM %b" % (shard, cell_table(database)) for database, shard in shards
+    )
+
+
+def claim(database: str, name: str, worker: str, seen_epoch: int) -> bytes:
+    """Take a follower's row, if it is as it was seen."""
+    return b"UPDATE %b SET worker=%b, epoch=epoch+1 WHERE name=%b AND epoch=%d" % (
+        table(database, b"follower"),
+        text(worker),
+        text(name),
+        seen_epoch,
+    )
+
+
+def release(database: str, name: str, epoch: int) -> bytes:
+    """Give a follower's row back."""
+    return _update(database, name, epoch, b"worker=NULL")
+
+
+def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:
+    """Move locations, each of ``(database, name, epoch, location)``: all of them in one step, or none.
+
+    Returns:
+        A statement that changes as many rows as there are, or none where one of the epochs is another by now.
+    """
+    tables, changes, tests = [], [], []
+    for number, (database, name, epoch, location) in enumerate(rows):
+        tables.append(b"%b AS f%d" % (table(database, b"follower"), number))
+        changes.append(
+            b"f%d.location=%d, f%d.moved_at=%b, f%d.attempts=0, f%d.retry_at=NULL, f%d.message=NULL"
+            % (number, location, number, NOW, number, number, number)
+        )
+        tests.append(b"f%d.name=%b AND f%d.epoch=%d" % (number, text(name), number, epoch))
+    return b"UPDATE %b SET %b WHERE %b" % (b" JOIN ".join(tables), b", ".join(changes), b" AND ".join(tests))
+
+
+def note_attempt(
+    database: str, name: str, epoch: int, location: int, attempts: int, retry_s: float | None, message: str | None
+) -> bytes:
+    """Write down how far a follower is, and how the cell behind that went so far."""
+    changes = b"location=%d, moved_at=%b, attempts=%d, retry_at=%b, message=%b" % (
+        location,
+        NOW,
+        attempts,
+        b"NULL" if retry_s is None else later(retry_s),
+        literal(message),
+    )
+    return _update(database, name, epoch, changes)
+
+
+def stop(database: str, name: str, epoch: int, location: int, message: str) -> bytes:
+    """Have a follower stand still before a cell, until somebody lets it go on."""
+    changes = b"location=%d, moved_at=%b, state='stopped', message=%b" % (location, NOW, text(message))
+    return _update(database, name, epoch, changes)
+
+
+def restart(database: str, name: str) -> bytes:
+    """Let a follower that stands still try its cell again, from the first attempt on."""
+    return b"UPDATE %b SET state='running', attempts=0, retry_at=NULL, message=NULL WHERE name=%b" % (
+        table(database, b"follower"),
+        text(name),
+    )
+
+
+def reset(database: str, name: str, location: int) -> bytes:
+    """Have a follower begin again behind a location; whoever owns the row has lost it."""
+    return (
+        b"UPDATE %b SET location=%d, worker=NULL, epoch=epoch+1, state='running', attempts=0, retry_at=NULL, "
+        b"message=NULL, moved_at=%b WHERE name=%b" % (table(database, b"follower"), location, NOW, text(name))
+    )
+
+
+def delete_follower(database: str, name: str) -> bytes:
+    """Delete a follower's row."""
+    return b"DELETE FROM %b WHERE name=%b" % (table(database, b"follower"), text(name))
+
+
+def select_age(database: str, after: int) -> bytes:
+    """Select how many seconds ago the first cell behind a location was stored."""
+    return b"SELECT TIMESTAMPDIFF(MICROSECOND, created_at, %b)/1e6 FROM %b WHERE %b ORDER BY added_id LIMIT 1" % (
+        NOW,
+        by_id(database),
+        id_range(after, None),
+    )
+
+
+def select_first_since(database: str, after: int, up_to: int, since: str) -> bytes:
+    """Select the first cell, of those in a run of added_ids, that was stored at a time or later."""
+    return b"SELECT added_id FROM %b WHERE %b AND created_at>=%b ORDER BY added_id LIMIT 1" % (
+        by_id(database),
+        id_range(after, up_to),
+        text(since),
+    )
+
+
+# Parked cells
+
+
+def insert_parked(database: str, name: str, epoch: int, row: ParkedRow) -> bytes:
+    """Park a cell, if the follower's row is still its owner's; one that is parked gets its newest error."""
+    return (
+        b"INSERT INTO %b (name, added_id, row_key, column_name, ref_key, attempts, error) "
+        b"SELECT name, %d, %b, %b, %d, %d, %b FROM %b WHERE name=%b AND epoch=%d "
+        b"ON DUPLICATE KEY UPDATE attempts=VALUES(attempts), error=VALUES(error), replay=0"
+        % (
+            table(database, b"parked"),
+            row.added_id,
+            blob_hex(row.row_key),
+            text(row.column_name),
+            row.ref_key,
+            row.attempts,
+            text(row.error),
+            table(database, b"follower"),
+            text(name),
+            epoch,
+        )
+    )
+
+
+def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
+    """Select whole parked cells in their order: all, or only those that are to be tried again."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, attempts, error, CONCAT(parked_at,'+00:00'), replay "
+        b"FROM %b WHERE name=%b%b ORDER BY added_id"
+        % (table(database, b"parked"), text(name), b" AND replay=1" if replay else b"")
+    )
+
+
+def note_replay(
+    database: str, name: str, epoch: int, added_id: int, attempts: int | None = None, error: str | None = None
+) -> bytes:
+    """Take the wish from a parked cell, and write down how it went, if the follower's row is still its owner's."""
+    changes: dict[bytes, Value] = {b"replay": 0}
+    if error is not None:
+        changes |= {b"attempts": attempts, b"error": error}
+    return b"UPDATE %b AS p JOIN %b AS f ON f.name=p.name AND f.epoch=%d SET %b WHERE p.name=%b AND p.added_id=%d" % (
+        table(database, b"parked"),
+        table(database, b"follower"),
+        epoch,
+        b", ".join(b"p.%b=%b" % (column, literal(value)) for column, value in changes.items()),
+        text(name),
+        added_id,
+    )
+
+
+def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> bytes:
+    """Delete a parked cell that was dealt with, if the follower's row is still its owner's."""
+    return b"DELETE FROM %b WHERE %b AND EXISTS (SELECT * FROM %b WHERE name=%b AND epoch=%d)" % (
+        table(database, b"parked"),
+        _parked(name, added_id),
+        table(database, b"follower"),
+        text(name),
+        epoch,
+    )
+
+
+def ask_to_replay(database: str, name: str, added_id: int | None) -> bytes:
+    """Ask for a parked cell to be tried again, or for all of a shard."""
+    return b"UPDATE %b SET replay=1 WHERE %b" % (table(database, b"parked"), _parked(name, added_id))
+
+
+def delete_parked(database: str, name: str, added_id: int | None = None, *, behind: int | None = None) -> bytes:
+    """Delete a parked cell, or all of a shard, or all of it behind a location."""
+    test = _parked(name, added_id)
+    if behind is not None:
+        test += b" AND added_id>%d" % behind
+    return b"DELETE FROM %b WHERE %b" % (table(database, b"parked"), test)
+
+
+def _parked(name: str, added_id: int | None) -> bytes:
+    return b"name=%b" % text(name) + (b"" if added_id is None else b" AND added_id=%d" % added_id)
+
+
+def _update(database: str, name: str, epoch: int, changes: bytes) -> bytes:
+    return b"UPDATE %b SET %b WHERE name=%b AND epoch=%d" % (table(database, b"follower"), changes, text(name), epoch)

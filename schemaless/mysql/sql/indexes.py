@@ -1,0 +1,287 @@
+"""Statements about secondary indexes: their table in each shard, their entries, and the catalog's list of them.
+
+An entry carries the version of each source column that it was made of, its refs. Every write asks for them: an entry
+is neither replaced nor deleted by who has read an older state of the row, so that nobody needs to be the only writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from schemaless.mysql.sql.parts import CELL, Value, blob_hex, by_key, cell_table, literal, numbers, text, texts
+
+_NOW = b"UTC_TIMESTAMP(6)"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What an index's table looks like.
+
+    Attributes:
+        number: the index's.
+        columns: name and SQL type of each field, the shard field first.
+        sources: how many columns of the row an entry is made of.
+        digest: of the definition; the table's comment.
+    """
+
+    number: int
+    columns: Sequence[tuple[str, str]]
+    sources: int
+    digest: str
+
+
+class EntryRow(NamedTuple):
+    """An entry, as literals.
+
+    Attributes:
+        values: of each field, the shard field first.
+        refs: of each source column, the ref_key of the version that the entry was made of; -1 where there was none.
+    """
+
+    row_key: bytes
+    values: tuple[bytes, ...]
+    refs: tuple[int, ...]
+
+
+def index_table(number: int) -> str:
+    """Return the name of an index's table."""
+    return f"index_{number}"
+
+
+# In a shard
+
+
+def create_index_table(database: str, layout: Layout) -> bytes:
+    """Make an index's table, unless it is there."""
+    (shard_name, shard_type), *fields = layout.columns
+    columns = [
+        b"row_key BINARY(16) NOT NULL",
+        b"`%b` %b NOT NULL" % (shard_name.encode(), shard_type.encode()),
+        *(b"`%b` %b NULL" % (name.encode(), kind.encode()) for name, kind in fields),
+        *(b"ref_%d BIGINT NOT NULL" % number for number in range(layout.sources)),
+        b"PRIMARY KEY (row_key)",
+        b"KEY query (%b)" % b", ".join(_names(layout)),
+    ]
+    return b"CREATE TABLE IF NOT EXISTS %b (%b) ENGINE=InnoDB ROW_FORMAT=DYNAMIC COMMENT=%b" % (
+        _table(database, layout.number),
+        b", ".join(columns),
+        text(layout.digest),
+    )
+
+
+def drop_index_table(database: str, number: int) -> bytes:
+    """Drop an index's table, if it is there."""
+    return b"DROP TABLE IF EXISTS %b" % _table(database, number)
+
+
+def select_comments(databases: Iterable[str], number: int) -> bytes:
+    """Select database and comment of an index's tables; those that are not there, or may not be seen, are absent."""
+    return b"SELECT TABLE_SCHEMA, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA IN (%b) AND %b" % (
+        texts(databases),
+        b"TABLE_NAME=%b" % text(index_table(number)),
+    )
+
+
+def upsert_entries(database: str, layout: Layout, entries: Iterable[EntryRow]) -> bytes:
+    """Write entries; one that was made of later versions stays as it is."""
+    names = [*_names(layout), *_refs(layout)]
+    newer = b" AND ".join(b"%b<=VALUES(%b)" % (ref, ref) for ref in _refs(layout))
+    # The refs last: the tests before them are about the ones that were there.
+    changes = [b"%b=IF(%b,VALUES(%b),%b)" % (name, newer, name, name) for name in _names(layout)]
+    changes += [b"%b=GREATEST(%b,VALUES(%b))" % (ref, ref, ref) for ref in _refs(layout)]
+    rows = [
+        b"(%b)" % b",".join([blob_hex(entry.row_key), *entry.values, *(b"%d" % ref for ref in entry.refs)])
+        for entry in entries
+    ]
+    return b"INSERT INTO %b (row_key,%b) VALUES %b ON DUPLICATE KEY UPDATE %b" % (
+        _table(database, layout.number),
+        b",".join(names),
+        b",".join(rows),
+        b",".join(changes),
+    )
+
+
+def delete_entries(
+    database: str, layout: Layout, rows: Iterable[tuple[bytes, Sequence[int]]], *, exactly: bool = False
+) -> bytes:
+    """Delete the entries of rows, each of ``(row_key, refs)``; one that was made of later versions stays.
+
+    Args:
+        exactly: only entries that were made of these very versions.
+    """
+    compare = b"=" if exactly else b"<="
+    tests = [
+        b"(row_key=%b AND %b)"
+        % (
+            blob_hex(row_key),
+            b" AND ".join(b"%b%b%d" % (name, compare, ref) for name, ref in zip(_refs(layout), refs, strict=True)),
+        )
+        for row_key, refs in rows
+    ]
+    return b"DELETE FROM %b WHERE %b" % (_table(database, layout.number), b" OR ".join(tests))
+
+
+def select_entries(database: str, layout: Layout, shard: int, row_keys: Iterable[bytes]) -> bytes:
+    """Select the shard's number, row_key, fields and refs of the entries of some rows."""
+    return b"SELECT %d, row_key, %b FROM %b WHERE row_key IN (%b)" % (
+        shard,
+        b", ".join([*_names(layout), *_refs(layout)]),
+        _table(database, layout.number),
+        b",".join(map(blob_hex, row_keys)),
+    )
+
+
+def select_entries_after(database: str, layout: Layout, after: bytes, limit: int) -> bytes:
+    """Select row_key, fields and refs of the entries behind a row_key, in the order of these."""
+    return b"SELECT row_key, %b FROM %b FORCE INDEX (PRIMARY) WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
+        b", ".join([*_names(layout), *_refs(layout)]),
+        _table(database, layout.number),
+        blob_hex(after),
+        limit,
+    )
+
+
+def select_matches(database: str, layout: Layout, tests: Sequence[bytes], *, descending: bool, limit: int) -> bytes:
+    """Select row_key and fields of the entries for which all tests hold, in the order of the fields and the row_key."""
+    way = b" DESC" if descending else b""
+    order = [b"%b%b" % (name, way) for name in (*_names(layout)[1:], b"row_key")]
+    return b"SELECT row_key, %b FROM %b FORCE INDEX (query) WHERE %b ORDER BY %b LIMIT %d" % (
+        b", ".join(_names(layout)),
+        _table(database, layout.number),
+        b" AND ".join(tests),
+        b", ".join(order),
+        limit,
+    )
+
+
+def comparison(name: str, operator: str, value: bytes) -> bytes:
+    """Return a test of a field against a literal; ``<=>`` takes NULL for a value."""
+    return b"`%b`%b%b" % (name.encode(), operator.encode(), value)
+
+
+def behind(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *, descending: bool) -> bytes:
+    """Return a test for what comes behind an entry, in the order of fields and row_key; NULL is the least."""
+    steps = []
+    equal: list[bytes] = []
+    for name, value in zip(names, values, strict=True):
+        field = b"`%b`" % name.encode()
+        if not descending:
+            further = b"%b IS NOT NULL" % field if value == b"NULL" else b"%b>%b" % (field, value)
+            steps.append(b" AND ".join([*equal, further]))
+        elif value != b"NULL":
+            steps.append(b" AND ".join([*equal, b"(%b<%b OR %b IS NULL)" % (field, value, field)]))
+        equal.append(b"%b<=>%b" % (field, value))
+    steps.append(b" AND ".join([*equal, b"row_key%b%b" % (b"<" if descending else b">", blob_hex(row_key))]))
+    return b"((%b))" % b") OR (".join(steps)
+
+
+# The rows that entries are made of
+
+
+def select_refs(database: str, columns: Sequence[str], ids: Iterable[int]) -> bytes:
+    """Select, for each cell of some added_ids, its row_key and where it stands among the versions: one snapshot of all.
+
+    Returns:
+        A statement whose rows are added_id, row_key, the ref_key of the version before it in its column, and of each
+        of ``columns`` the latest ref_key of the row; NULL where there is none.
+    """
+    before = (
+        b"(SELECT b.ref_key FROM %b AS b FORCE INDEX (cell_key) WHERE b.row_key=p.row_key AND "
+        b"b.column_name=p.column_name AND b.ref_key<p.ref_key ORDER BY b.ref_key DESC LIMIT 1)" % cell_table(database)
+    )
+    return b"SELECT p.added_id, p.row_key, %b, %b FROM %b AS p FORCE INDEX (PRIMARY) WHERE p.added_id IN (%b)" % (
+        before,
+        b", ".join(_latest(database, column, b"p.row_key") for column in columns),
+        cell_table(database),
+        numbers(ids),
+    )
+
+
+def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequence[bytes]) -> bytes:
+    """Select of each row its row_key and the latest ref_key of each of some columns: one snapshot of all."""
+    rows = b" UNION ALL ".join(b"SELECT CAST(%b AS BINARY(16)) AS row_key" % blob_hex(row_key) for row_key in row_keys)
+    return b"SELECT p.row_key, %b FROM (%b) AS p" % (
+        b", ".join(_latest(database, column, b"p.row_key") for column in columns),
+        rows,
+    )
+
+
+def select_latest_anywhere(cells: Iterable[tuple[str, int, bytes, str]]) -> bytes:
+    """Select the latest cell of each ``(database, shard, row_key, column_name)``, of all the server's shards at once.
+
+    Returns:
+        A statement whose rows are shard, then a whole cell.
+    """
+    return b" UNION ALL ".join(
+        b"(SELECT %d, %b FROM %b WHERE row_key=%b AND column_name=%b ORDER BY ref_key DESC LIMIT 1)"
+        % (shard, CELL, by_key(database), blob_hex(row_key), text(column))
+        for database, shard, row_key, column in cells
+    )
+
+
+def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
+    """Select the row_keys of a shard behind one of them, in their order."""
+    return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
+        by_key(database),
+        blob_hex(after),
+        limit,
+    )
+
+
+def _latest(database: str, column: str, row_key: bytes) -> bytes:
+    return (
+        b"(SELECT c.ref_key FROM %b AS c FORCE INDEX (cell_key) WHERE c.row_key=%b AND c.column_name=%b "
+        b"ORDER BY c.ref_key DESC LIMIT 1)" % (cell_table(database), row_key, text(column))
+    )
+
+
+# In the catalog
+
+
+def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
+    """Insert an index; the reply's last id is its number."""
+    return b"INSERT INTO %b (name, definition, state) VALUES (%b, %b, %b)" % (
+        _list(catalog),
+        text(name),
+        text(definition),
+        text(state),
+    )
+
+
+def select_indexes(catalog: str) -> bytes:
+    """Select number, name, definition, state, when it was made and became ready (UTC), and message, but of dropped."""
+    return (
+        b"SELECT index_id, name, definition, state, CONCAT(created_at,'+00:00'), CONCAT(ready_at,'+00:00'), message "
+        b"FROM %b WHERE state<>'dropped' ORDER BY index_id" % _list(catalog)
+    )
+
+
+def update_index(catalog: str, number: int, before: Sequence[str], state: str, message: str | None = None) -> bytes:
+    """Put an index into another state, where it is in one of those that come before."""
+    changes: dict[bytes, Value] = {b"state": state, b"message": message}
+    times = {"ready": b", ready_at=%b" % _NOW, "dropped": b", dropped_at=%b" % _NOW}.get(state, b"")
+    return b"UPDATE %b SET %b%b WHERE index_id=%d AND state IN (%b)" % (
+        _list(catalog),
+        b", ".join(b"%b=%b" % (column, literal(value)) for column, value in changes.items()),
+        times,
+        number,
+        b",".join(map(text, before)),
+    )
+
+
+def _names(layout: Layout) -> list[bytes]:
+    return [b"`%b`" % name.encode() for name, _ in layout.columns]
+
+
+def _refs(layout: Layout) -> list[bytes]:
+    return [b"ref_%d" % number for number in range(layout.sources)]
+
+
+def _table(database: str, number: int) -> bytes:
+    return b"`%b`.%b" % (database.encode(), index_table(number).encode())
+
+
+def _list(catalog: str) -> bytes:
+    return b"`%b`.secondary_index" % catalog.encode()

@@ -1,0 +1,309 @@
+"""Statements that move a shard: its tables under other names, sessions that hold it, and what the catalog notes of it.
+
+Nothing here opens a transaction: START TRANSACTION would unlock the tables that a session holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from schemaless.mysql.sql.parts import CREATED_AT, Value, blob, blob_hex, literal, moment, numbers, text, texts
+
+CARRIED: Final[dict[str, tuple[str, ...]]] = {
+    "follower": (*("name", "location", "worker", "epoch", "state", "attempts", "retry_at", "message", "moved_at"),),
+    "parked": (*("name", "added_id", "row_key", "column_name", "ref_key", "attempts", "error", "parked_at", "replay"),),
+}
+"""A move carries these tables over under the fence, row by row, with these columns."""
+
+FENCED: Final = (*CARRIED, "cell")
+"""These tables are renamed by a move, in this order: it is the name of ``cell`` that says where the shard is."""
+
+BEFORE_COMMIT: Final = ("preparing", "copying", "cutting", "aborting")
+"""In these phases the shard is where it was, as far as the catalog knows; the servers may know better."""
+
+CellRow = tuple[int, bytes, str, int, bytes, str]
+"""A whole cell: added_id, row_key, column_name, ref_key, body, and created_at as text that says UTC."""
+
+SELECT_THREAD: Final = b"SELECT CONNECTION_ID()"
+SELECT_SERVER: Final = b"SELECT CONCAT(@@global.server_id,' ',@@hostname,' ',@@global.port,' ',@@datadir)"
+"""Its value tells a server from others, of whatever address."""
+
+_CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
+_DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256))"
+
+
+def moved(table: str, token: str) -> str:
+    """Return what a table is called on the source from the fence on."""
+    return f"{table}_moved_{token}"
+
+
+def incoming(table: str, token: str) -> str:
+    """Return what a table is called on the target until its shard is there."""
+    return f"{table}_incoming_{token}"
+
+
+def probe(token: str) -> str:
+    """Return the name of a table that is made, renamed and dropped to see whether that can be done now."""
+    return f"cell_probe_{token}"
+
+
+# Sessions
+
+
+def select_lock_holder(name: str) -> bytes:
+    """Select the connection that holds a named lock; NULL where nobody does."""
+    return b"SELECT IS_USED_LOCK(%b)" % text(name)
+
+
+def kill(thread: int, *, query: bool = False) -> bytes:
+    """End a connection, or only what it is at."""
+    return b"KILL %b%d" % (b"QUERY " if query else b"", thread)
+
+
+def lock_fenced(database: str) -> bytes:
+    """Hold off everybody else who reads or writes what is fenced."""
+    return b"LOCK TABLES " + b", ".join(b"%b WRITE" % _table(database, table) for table in FENCED)
+
+
+def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: bool = False) -> tuple[bytes, ...]:
+    """Rename tables, from one name to another each.
+
+    Args:
+        locked_mariadb: the server is MariaDB, and the session holds these tables by LOCK TABLES: it takes one after the
+            other then.
+    """
+    if locked_mariadb:
+        return tuple(
+            b"ALTER TABLE %b RENAME TO %b" % (_table(database, old), _table(database, new)) for old, new in names
+        )
+    pairs = (b"%b TO %b" % (_table(database, old), _table(database, new)) for old, new in names)
+    return (b"RENAME TABLE " + b", ".join(pairs),)
+
+
+def make_probe(database: str, name: str) -> bytes:
+    """Make a table that nobody uses."""
+    return b"CREATE TABLE IF NOT EXISTS %b (nothing INT)" % _table(database, name)
+
+
+def drop_table(database: str, name: str) -> bytes:
+    """Drop a table."""
+    return b"DROP TABLE IF EXISTS %b" % _table(database, name)
+
+
+def raise_counter(database: str, table: str, next_id: int) -> bytes:
+    """Have a table give out ids from here on; it never gives out lower ones again."""
+    return b"ALTER TABLE %b AUTO_INCREMENT=%d" % (_table(database, table), next_id)
+
+
+# Cells
+
+
+def select_ids_and_lengths(database: str, table: str, after: int, limit: int) -> bytes:
+    """Select added_id and length of the body of the next rows."""
+    return (
+        b"SELECT added_id, LENGTH(body) FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d ORDER BY added_id LIMIT %d"
+        % (
+            _table(database, table),
+            after,
+            limit,
+        )
+    )
+
+
+def select_ids(database: str, table: str, after: int, up_to: int) -> bytes:
+    """Select the added_ids with ``after < added_id <= up_to``, in their order."""
+    return b"SELECT added_id FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d AND added_id<=%d ORDER BY added_id" % (
+        _table(database, table),
+        after,
+        up_to,
+    )
+
+
+def select_rows(database: str, table: str, ids: Iterable[int]) -> bytes:
+    """Select whole cells."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_CELL, _table(database, table), numbers(ids))
+
+
+def select_digests(database: str, table: str, after: int, up_to: int) -> bytes:
+    """Select the cells with ``after < added_id <= up_to`` in their order, with the SHA-256 of each body."""
+    return b"SELECT %b FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d AND added_id<=%d ORDER BY added_id" % (
+        _DIGESTS,
+        _table(database, table),
+        after,
+        up_to,
+    )
+
+
+def select_top(database: str, table: str) -> bytes:
+    """Select the highest added_id; NULL for an empty table."""
+    return b"SELECT MAX(added_id) FROM %b" % _table(database, table)
+
+
+def count_rows(database: str, table: str) -> bytes:
+    """Count a table's rows."""
+    return b"SELECT COUNT(*) FROM %b" % _table(database, table)
+
+
+def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
+    """Insert whole cells, under the ids and times that they have."""
+    return b"INSERT INTO %b (added_id, row_key, column_name, ref_key, body, created_at) VALUES %b" % (
+        _table(database, table),
+        b",".join(
+            b"(%d,%b,%b,%d,%b,%b)"
+            % (added_id, blob_hex(row_key), text(column), ref_key, blob(body), text(created_at.removesuffix("+00:00")))
+            for added_id, row_key, column, ref_key, body, created_at in rows
+        ),
+    )
+
+
+# What is carried over as a whole
+
+
+def select_carried(database: str, table: str, name: str) -> bytes:
+    """Select all rows of a table that is carried over, under the name that it has now."""
+    return b"SELECT %b FROM %b ORDER BY 1, 2" % (", ".join(CARRIED[table]).encode(), _table(database, name))
+
+
+def insert_carried(database: str, table: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
+    """Insert rows into a table that is carried over, under the name that it has now."""
+    return b"INSERT INTO %b (%b) VALUES %b" % (
+        _table(database, name),
+        ", ".join(CARRIED[table]).encode(),
+        b",".join(b"(%b)" % b",".join(map(_carried, row)) for row in rows),
+    )
+
+
+def delete_all(database: str, name: str) -> bytes:
+    """Delete all rows of a table."""
+    return b"DELETE FROM %b" % _table(database, name)
+
+
+def rewind_followers(database: str, location: int) -> bytes:
+    """Have followers that are past a location go on from there; their owners have lost them."""
+    return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % (
+        _table(database, "follower"),
+        location,
+        location,
+    )
+
+
+def _carried(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return blob_hex(value)
+    if isinstance(value, datetime):
+        return moment(value)
+    return literal(value)
+
+
+# Accounts
+
+
+def select_table_grants(database: str) -> bytes:
+    """Select user, host, table and privileges of the accounts that have some on a shard's tables."""
+    return b"SELECT User, Host, Table_name, Table_priv FROM mysql.tables_priv WHERE Db=%b" % text(database)
+
+
+SELECT_DATABASE_GRANTS: Final = b"SELECT User, Host, Db FROM mysql.db WHERE Select_priv='Y' AND Insert_priv='Y'"
+"""Its rows are user, host and database, as a pattern, of the accounts that may read and write databases as a whole."""
+
+
+# In the catalog
+
+
+def insert_move(catalog: str, job_id: int, shard: int, source: str, target: str, phase: str) -> bytes:
+    """Insert where a shard is to be moved, unless that is noted."""
+    return b"INSERT IGNORE INTO %b (job_id, shard, source, target, phase) VALUES (%d, %d, %b, %b, %b)" % (
+        _table(catalog, "shard_move"),
+        job_id,
+        shard,
+        text(source),
+        text(target),
+        text(phase),
+    )
+
+
+def select_moves(catalog: str, job_id: int | None = None, shard: int | None = None) -> bytes:
+    """Select moves: all, of one job, of one shard.
+
+    Returns:
+        A statement whose rows are job_id, shard, source, target, phase, token, settled_id, verified_id, fence_id,
+        fence_rows, target_server and pause_s.
+    """
+    tests = [b"TRUE"]
+    if job_id is not None:
+        tests.append(b"job_id=%d" % job_id)
+    if shard is not None:
+        tests.append(b"shard=%d" % shard)
+    return (
+        b"SELECT job_id, shard, source, target, phase, token, settled_id, verified_id, fence_id, fence_rows, "
+        b"target_server, pause_s FROM %b WHERE %b ORDER BY job_id, shard"
+        % (_table(catalog, "shard_move"), b" AND ".join(tests))
+    )
+
+
+def select_arriving(catalog: str, target: str) -> bytes:
+    """Select the shards that are on their way to a cluster, and may be there, though the catalog names another."""
+    return b"SELECT shard FROM %b WHERE target=%b AND phase IN (%b)" % (
+        _table(catalog, "shard_move"),
+        text(target),
+        texts(BEFORE_COMMIT),
+    )
+
+
+def update_move(
+    catalog: str,
+    job_id: int,
+    shard: int,
+    changes: Mapping[str, Value],
+    *,
+    runner: str,
+    epoch: int,
+    token: str | None,
+    phases: Sequence[str],
+) -> bytes:
+    """Change what is noted of a move, if the shard is still this runner's, under its token, and in one of some phases.
+
+    Args:
+        token: the runner's own; None where it is about to draw one.
+    """
+    return (
+        b"UPDATE %b AS m JOIN %b AS s ON s.job_id=m.job_id AND s.shard=m.shard SET %b "
+        b"WHERE m.job_id=%d AND m.shard=%d AND s.runner=%b AND s.epoch=%d AND m.phase IN (%b)%b"
+        % (
+            _table(catalog, "shard_move"),
+            _table(catalog, "job_shard"),
+            b", ".join(b"m.%b=%b" % (name.encode(), literal(value)) for name, value in changes.items()),
+            job_id,
+            shard,
+            text(runner),
+            epoch,
+            b",".join(map(text, phases)),
+            b"" if token is None else b" AND m.token=%b" % text(token),
+        )
+    )
+
+
+def note_outcome(catalog: str, job_id: int, shard: int, before: Sequence[str], changes: Mapping[str, Value]) -> bytes:
+    """Change what is noted of a move that nobody works on, if it is in one of some phases."""
+    return b"UPDATE %b SET %b WHERE job_id=%d AND shard=%d AND phase IN (%b)" % (
+        _table(catalog, "shard_move"),
+        b", ".join(b"%b=%b" % (name.encode(), literal(value)) for name, value in changes.items()),
+        job_id,
+        shard,
+        b",".join(map(text, before)),
+    )
+
+
+def add_cluster_to_jobs(catalog: str, cluster: str) -> bytes:
+    """Let the runners of all unfinished jobs keep their leases on a cluster, where they have it not yet."""
+    return b"INSERT IGNORE INTO %b (job_id, cluster) SELECT job_id, %b FROM %b WHERE state IN ('running','paused')" % (
+        _table(catalog, "job_cluster"),
+        text(cluster),
+        _table(catalog, "job"),
+    )
+
+
+def _table(database: str, table: str) -> bytes:
+    return b"`%b`.`%b`" % (database.encode(), table.encode())
