@@ -100,7 +100,7 @@ class Compressor(ABC):
             )
 
 
-class Stored(Compressor):
+class Uncompressed(Compressor):
     """None: payloads stay as they are."""
 
     id = 0  # stored; never renumber

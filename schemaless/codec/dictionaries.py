@@ -16,12 +16,12 @@ from schemaless.errors import DictionaryDamaged, InvalidInput, UnknownDictionary
 
 # stored; never change
 FIRST_ID: Final = 32_768
-"""The lowest id: those below are kept for a public register, as zstd's format has it."""
+"""No id is lower: those below are kept for a public register, as zstd's format has it."""
 LAST_ID: Final = (1 << 16) - 1
-"""The highest one: two bytes in each body that names one."""
+"""No id is higher: each body that names a dictionary has two bytes for it."""
 
 MAX_DICTIONARY_BYTES: Final = 4 << 20
-"""The longest dictionary; every process that reads has it in memory."""
+"""No dictionary is longer; every process that reads has it in memory."""
 
 _MAGIC: Final = b"\x37\xa4\x30\xec"
 _HEAD_BYTES: Final = 8

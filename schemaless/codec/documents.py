@@ -14,10 +14,10 @@ from schemaless.cell import JSONDocument
 from schemaless.errors import InvalidBody
 
 MAX_DEPTH: Final = 512
-"""The most levels of lists and objects, one inside the other; a scalar has none, ``[]`` has one."""
+"""No document has more levels of lists and objects, one inside the other; a scalar has none, ``[]`` has one."""
 
 MAX_INTEGER_DIGITS: Final = 4300
-"""The longest integer that Python reads from text unless it is told otherwise (``sys.set_int_max_str_digits``)."""
+"""Python reads no longer integer from text unless it is told otherwise (``sys.set_int_max_str_digits``)."""
 
 _TYPES: Final = frozenset({dict, list, str, int, float, bool, type(None)})
 _LONGEST_INTEGER_BITS: Final = (10**MAX_INTEGER_DIGITS).bit_length()

@@ -19,17 +19,11 @@ from schemaless.codec.legacy import LOSSES, parse_legacy, read_legacy
 from schemaless.codec.registry import COMPRESSORS, DEFAULT, NONE, SERIALIZERS, Codec
 from schemaless.codec.serializers import SHORT_AS_TEXT, NotHeld, Payload, Serializer, unreadable_values
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import (
-    BodyTooLarge,
-    ChecksumMismatch,
-    InvalidInput,
-    TruncatedBody,
-    UnknownFormat,
-)
+from schemaless.errors import BodyTooLarge, ChecksumMismatch, InvalidInput, TruncatedBody, UnknownFormat
 
 # stored; never renumber
 MARK: Final = 0xC1
-"""The first byte of every enveloped body: never used by MessagePack, never valid in UTF-8."""
+"""Every enveloped body begins with this byte: MessagePack never uses it, and it is never valid in UTF-8."""
 
 HEADER_BYTES: Final = 2
 CHECKSUM_BYTES: Final = 4
@@ -247,7 +241,6 @@ def payload_of(
     """Return a document's payload in a codec's serializer.
 
     Args:
-        document: what to write.
         codec: one that ``is_binary``.
         engine: with or without the ``[fast]`` extra.
         text: the JSON text that would be stored in its place; compact text unless given.

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from schemaless.cell import JSONDocument
+from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import Payload
-from schemaless.errors import is_own
 
 TYPED_LEVELS: Final = (8, 12)
 """So many levels the typed decoders read by themselves; deeper documents take the reference.

@@ -10,9 +10,10 @@ from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.fast import MISSED, fast_path
 from schemaless.codec.messagepack import pack_reference
+from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import NotHeld, Payload, Serializer, one_line, too_many_values
 from schemaless.codec.values import MAX_VALUES, STRINGS, text_exceeds
-from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, is_own
+from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep
 
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}

@@ -17,6 +17,7 @@ from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.fast import MISSED
 from schemaless.codec.json_text import NotJSONText, text_of
 from schemaless.codec.messagepack import pack_reference, unpack_reference
+from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
@@ -28,7 +29,7 @@ from schemaless.codec.serializers import (
     one_line,
 )
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import CorruptBody, UnreadableLegacy, is_own
+from schemaless.errors import CorruptBody, UnreadableLegacy
 
 DUPLICATE_KEYS: Final = "duplicate keys"
 OVERFLOW: Final = "number beyond a double"

@@ -12,7 +12,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.errors import InvalidInput
 
 MAX_LINE_BYTES: Final = DEFAULT_LIMITS.decoded_bytes + (64 << 10)
-"""The longest line: a document as large as readers take, and what a dump's line has beside it."""
+"""No line is longer: it has a document as large as readers take, and what a dump's line has beside it."""
 
 _GZIP: Final = b"\x1f\x8b"
 _SKIP_BYTES: Final = 1 << 20

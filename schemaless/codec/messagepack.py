@@ -10,6 +10,7 @@ from schemaless.cell import JSONDocument
 from schemaless.codec import documents
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.fast import MISSED, fast_path
+from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
@@ -20,7 +21,7 @@ from schemaless.codec.serializers import (
     too_many_values,
 )
 from schemaless.codec.values import MAX_VALUES, messagepack_exceeds
-from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody, is_own
+from schemaless.errors import InvalidBody, MalformedPayload, NestingTooDeep, TrailingBytes, TruncatedBody
 
 _BYTES_THAT_OPEN: Final = bytes((*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF))
 _BYTES_THAT_DO_NOT_OPEN: Final = bytes(byte for byte in range(256) if byte not in _BYTES_THAT_OPEN)

@@ -55,6 +55,7 @@ from schemaless.codec.packed_reader import (
     traverse,
     unpack_reference,
 )
+from schemaless.codec.refusals import is_own
 from schemaless.codec.serializers import (
     BIG_INTEGER,
     LONE_SURROGATE,
@@ -67,7 +68,6 @@ from schemaless.codec.serializers import (
     unreadable_values,
 )
 from schemaless.codec.values import MAX_VALUES, text_exceeds
-from schemaless.errors import is_own
 
 _DOUBLE_COST: Final = 32
 """A double costs so much where a decimal costs its scale: digits that one float alone has would burden all others."""
@@ -83,7 +83,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASC
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2}){1,127}", re.ASCII)
 
 _Spelled = tuple[bytes, int]
-"""The bytes that stand in schema for a node of such strings, and the number of this one."""
+"""A schema has these bytes for a node of such strings, and the number of this one."""
 
 
 class Packed(Serializer):

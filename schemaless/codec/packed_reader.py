@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH
+from schemaless.codec.refusals import is_own
 from schemaless.codec.values import MAX_VALUES
-from schemaless.errors import MalformedPayload, NestingTooDeep, TooManyValues, is_own
+from schemaless.errors import MalformedPayload, NestingTooDeep, TooManyValues
 
 # stored; never renumber
 NULL: Final = 0
@@ -32,10 +33,10 @@ TYPED: Final = 8
 DOUBLE: Final = 9
 BIGINT: Final = 10
 BITS: Final = (1, 2, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""The bit in a node's mask, by kind."""
+"""Each kind has this bit in a node's mask."""
 
 BARE: Final = frozenset(BITS[INT:])
-"""Masks of nodes whose values have no byte each that tells their kind: all are of one, and more than that."""
+"""Nodes with these masks have no byte for each value that tells its kind: all are of one, and more than that."""
 
 TIME_OF_DAY: Final = 0
 TIMESTAMP: Final = 1
@@ -49,20 +50,20 @@ PREVIOUS: Final = 1
 LINE: Final = 2
 
 VALUES_PER_BYTE: Final = 4
-"""How many values of a document each byte of its payload pays for."""
+"""Each byte of a payload pays for so many values of a document."""
 
 TYPED_MIN: Final = 4
 """Fewer strings are never typed."""
 
 TUPLES: Final = range(2, 9)
-"""Lengths of arrays that are written position by position, where all of a node have the same one."""
+"""Arrays of these lengths are written position by position, where all of a node have the same one."""
 
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 MANTISSA_MAX: Final = 1 << 53
 WRAP: Final = (1 << 64) - 1
 POWERS: Final = tuple(float(10**scale) for scale in range(16))
-"""Powers of ten as doubles, by scale; each is exact."""
+"""These are powers of ten as doubles, by scale; each is exact."""
 
 EPOCH: Final = date(1970, 1, 1).toordinal()
 DAYS: Final = range(date.min.toordinal() - EPOCH, date.max.toordinal() - EPOCH + 1)
@@ -76,7 +77,7 @@ _BIGINT: Final = re.compile(rb"-?[1-9][0-9]{0,4299}")
 _SUFFIX: Final = re.compile(SUFFIX, re.ASCII)
 
 _Node = Generator[Any, Any, list[Any]]
-"""What reads a node: it yields those inside it, is sent their values, and returns its own."""
+"""A reader of a node yields the nodes inside it, is sent their values, and returns its own."""
 
 
 def unpack_reference(payload: bytes | bytearray, depth: int = MAX_DEPTH, values: int = MAX_VALUES) -> JSONDocument:

@@ -53,7 +53,7 @@ def recode(
 
     Text goes to a MessagePack or packed codec as its document, unless that would lose something or not be smaller:
     then the text itself is kept, compressed. Text goes to a JSON codec, and back to ``legacy``, byte for byte. A
-    payload whose serializer stays is compressed anew.
+    payload whose serializer stays is compressed again.
 
     Args:
         body: any stored body.

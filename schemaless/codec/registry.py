@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from schemaless.codec.compressors import Compressor, Stored, Zlib, Zstd
+from schemaless.codec.compressors import Compressor, Uncompressed, Zlib, Zstd
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.json_text import JSONText
 from schemaless.codec.messagepack import MessagePack
@@ -67,7 +67,7 @@ COMPRESSORS: Final = Registry[type[Compressor]]("compressor")
 JSON: Final = SERIALIZERS.add(JSONText)
 MSGPACK: Final = SERIALIZERS.add(MessagePack)
 PACKED: Final = SERIALIZERS.add(Packed)
-NONE: Final = COMPRESSORS.add(Stored)
+NONE: Final = COMPRESSORS.add(Uncompressed)
 ZLIB: Final = COMPRESSORS.add(Zlib)
 ZSTD: Final = COMPRESSORS.add(Zstd)
 

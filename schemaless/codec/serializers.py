@@ -72,7 +72,6 @@ class Serializer(ABC):
         """Return a document's payload.
 
         Args:
-            document: what to write.
             checked: whether it is known to be in the JSON data model, since a parser returned it.
 
         Raises:

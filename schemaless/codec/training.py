@@ -36,11 +36,11 @@ _FEWEST_CELLS: Final = 8
 Part = Literal["train", "choose", "judge"]
 
 SampledBody = tuple[bytes, bytes]
-"""A row_key's 16 bytes, and a stored body."""
+"""A sampled body is a row_key's 16 bytes, and the stored body."""
 
 
 @dataclass(frozen=True, slots=True)
-class SizeTrial:
+class TriedSize:
     """A size that was tried.
 
     Attributes:
@@ -68,7 +68,7 @@ class Training:
     """
 
     codec: Codec
-    sizes: tuple[SizeTrial, ...]
+    sizes: tuple[TriedSize, ...]
     chosen_without_bytes: int
     rows: int
     cells: int
@@ -131,14 +131,14 @@ def train(
             f"{len(payloads)} cells of {len(rows['train'])} rows are too few to train on, with {len(rows['choose'])} "
             f"and {len(rows['judge'])} rows to judge by; a dictionary needs a dozen rows at least, hundreds are better"
         )
-    tried: list[tuple[SizeTrial, Codec]] = []
+    tried: list[tuple[TriedSize, Codec]] = []
     for size in sizes:
         dictionary = _trained(payloads, size, codec)
         if dictionary is None or (tried and len(dictionary.content) <= tried[-1][0].dictionary_bytes):
             continue
         with_it = replace(codec, dictionary=dictionary)
         body_bytes = _bytes_of(try_codec(parts["choose"], with_it, dictionaries=dictionaries))
-        tried.append((SizeTrial(len(dictionary.content), body_bytes), with_it))
+        tried.append((TriedSize(len(dictionary.content), body_bytes), with_it))
     if not tried:
         raise InvalidInput(f"zstd finds nothing in {len(payloads)} cells that a dictionary could hold")
     best = min(size.body_bytes for size, _ in tried)

@@ -13,7 +13,6 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.engine import ENGINE, Engine
 from schemaless.codec.envelope import (
     DEFAULT_LIMITS,
-    Limits,
     counts_as,
     decode_body,
     describe_body,
@@ -43,7 +42,7 @@ class Trial:
 
     Attributes:
         codec: what was tried.
-        new_bytes: their lengths, were they written anew; None for one that cannot be had in this codec.
+        new_bytes: their lengths, were they written again; None for one that cannot be had in this codec.
         migrated_bytes: their lengths after a migration to it, which leaves those that are in it already, at whatever
             level, and those that it cannot have.
         encode_s: what encoding all of them took, from documents, in seconds of this thread's processor time: others on
@@ -66,26 +65,20 @@ class Trial:
 
 
 def try_codec(
-    bodies: Iterable[bytes],
-    codec: Codec,
-    *,
-    dictionaries: Dictionaries = NO_DICTIONARIES,
-    limits: Limits = DEFAULT_LIMITS,
-    engine: Engine = ENGINE,
+    bodies: Iterable[bytes], codec: Codec, *, dictionaries: Dictionaries = NO_DICTIONARIES, engine: Engine = ENGINE
 ) -> Trial:
-    """Encode bodies anew in a codec, and decode and compare each.
+    """Encode bodies again, in a codec, and decode and compare each.
 
     Args:
         bodies: stored bodies, in whatever codec; one at a time is held as a document.
         codec: what to try; its level counts, and so does its dictionary.
         dictionaries: those that ``bodies`` name.
-        limits: how much a body may become.
         engine: with or without the ``[fast]`` extra.
     """
     trial = Trial(codec)
     for body in bodies:
         try:
-            new = _encoded(body, codec, dictionaries, limits, engine, trial)
+            new = _encoded(body, codec, dictionaries, engine, trial)
             done = counts_as(body, codec, dictionaries, engine=engine)
         except (CorruptBody, BodyTooLarge, VerificationFailed) as error:
             trial.left[type(error).__name__] += 1
@@ -97,34 +90,30 @@ def try_codec(
     return trial
 
 
-def _encoded(
-    body: bytes, codec: Codec, dictionaries: Dictionaries, limits: Limits, engine: Engine, trial: Trial
-) -> bytes:
-    document, exact = _document(body, codec, dictionaries, limits, engine)
+def _encoded(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engine, trial: Trial) -> bytes:
+    document, exact = _document(body, codec, dictionaries, engine)
     if not trial.new_bytes:
         # A compressor is made with its first body, which takes milliseconds with a dictionary.
-        decode_body(encode_body(document, codec, engine=engine), limits, codec.own_dictionaries, engine=engine)
+        decode_body(encode_body(document, codec, engine=engine), DEFAULT_LIMITS, codec.own_dictionaries, engine=engine)
     started = time.thread_time()
     new = encode_body(document, codec, engine=engine)
     encoded = time.thread_time()
-    again = decode_body(new, limits, codec.own_dictionaries, engine=engine)
+    again = decode_body(new, DEFAULT_LIMITS, codec.own_dictionaries, engine=engine)
     decoded = time.thread_time()
     if not same_document(again, document, engine=engine):
         raise VerificationFailed(f"{len(new)} new bytes in {codec.name} do not decode to the document that went in")
     if not exact or (codec.is_binary and new[1] >> 4 != codec.serializer.id):
         # Its text says more than the document does; a migration keeps it.
-        new = recode(body, codec, dictionaries=dictionaries, limits=limits, engine=engine).body
+        new = recode(body, codec, dictionaries=dictionaries, engine=engine).body
     trial.encode_s += encoded - started
     trial.decode_s += decoded - encoded
     return new
 
 
-def _document(
-    body: bytes, codec: Codec, dictionaries: Dictionaries, limits: Limits, engine: Engine
-) -> tuple[JSONDocument, bool]:
+def _document(body: bytes, codec: Codec, dictionaries: Dictionaries, engine: Engine) -> tuple[JSONDocument, bool]:
     """Return a body's document, and whether encoding that gives what a migration would."""
     if not is_enveloped(body):
-        document, keep_reason = read_legacy(body, limits.depth, engine=engine)
+        document, keep_reason = read_legacy(body, DEFAULT_LIMITS.depth, engine=engine)
         return document, codec.is_binary and keep_reason not in LOSSES
     kept = describe_body(body).is_text
-    return decode_body(body, limits, dictionaries, engine=engine), not kept
+    return decode_body(body, DEFAULT_LIMITS, dictionaries, engine=engine), not kept

@@ -13,7 +13,7 @@ MAX_VALUES: Final = 4 << 20
 """One document has at most so many lists, objects, keys and scalars; they take about 500 MB, long texts aside."""
 
 STRINGS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""The strings of JSON text, keys included."""
+"""This matches the strings of JSON text, keys included."""
 
 _SPACES: Final = b" \t\n\r"
 
@@ -29,10 +29,10 @@ def _sizes() -> tuple[int, ...]:
 
 _SIZES: Final = _sizes()
 _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
-"""Arrays and maps: the width of their length, and how many values each of these stands for."""
+"""These are arrays and maps: the width of their length, and how many values each of these stands for."""
 
 _MEASURED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-"""Bin, ext and str: the width of their length in bytes."""
+"""These are bin, ext and str: the width of their length in bytes."""
 
 
 def messagepack_exceeds(payload: bytes | bytearray, limit: int) -> bool:

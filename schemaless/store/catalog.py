@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from schemaless.cluster.topology import FORMAT, Cluster, Node, ShardRange, Topology
-from schemaless.errors import AccessDenied, DatastoreNotFound, SchemaMismatch, TopologyError
+from schemaless.errors import (
+    AccessDenied,
+    DatastoreNotFound,
+    SchemalessError,
+    SchemaMismatch,
+    ServerError,
+    ServerTimeout,
+    ServerUnavailable,
+    TopologyError,
+)
 from schemaless.mysql.connection import Connection, Rows
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.revisions import head, known_revisions
+from schemaless.mysql.replication import is_read_only
 from schemaless.mysql.schema import version_of
 from schemaless.mysql.sql import catalog as sql
+from schemaless.mysql.sql.servers import set_session
+from schemaless.mysql.urls import ServerURL
+from schemaless.mysql.versions import head, known_revisions
 from schemaless.store.columns import ColumnSetting, settings
+
+_SILENT_S: Final = 5
+
+
+class TopologyChanged(TopologyError):
+    """Somebody else changed a cluster between its being read and its being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A datastore's topology, whether its creation came to its end, and what its columns are written in."""
+    """A datastore's topology, whether its creation came to its end, and what its columns are written in.
+
+    Attributes:
+        token: random, and drawn anew by each change of the topology; None before the first change under this revision.
+    """
 
     topology: Topology
     ready: bool
     columns: tuple[ColumnSetting, ...] = ()
+    token: bytes | None = None
 
 
 def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
@@ -61,8 +87,66 @@ def read_catalog(pool: NodePool, name: str) -> CatalogEntry:
             f"the catalog of {name!r} is at revision {version!r}, this version needs "
             f"{head('catalog')!r}; run 'schemaless schema upgrade'"
         )
-    entry = _entry(pool.run(lambda connection: _read(connection, name)), pool.node, name)
+    entry = pool.run(lambda connection: read_again(connection, pool.node, name))
     return replace(entry, columns=tuple(settings(pool, name)))
+
+
+def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]) -> ServerURL:
+    """Return a URL with the server that has the catalog in the first place, where it names several.
+
+    The first that has it and takes writes is that one, else the first that has it. One that does not answer costs its
+    connect timeout once: its breaker is opened.
+
+    Args:
+        url: what was given; one that names one server is returned as it is, and nobody is asked.
+        name: the datastore's.
+        pool_for: returns the pool for a server.
+
+    Raises:
+        ServerError, DatastoreNotFound: none of them has it; the message names all.
+    """
+    if len(url.nodes) == 1:
+        return url
+    found: Node | None = None
+    problems: list[SchemalessError] = []
+    for node in url.nodes:
+        pool = pool_for(node)
+        try:
+            pool.heed()
+            if version_of(pool, name) is None:
+                raise DatastoreNotFound(f"{node}: no datastore {name!r} there")
+            if not is_read_only(pool):
+                found = node
+                break
+        except (ServerError, DatastoreNotFound) as problem:
+            problems.append(problem)
+            if isinstance(problem, ServerUnavailable):
+                pool.breaker.trip()
+            continue
+        found = found or node
+    if found is None:
+        raise _nowhere(problems)
+    return replace(url, node=found, others=tuple(node for node in url.nodes if node != found))
+
+
+def _nowhere(problems: Sequence[SchemalessError]) -> SchemalessError:
+    """Return one error for all servers of a URL: of the class of the first that is no failure to answer, if any is."""
+    telling = next((each for each in problems if not isinstance(each, ServerUnavailable | ServerTimeout)), problems[0])
+    listed = "; ".join(map(str, problems))
+    message = f"none of the {len(problems)} servers that the URL names for the catalog has it: {listed}"
+    if isinstance(telling, ServerError):
+        return type(telling)(message, node=telling.node, code=telling.code)
+    return DatastoreNotFound(message)
+
+
+def read_again(connection: Connection, node: Node, name: str) -> CatalogEntry:
+    """Read the topology of a datastore that is open already.
+
+    Raises:
+        DatastoreNotFound, SchemaMismatch, TopologyError: it is not there any more, or cannot be used.
+        ServerError: the catalog's server cannot be reached, or refuses.
+    """
+    return _entry(_read(connection, name), node, name)
 
 
 def read_ready(pool: NodePool, name: str) -> CatalogEntry:
@@ -110,7 +194,7 @@ def _entry(found: _Description, node: Node, name: str) -> CatalogEntry:
             f"the catalog of {name!r} on {node} is empty: its creation was interrupted; "
             "run the same 'schemaless create' again"
         )
-    own_name, shard_count, placement, format_number, ready = found.datastore[0]
+    own_name, shard_count, placement, format_number, ready, token = found.datastore[0]
     if own_name != name:
         raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {own_name!r}")
     if format_number > FORMAT:
@@ -125,10 +209,10 @@ def _entry(found: _Description, node: Node, name: str) -> CatalogEntry:
         name=own_name,
         shard_count=shard_count,
         placement=placement,
-        clusters=tuple(Cluster(cluster, tuple(nodes.get(cluster, ()))) for (cluster,) in found.clusters),
+        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *numbers) for name, *numbers in found.clusters),
         ranges=tuple(ShardRange(*part) for part in found.ranges),
     )
-    return CatalogEntry(topology, bool(ready))
+    return CatalogEntry(topology, bool(ready), token=None if token is None else bytes(token))
 
 
 def write_topology(pool: NodePool, topology: Topology) -> None:
@@ -148,35 +232,95 @@ def write_topology(pool: NodePool, topology: Topology) -> None:
             _insert_nodes(connection, name, cluster)
         ranges = [(part.first, part.last, part.cluster) for part in topology.ranges]
         connection.execute(sql.insert_ranges(name, ranges))
+        _draw_token(connection, name)
 
     pool.run_once(write)
 
 
-def write_nodes(pool: NodePool, before: Topology, cluster: Cluster) -> None:
-    """Give a cluster other nodes, in one transaction, if the datastore is still as it was.
+def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
+    """Give a cluster other nodes, or another epoch, in one transaction, if it and its shards are still as they were.
 
     Args:
         pool: the catalog's server, which takes writes.
-        before: what was read; changes by others since then are not written over.
-        cluster: with its new nodes.
+        before: what was read; changes of the cluster by others since then are not written over.
+        cluster: with its new nodes and epoch.
 
     Raises:
-        TopologyError: somebody else changed the datastore meanwhile; nothing was written.
+        TopologyChanged: somebody else changed the cluster meanwhile; nothing was written.
         OutcomeUnknown: the reply to COMMIT was lost.
     """
 
     def write(connection: Connection) -> None:
         # Changes take turns by this lock.
         connection.rows(sql.lock_datastore(before.name))
-        if _entry(_rows(connection, before.name), pool.node, before.name).topology != before:
-            raise TopologyError(
-                f"the topology of {before.name!r} was changed by somebody else at this moment; nothing was written, "
+        now = _entry(_rows(connection, before.name), pool.node, before.name).topology
+        # What becomes of other clusters has nothing to do with it: shards are moved all the time.
+        found, known = ((each.cluster(cluster.name), each.shards_of(cluster.name)) for each in (now, before))
+        if found != known:
+            raise TopologyChanged(
+                f"{cluster.name} of {before.name!r} was changed by somebody else at this moment; nothing was written, "
                 "look at it with 'schemaless topology show' and run the command again"
             )
         connection.execute(sql.delete_nodes(before.name, cluster.name))
         _insert_nodes(connection, before.name, cluster)
+        connection.execute(sql.update_epoch(before.name, cluster.name, cluster.epoch, cluster.id_block))
+        _draw_token(connection, before.name)
 
     pool.run_once(write)
+
+
+def write_place(
+    pool: NodePool, before: Topology, shard: int, target: str, with_it: Callable[[Connection], None]
+) -> None:
+    """Give a shard another cluster, in one transaction, if it and the servers of the two are still as they were.
+
+    Where the catalog names that cluster already, nothing of it is changed, and ``with_it`` is done all the same.
+
+    Args:
+        pool: connections to the catalog's server that are for this alone: the server ends one that stays silent for
+            a few seconds, so that nobody waits long for the locks of a program that has frozen.
+        before: what was read, with the shard where it comes from.
+        target: the cluster that it is on from now on.
+        with_it: what else is written in the transaction; may be done twice.
+
+    Raises:
+        TopologyError: somebody else changed the two clusters, or the shard's place, meanwhile; nothing was written.
+        OutcomeUnknown: the reply to COMMIT was lost.
+    """
+    name = before.name
+    source = before.cluster_of(shard)
+
+    def write(connection: Connection) -> None:
+        connection.execute(set_session({"wait_timeout": _SILENT_S}))
+        connection.rows(sql.lock_datastore(name))
+        now = _entry(_rows(connection, name), pool.node, name).topology
+        for cluster in (source, before.cluster(target)):
+            found = now.cluster(cluster.name)
+            if (found.primary, found.epoch) != (cluster.primary, cluster.epoch):
+                raise TopologyError(
+                    f"{found.primary} is the primary of {cluster.name} by claim {found.epoch} now, and it was "
+                    f"{cluster.primary} by claim {cluster.epoch} when shard {shard} was copied; nothing was written, "
+                    "run the command again"
+                )
+        home = now.cluster_of(shard).name
+        if home not in (source.name, target):
+            raise TopologyError(
+                f"shard {shard} is on {home} by now, and was on {source.name}; nothing was written, look at it with "
+                "'schemaless topology show'"
+            )
+        if home != target:
+            connection.execute(sql.delete_ranges(name))
+            ranges = [(part.first, part.last, part.cluster) for part in now.with_place(shard, target).ranges]
+            connection.execute(sql.insert_ranges(name, ranges))
+            _draw_token(connection, name)
+        with_it(connection)
+
+    pool.run_once(write)
+
+
+def _draw_token(connection: Connection, name: str) -> None:
+    """Let every program that is connected see that the topology is another one; in the transaction that changes it."""
+    connection.execute(sql.update_token(name, secrets.token_bytes(16)))
 
 
 def _insert_nodes(connection: Connection, name: str, cluster: Cluster) -> None:

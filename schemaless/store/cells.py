@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schemaless.cell import CellKey, JSONDocument, Put, StoredCell
+from schemaless.cell import CellKey, JSONDocument, NewStoredCell, Put, StoredCell
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.dictionaries import Dictionaries
-from schemaless.codec.envelope import describe_body, same_put
+from schemaless.codec.envelope import check_length, describe_body, same_put
 from schemaless.codec.legacy import LOSSES, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
@@ -29,7 +29,7 @@ from schemaless.errors import (
     ServerTimeout,
     ServerUnavailable,
 )
-from schemaless.keys import check_ref_key
+from schemaless.keys import cell_key, check_created_at, check_ref_key
 from schemaless.mysql.connection import Connection, Rows, in_packets
 from schemaless.mysql.errors import DuplicateKey
 from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_latest_ref_key
@@ -64,6 +64,18 @@ def encoded_cell(
 ) -> EncodedCell:
     """Return a cell ready to be written; ``key`` and ``created_at`` are checked ones."""
     return EncodedCell(key, (key.row_key.bytes, key.column_name, key.ref_key), body, document, created_at)
+
+
+def encoded_stored(cell: NewStoredCell, decode: Callable[[bytes], JSONDocument]) -> EncodedCell:
+    """Return a cell whose body is stored bytes, checked but for these, ready to be written.
+
+    Raises:
+        InvalidCell: its key or its created_at is not allowed.
+        BodyTooLarge: its body is over 16 MiB - 1.
+    """
+    key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
+    body = check_length(cell.body)
+    return encoded_cell(key, body, lambda: decode(body), check_created_at(cell.created_at))
 
 
 class Cells:

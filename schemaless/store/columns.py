@@ -17,11 +17,12 @@ from typing import Final
 
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
-from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError
+from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
 from schemaless.keys import check_column_name
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql import catalog as sql
+from schemaless.store.shelves import Shelves, spread
 
 _log = logging.getLogger("schemaless")
 
@@ -88,15 +89,16 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     ]
 
 
-def set_column(pool: NodePool, name: str, setting: ColumnSetting) -> None:
+def set_column(shelves: Shelves, setting: ColumnSetting) -> None:
     """Set what a column's new bodies are written in; running processes follow within ``REFRESH_S``.
 
-    A dictionary that was retired is taken back by this.
+    A dictionary that was retired is taken back by this, and copied first to clusters that lack it.
 
     Raises:
         InvalidInput: no cell may have this column_name, or the codec is one that nothing new is written in.
         UnknownCodec: there is no such codec.
         InvalidInput: the dictionary is not there.
+        DictionaryDamaged: it is not intact, or not on every cluster.
         AccessDenied: the account may not; the role ``admin`` may.
         OutcomeUnknown: the reply was lost; the same call again settles it.
     """
@@ -106,6 +108,8 @@ def set_column(pool: NodePool, name: str, setting: ColumnSetting) -> None:
     codec = codec_with(setting.codec, setting.level, None, NO_DICTIONARIES)
     if setting.dictionary_id is not None:
         codec.check_takes_dictionary()
+        _copy_everywhere(shelves, setting.dictionary_id)
+    name = shelves.catalog.database
     statement = sql.upsert_column_codec(name, setting.column_name, setting.codec, setting.level, setting.dictionary_id)
 
     def write(connection: Connection) -> None:
@@ -114,7 +118,24 @@ def set_column(pool: NodePool, name: str, setting: ColumnSetting) -> None:
                 _take_back(connection, name, setting.dictionary_id)
             connection.execute(statement)
 
-    pool.run(write, writes=True)
+    shelves.catalog.pool.run(write, writes=True)
+
+
+def _copy_everywhere(shelves: Shelves, dictionary_id: int) -> None:
+    row = shelves.catalog.row(dictionary_id)
+    if row is None or row.removed:
+        raise _not_there(dictionary_id)
+    dictionary = row.dictionary
+    if dictionary is None:
+        raise DictionaryDamaged(
+            f"dictionary {dictionary_id} is damaged in the catalog: {row.fault}; 'schemaless schema upgrade' mends it "
+            "from a cluster's copy, 'schemaless codec import' from a file"
+        )
+    spread(shelves, dictionary, row.source)
+
+
+def _not_there(dictionary_id: int) -> InvalidInput:
+    return InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
 
 
 def unset_column(pool: NodePool, name: str, column_name: str) -> None:
@@ -131,7 +152,7 @@ def _take_back(connection: Connection, name: str, dictionary_id: int) -> None:
     """
     rows = connection.rows(sql.select_dictionary(name, dictionary_id, lock=True))
     if not rows or rows[0][0] is None:
-        raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
+        raise _not_there(dictionary_id)
     connection.execute(sql.take_back_dictionary(name, dictionary_id))
 
 

@@ -10,13 +10,13 @@ from typing import NoReturn, Self
 from schemaless.cell import Cell, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import check_shard
-from schemaless.codec.envelope import check_length, decode_body, encode_body
+from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidBody, InvalidInput
 from schemaless.keys import cell_key, check_column_name, check_created_at, row_key_bytes
-from schemaless.store.cells import Cells, EncodedCell, encoded_cell
-from schemaless.store.changes import Changes
-from schemaless.store.shards import ReadFrom
+from schemaless.store.cells import EncodedCell, encoded_cell, encoded_stored
+from schemaless.store.indexes import Index
+from schemaless.store.shards import FeedFrom, ReadFrom
 from schemaless.store.tools import Tools
 
 _MAX_PAGE_CELLS = 100_000
@@ -33,8 +33,8 @@ class Datastore:
         self._tools = tools
         self._shard_count = tools.topology.shard_count
         self._reader = tools.reader
-        self._cells = Cells(tools.shards, tools.reader)
-        self._changes = Changes(tools.shards)
+        self._cells = tools.cells
+        self._changes = tools.changes
 
     def __repr__(self) -> str:
         return f"Datastore({str(self._tools.url)!r}, shards={self._shard_count})"
@@ -181,12 +181,9 @@ class Datastore:
         """
         encoded = []
         for cell in cells:
-            key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
-            check_length(cell.body)
+            encoded.append(encoded_stored(cell, self.decode))
             if not trusted:
                 self.decode(cell.body)
-            at = check_created_at(cell.created_at)
-            encoded.append(encoded_cell(key, cell.body, lambda body=cell.body: self.decode(body), at))  # type: ignore[misc]
         return self._cells.put_batch(encoded, look_first)
 
     # Reading
@@ -200,13 +197,17 @@ class Datastore:
             row_key: a ``uuid.UUID`` or its 16 bytes.
             column_name: the column.
             ref_key: the version.
-            read_from: ``replica`` reads from a replica where the cluster has one; it may lag.
+            read_from: ``replica`` reads from a replica where the cluster has one; it may lag. ``available`` reads from
+                the primary, and from a replica while that one does not answer: what is found by its whole key is right
+                wherever it was found, other cells that a replica gave are ``stale``, and of what it has not got
+                nobody knows whether it was written.
 
         Returns:
             The cell, or None where it is not there.
 
         Raises:
             CorruptBody: its stored bytes do not decode.
+            StaleAbsence: with ``available``: the primary does not answer, and the replica has not got it.
         """
         return self._reader.version(cell_key(row_key, column_name, ref_key), read_from)
 
@@ -218,6 +219,7 @@ class Datastore:
 
         Raises:
             CorruptBody: its stored bytes do not decode.
+            StaleAbsence: as ``get_cell``.
         """
         return self._reader.latest(row_key, column_name, read_from)
 
@@ -231,6 +233,7 @@ class Datastore:
 
         Raises:
             CorruptBody: stored bytes of one of them do not decode.
+            StaleAbsence: as ``get_cell``, for one of them; ``found`` has the others.
         """
         return self._reader.latest_of_many(keys, read_from)
 
@@ -242,6 +245,7 @@ class Datastore:
 
         Raises:
             CorruptBody: stored bytes of one of them do not decode.
+            StaleAbsence: as ``get_cell``, for the whole row.
         """
         return self._reader.row(row_key, read_from)
 
@@ -273,6 +277,7 @@ class Datastore:
         Raises:
             InvalidInput: ``limit`` is negative.
             CorruptBody: while iterating: stored bytes do not decode.
+            StaleAbsence: while iterating, at the end: as ``get_cell``, where no version that was given is stale.
         """
         stored = self._reader.versions(row_key, column_name, after, before, descending, limit, read_from)
         return (version.decode() for version in stored)
@@ -291,9 +296,23 @@ class Datastore:
         """Read versions as ``get_versions`` does, without decoding them."""
         return self._reader.versions(row_key, column_name, after, before, descending, limit, read_from)
 
-    def column_names(self, row_key: RowKey, *, read_from: ReadFrom = "primary") -> list[str]:
-        """Return the names of a row's columns, in their order; none where there is no such row."""
+    def column_names(self, row_key: RowKey, *, read_from: FeedFrom = "primary") -> list[str]:
+        """Return the names of a row's columns, in their order; none where there is no such row.
+
+        Names cannot be marked as stale, so there is no ``available`` here; ``get_row`` has them with their cells.
+        """
         return self._reader.column_names(row_key, read_from)
+
+    # By their content
+
+    def index(self, name: str) -> Index:
+        """Return a secondary index, to ask for rows by what is in their documents.
+
+        Raises:
+            UnknownIndex: there is none of that name.
+            IndexNotReady: it is still being filled, or being dropped.
+        """
+        return Index(self._tools, name)
 
     # The change feed
 
@@ -304,7 +323,7 @@ class Datastore:
         limit: int = 1_000,
         *,
         column_name: str | None = None,
-        read_from: ReadFrom = "primary",
+        read_from: FeedFrom = "primary",
     ) -> Page[Cell]:
         """Read a shard's cells in ``added_id`` order, strictly behind ``location``: the change feed.
 
@@ -338,7 +357,7 @@ class Datastore:
         limit: int = 1_000,
         *,
         column_name: str | None = None,
-        read_from: ReadFrom = "primary",
+        read_from: FeedFrom = "primary",
     ) -> Page[StoredCell]:
         """Read cells as ``get_cells_for_shard`` does, without decoding them."""
         self._check_feed(shard, location, limit, column_name, read_from)
@@ -351,7 +370,7 @@ class Datastore:
         location: int = 0,
         *,
         column_name: str | None = None,
-        read_from: ReadFrom = "primary",
+        read_from: FeedFrom = "primary",
         follow: bool = False,
         poll_s: float = 0.5,
         limit: int = 1_000,
@@ -392,7 +411,7 @@ class Datastore:
         """
         return self._changes.end(check_shard(shard, self._shard_count), timeout_s)
 
-    def _check_feed(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> None:
+    def _check_feed(self, shard: int, location: int, limit: int, column_name: str | None, read_from: FeedFrom) -> None:
         check_shard(shard, self._shard_count)
         self._tools.shards.node_of(shard, read_from)
         if type(location) is not int or not 0 <= location < 1 << 64:

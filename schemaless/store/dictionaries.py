@@ -1,10 +1,13 @@
-"""Dictionaries in the catalog: fetched once by each process, verified, and never removed while a cell may need one."""
+"""Dictionaries: fetched once by each process, verified, and never removed while a cell may need one.
+
+They are the catalog's; ``shelves.py`` has the copies that each cluster keeps.
+"""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -13,10 +16,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schemaless.codec.dictionaries import Dictionary
-from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, UnknownDictionary
+from schemaless.errors import (
+    CorruptBody,
+    DictionaryDamaged,
+    InvalidInput,
+    SchemalessError,
+    ServerError,
+    UnknownDictionary,
+)
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql import catalog as sql
+from schemaless.store.shelves import Shelf, Shelves, Stored, fault_of, highest_on, is_taken, prove, spread
+
+_log = logging.getLogger("schemaless")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +58,25 @@ class DictionaryEntry:
 
 
 class StoredDictionaries:
-    """The catalog's dictionaries, each fetched once and kept: a ``codec.dictionaries.Dictionaries``.
+    """A datastore's dictionaries, each fetched once and kept: a ``codec.dictionaries.Dictionaries``.
 
     Safe to share between threads and across ``fork``.
     """
 
-    def __init__(self, catalog: Callable[[], NodePool], name: str) -> None:
-        self._catalog = catalog
-        self._name = name
+    def __init__(self, shelves: Callable[[], Shelves]) -> None:
+        self._shelves = shelves
         self._kept: dict[int, Dictionary] = {}
         # By process: a lock that a fork leaves taken is nobody's in the child.
         self._locks: dict[int, threading.Lock] = {}
 
     def get(self, dictionary_id: int) -> Dictionary:
-        """Return a dictionary.
+        """Return a dictionary: from the catalog, or where that has not got it intact, from any cluster.
 
         Raises:
-            UnknownDictionary: the catalog does not have it, or not any more.
-            DictionaryDamaged: what the catalog has under its id is not what was written there.
-            ServerError: the catalog's server cannot be reached, and this process has not read it before.
+            UnknownDictionary: the catalog does not have it, or not any more, and no cluster that answers has it.
+            DictionaryDamaged: what the catalog has under its id is not what was written there, nor elsewhere.
+            ServerError: the catalog's server cannot be reached, no cluster that answers has it, and this process has
+                not read it before.
         """
         kept = self._kept.get(dictionary_id)
         if kept is None:
@@ -78,49 +91,58 @@ class StoredDictionaries:
 
         Raises:
             UnknownDictionary, DictionaryDamaged, ServerError: as ``get``.
-            InvalidInput: it is retired.
+            InvalidInput: it is retired, or a cluster has no intact copy.
         """
-        _, _, removed_at, retired_at = self._row(dictionary_id) or (None,) * 4
+        shelves = self._shelves()
+        statement = sql.select_dictionary(shelves.catalog.database, dictionary_id)
+        rows = shelves.catalog.pool.run(lambda connection: connection.rows(statement))
+        _, _, removed_at, retired_at = rows[0] if rows else (None,) * 4
         if retired_at is not None and removed_at is None:
             raise InvalidInput(
                 f"dictionary {dictionary_id} is retired, so nothing begins to write with it; take another one, or "
                 f"take it back with 'schemaless codec set --dictionary {dictionary_id}'"
             )
         self._kept.pop(dictionary_id, None)
-        return self.get(dictionary_id)
-
-    def _row(self, dictionary_id: int) -> tuple[Any, ...] | None:
-        statement = sql.select_dictionary(self._name, dictionary_id)
-        rows = self._catalog().run(lambda connection: connection.rows(statement))
-        return rows[0] if rows else None
+        found = self.get(dictionary_id)
+        prove(shelves, found)
+        return found
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
-        row = self._row(dictionary_id)
-        if row is None or row[0] is None:
-            what = "does not have it" if row is None else f"had it until {row[2]} UTC, when it was removed"
-            raise UnknownDictionary(
-                f"compressed with zstd dictionary {dictionary_id}, and the catalog of {self._name!r} {what}; bring it "
-                "back with 'schemaless codec import' from an export, a dump, an archive or a backup"
-            )
-        content, digest = bytes(row[0]), bytes(row[1])
-        fault = _fault_of(dictionary_id, content, digest)
-        if fault is not None:
-            raise DictionaryDamaged(
-                f"compressed with zstd dictionary {dictionary_id}, which is damaged in the catalog of {self._name!r}: "
-                f"{fault}; restore it with 'schemaless codec import' from an export, a dump, an archive or a backup"
-            )
-        return Dictionary(content)
+        shelves = self._shelves()
+        try:
+            row = shelves.catalog.row(dictionary_id)
+        except ServerError as error:
+            problem: SchemalessError = error
+        else:
+            if row is not None and (found := row.dictionary) is not None:
+                return found
+            problem = self._problem(shelves.catalog, dictionary_id, row)
+            if row is not None and row.removed_at is not None:
+                raise problem
+        for shelf in shelves.copies:
+            try:
+                copy = shelf.row(dictionary_id)
+            except ServerError as error:
+                _log.debug("%s does not say whether it has dictionary %d: %s", shelf, dictionary_id, error)
+                continue
+            if copy is not None and (found := copy.dictionary) is not None:
+                _log.warning("dictionary %d is read from %s: %s", dictionary_id, shelf, problem)
+                return found
+        raise problem
 
-
-def _fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
-    found = hashlib.sha256(content).digest()
-    if found != digest:
-        return f"SHA-256 of its {len(content)} bytes is {found.hex()[:16]}..., and was {digest.hex()[:16]}..."
-    try:
-        named = Dictionary(content).id
-    except CorruptBody as error:
-        return error.message
-    return None if named == dictionary_id else f"its own bytes say {named}"
+    @staticmethod
+    def _problem(catalog: Shelf, dictionary_id: int, row: Stored | None) -> SchemalessError:
+        if row is None or row.removed_at is not None:
+            what = "does not have it" if row is None else f"had it until {row.removed_at} UTC, when it was removed"
+            return UnknownDictionary(
+                f"compressed with zstd dictionary {dictionary_id}, and the catalog of {catalog.datastore!r} {what}; "
+                "bring it back with 'schemaless codec import' from an export, a dump, an archive or a backup"
+            )
+        return DictionaryDamaged(
+            f"compressed with zstd dictionary {dictionary_id}, which is damaged in the catalog of "
+            f"{catalog.datastore!r}: {row.fault}; restore it with 'schemaless codec import' from an export, a dump, an "
+            "archive or a backup"
+        )
 
 
 def entries(pool: NodePool, name: str) -> list[DictionaryEntry]:
@@ -145,7 +167,7 @@ def _entry(
 ) -> DictionaryEntry:
     fault = None
     if removed_at is None:
-        fault = "its content is gone" if content is None else _fault_of(dictionary_id, bytes(content), bytes(digest))
+        fault = "its content is gone" if content is None else fault_of(dictionary_id, bytes(content), bytes(digest))
     return DictionaryEntry(
         dictionary_id,
         bytes(digest),
@@ -162,21 +184,27 @@ def _utc(at: datetime) -> datetime:
     return at.replace(tzinfo=UTC)
 
 
-def keep(pool: NodePool, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Write a new dictionary into the catalog, and return it under the id that it has there.
+def keep(shelves: Shelves, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
+    """Write a new dictionary into the catalog and to every cluster, and return it under the id that it has there.
 
-    The same bytes, whatever their id, are kept once.
+    The same bytes, whatever their id, are kept once. The id is above all that any cluster has, so that a catalog which
+    lost the last one in a failover gives its number to no other.
 
     Raises:
         AccessDenied: the account may not; the role ``admin`` may.
         OutcomeUnknown: the reply was lost; the same call again settles it.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or refuses; the same call again goes on.
     """
-    return pool.run_once(lambda connection: _found_or_inserted(connection, name, dictionary, source))
+    highest = highest_on(shelves)
+    kept = shelves.catalog.pool.run_once(
+        lambda connection: _found_or_inserted(connection, shelves, dictionary, source, highest)
+    )
+    spread(shelves, kept, json.dumps(source))
+    return kept
 
 
-def bring(pool: NodePool, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Write a dictionary that comes from elsewhere into the catalog; return it under the id that it has there.
+def bring(shelves: Shelves, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
+    """Write a dictionary that comes from elsewhere into the catalog and to every cluster; return it as it is there.
 
     That is its own id, unless another dictionary has it: then it is found, or gets a new one. One that is lost, damaged
     or removed here is restored by this.
@@ -184,41 +212,57 @@ def bring(pool: NodePool, name: str, dictionary: Dictionary, source: dict[str, A
     Raises:
         AccessDenied: the account may not; the role ``admin`` may. Not raised for one that is there already.
         OutcomeUnknown: the reply was lost; the same call again settles it.
-        ServerError: the catalog's server cannot be reached, or refuses.
+        ServerError: a server cannot be reached, or refuses; the same call again goes on.
     """
+    name = shelves.catalog.database
+    highest = highest_on(shelves)
+    taken = is_taken(shelves, dictionary)
 
     def write(connection: Connection) -> Dictionary:
         rows = connection.rows(sql.select_dictionary(name, dictionary.id))
+        if not rows and not taken:
+            return _insert(connection, name, dictionary, source)
         if not rows:
-            return _insert(connection, name, dictionary, source, dictionary.id)
+            return _found_or_inserted(connection, shelves, dictionary, source, highest)
         there, digest = None if rows[0][0] is None else bytes(rows[0][0]), bytes(rows[0][1])
         if there == dictionary.content and digest == dictionary.digest:
             return dictionary
         if digest == dictionary.digest or there == dictionary.content:
             connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
             return dictionary
-        return _found_or_inserted(connection, name, dictionary, source)
+        return _found_or_inserted(connection, shelves, dictionary, source, highest)
 
-    return pool.run_once(write)
+    kept = shelves.catalog.pool.run_once(write)
+    spread(shelves, kept, json.dumps(source))
+    return kept
 
 
-def _found_or_inserted(connection: Connection, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
-    """Return an intact dictionary that differs in nothing but its id, or insert this one."""
+def _found_or_inserted(
+    connection: Connection, shelves: Shelves, dictionary: Dictionary, source: dict[str, Any], highest: int
+) -> Dictionary:
+    """Return an intact dictionary that differs in its id at most, or insert this one, with an id over ``highest``."""
+    name = shelves.catalog.database
     for dictionary_id, content in connection.rows(sql.select_dictionaries_of_size(name, len(dictionary.content))):
         same = dictionary.renumbered(int(dictionary_id))
         if same.content == bytes(content):
             return same
-    return _insert(connection, name, dictionary, source, None)
+    # By turns: two that begin above the same number would take the same one.
+    connection.rows(sql.lock_datastore(name))
+    made = connection.execute(sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), None)).last_id
+    if made > highest:
+        return _filled(connection, name, dictionary.renumbered(made))
+    connection.execute(sql.delete_dictionary(name, made))
+    return _insert(connection, name, dictionary.renumbered(highest + 1), source)
 
 
-def _insert(
-    connection: Connection, name: str, dictionary: Dictionary, source: dict[str, Any], dictionary_id: int | None
-) -> Dictionary:
-    statement = sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), dictionary_id)
-    made = connection.execute(statement).last_id
-    kept = dictionary.renumbered(made if dictionary_id is None else dictionary_id)
-    connection.execute(sql.update_dictionary(name, kept.id, kept.content, kept.digest))
-    return kept
+def _insert(connection: Connection, name: str, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
+    connection.execute(sql.insert_dictionary(name, len(dictionary.content), json.dumps(source), dictionary.id))
+    return _filled(connection, name, dictionary)
+
+
+def _filled(connection: Connection, name: str, dictionary: Dictionary) -> Dictionary:
+    connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
+    return dictionary
 
 
 # ---- outside the catalog

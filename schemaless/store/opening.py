@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from schemaless.cluster.topology import Topology
+from schemaless.cluster.topology import Cluster, Node, Topology
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
+from schemaless.mysql.configuration import configured, datastore_url
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
 from schemaless.mysql.secret import Secret
-from schemaless.mysql.urls import ServerURL, datastore_url
-from schemaless.store.catalog import read_ready
+from schemaless.mysql.urls import ServerURL
+from schemaless.store.catalog import find_catalog, read_ready
+from schemaless.store.columns import ColumnSetting
 from schemaless.store.datastore import Datastore
+from schemaless.store.routing import CatalogReader
 from schemaless.store.shards import Shards
 from schemaless.store.tools import Tools, tools_of
 
@@ -19,39 +24,54 @@ from schemaless.store.tools import Tools, tools_of
 def connect(
     url: str,
     *,
-    connect_timeout_s: float = 10,
-    read_timeout_s: float = 60,
-    write_timeout_s: float = 60,
-    pool_size: int = 8,
+    connect_timeout_s: float | None = None,
+    read_timeout_s: float | None = None,
+    write_timeout_s: float | None = None,
+    pool_size: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Datastore:
     """Open a datastore.
 
     Args:
         url: the catalog's server and the datastore's name, such as ``mysql://app@db-1:3306/mezzanine`` or
-            ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``. The account serves for every node of the datastore;
+            ``mysql://app@/mezzanine?unix_socket=/run/mysqld.sock``; or a name that the configuration file gives to
+            such a URL, as ``schemaless config`` shows it. It may name several servers for the catalog
+            (``mysql://app@db-1,db-2/mezzanine``, or sockets with commas): the first that has it and takes writes is
+            used. The account serves for every node of the datastore;
             a password stands in the URL, in ``SCHEMALESS_PASSWORD``, or in the option file that the URL names by
             ``?read_default_file=``. ``?ssl_mode=`` and ``?ssl_ca=`` say how connections are encrypted, and what a
             server's certificate has to prove.
-        connect_timeout_s: how long a server may take to answer a new connection.
-        read_timeout_s: how long a reply may take.
-        write_timeout_s: how long sending may take.
-        pool_size: connections to each server, at most.
+        connect_timeout_s: how long a server may take to answer a new connection. This and the next three are, where
+            they are not given, what the configuration says for the name, else ``PoolOptions``' own: 10.
+        read_timeout_s: how long a reply may take: 60. For writes it should be over the server's waits for locks
+            (``innodb_lock_wait_timeout``), or what a lock has held up ends as ``OutcomeUnknown``.
+        write_timeout_s: how long sending may take: 60.
+        pool_size: connections to each server, at most: 8.
         limits: the largest document to decode.
 
     Returns:
         An open datastore: a context manager, safe to share between threads and across ``fork``.
 
     Raises:
-        InvalidInput: the URL cannot be used.
+        InvalidInput: the URL, the name or the configuration cannot be used.
         DatastoreNotFound: there is no such datastore, or its creation was interrupted.
         TopologyError: the catalog cannot be used by this version.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
     address = Secret(url)
     del url  # a failure's traceback shows the variables of this call
+    given = {
+        "connect_timeout_s": connect_timeout_s,
+        "read_timeout_s": read_timeout_s,
+        "write_timeout_s": write_timeout_s,
+        "pool_size": pool_size,
+    }
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if (found := configured(address)) is not None:
+        address = found.url
+        options = {**found.settings, **options}
     parsed, _ = datastore_url(address)
-    return Opening(parsed, PoolOptions(connect_timeout_s, read_timeout_s, write_timeout_s, pool_size), limits).open()
+    return Opening(parsed, PoolOptions(**options), limits).open()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +91,35 @@ class Opening:
     def open(self) -> Datastore:
         """Open it; raises what ``connect`` raises."""
         pools = Pools(self.url.credentials, self.options)
-        if self.topology is not None:
-            return Datastore(Tools(Shards(self.topology, pools), self.url, self.limits))
         name = self.url.database
         assert name is not None
-        catalog = pools.pool_for(self.url.node)
+        if self.topology is not None:
+            reader = CatalogReader(pools, self.url.nodes, name)
+            return Datastore(Tools(Shards(self.topology, pools, catalog=reader), self.url, self.limits))
         try:
+            url = find_catalog(self.url, name, pools.pool_for)
+            catalog = pools.pool_for(url.node)
             entry = read_ready(catalog, name)
         except BaseException:
             pools.close()
             raise
-        if all(node.having("primary") != catalog.node for cluster in entry.topology.clusters for node in cluster.nodes):
+        reader = CatalogReader(pools, url.nodes, name)
+        if not any(_has(cluster, catalog.node) for cluster in entry.topology.clusters):
             # No shard is there, or none by this address, so nothing more may be asked of it for long.
             catalog.close()
-        return Datastore(Tools(Shards(entry.topology, pools), self.url, self.limits, entry.columns))
+        shards = Shards(entry.topology, pools, token=entry.token, catalog=reader)
+        columns: Sequence[ColumnSetting] | None = entry.columns
+        own = next((each.nodes for each in entry.topology.clusters if _has(each, catalog.node)), ())
+        if len(own) > 1 or url.others:
+            # One that was replaced is back with what it had; the others of its cluster know.
+            before = shards.routing
+            if shards.again(before) is not before:
+                columns = None
+        return Datastore(Tools(shards, url, self.limits, columns))
+
+
+def _has(cluster: Cluster, address: Node) -> bool:
+    return any(node.having("primary") == address for node in cluster.nodes)
 
 
 def opening_of(store: Datastore) -> Opening:

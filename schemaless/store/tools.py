@@ -8,19 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from schemaless.cell import StoredCell
-from schemaless.cluster.topology import check_shard
+from schemaless.cell import Page, StoredCell
+from schemaless.cluster.topology import Node, Topology, check_shard
 from schemaless.codec.envelope import Limits
 from schemaless.keys import check_column_name
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.sql.cells import select_block_end, select_by_id, select_id_span
 from schemaless.mysql.urls import ServerURL
+from schemaless.store.cells import Cells
+from schemaless.store.changes import Changes, Tail
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.dictionaries import StoredDictionaries
-from schemaless.store.pages import PageSize, Row, every_row
+from schemaless.store.paging import PageSize, Row, every_row
 from schemaless.store.reading import ADDED_ID, Reader
+from schemaless.store.registry import Registry
 from schemaless.store.shards import Shards
+from schemaless.store.shelves import Shelves, shelves_of
 
 _SCANNED_ROWS: Final = 10_000
 _ASK_CONNECT_S: Final = 2.0
@@ -34,10 +38,12 @@ class Tools:
         url: the catalog's server and the datastore's name.
         limits: how much one body may become.
         shards: the way to every shard's server.
-        topology: the shards and their servers, as they were when it was opened.
         dictionaries: those that its bodies name.
         columns: what each column's new bodies are written in.
         reader: reads cells by their keys.
+        cells: writes cells, once.
+        changes: the change feeds of its shards.
+        registry: which secondary indexes there are.
     """
 
     def __init__(
@@ -54,21 +60,38 @@ class Tools:
         self.url = url
         self.limits = limits
         self.shards = shards
-        self.topology = shards.topology
-        self.dictionaries = StoredDictionaries(lambda: self.catalog, self.topology.name)
+        self.dictionaries = StoredDictionaries(lambda: self.shelves)
         self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
         self.reader = Reader(shards, limits, self.dictionaries)
+        self.cells = Cells(shards, self.reader)
+        self.changes = Changes(shards)
+        self.registry = Registry(lambda: self.catalog, shards.topology.name)
+        shards.known_tables = self.registry.expects
+
+    @property
+    def topology(self) -> Topology:
+        """The shards and their servers, as far as is known; another one after a change of it."""
+        return self.shards.topology
 
     @property
     def catalog(self) -> NodePool:
         """The connections to the catalog's server."""
-        return self.shards.pool_for(self.url.node)
+        return self.shards.pool_for(self._catalog_node)
+
+    @property
+    def shelves(self) -> Shelves:
+        """The catalog's dictionaries, and the copies that clusters have."""
+        return shelves_of(self.topology, self.catalog, self.shards.pool_for)
+
+    @property
+    def _catalog_node(self) -> Node:
+        return self.shards.catalog or self.url.node
 
     def _read_settings(self) -> Sequence[ColumnSetting]:
         # Not of the pool: a process that writes to other servers keeps no connection to this one, and waits for it no
         # longer than a write may.
         options = PoolOptions(_ASK_CONNECT_S, _ASK_READ_S, _ASK_READ_S, 1)
-        pool = self.shards.new_pool(self.url.node, options)
+        pool = self.shards.new_pool(self._catalog_node, options)
         try:
             return settings(pool, self.topology.name)
         finally:
@@ -116,11 +139,37 @@ class Tools:
         """Return a row of ``sql.cells`` that is a whole cell as one."""
         return self.reader.stored(row, shard)
 
+    def stored_tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, Page[StoredCell]]:
+        """Read the next cells of many shards' change feeds at once; those that take more than that are absent.
+
+        What is absent is read by ``Datastore.get_stored_cells_for_shard``.
+        """
+        return {
+            shard: Page([self.reader.stored(row, shard) for row in rows], next_location, held)
+            for shard, (rows, next_location, held) in self.changes.tails(tails, column_name).items()
+        }
+
     def read_stored(self, shard: int, ids: Sequence[int]) -> Iterator[StoredCell]:
         """Read the cells with these added_ids from a shard's primary; those that are gone are absent."""
         sql = select_by_id(self.shards.database(shard), ids)
         rows = self.reader.select(shard, sql, "primary", {(added_id,) for added_id in ids}, ADDED_ID)
         return (self.reader.stored(row, shard) for row in rows)
+
+    def chosen_shards(self, shards: Iterable[int] | None) -> list[int]:
+        """Return shards in their order, each once; all unless some are named.
+
+        Raises:
+            InvalidInput: there is no such shard.
+        """
+        count = self.topology.shard_count
+        return sorted({check_shard(shard, count) for shard in (range(count) if shards is None else shards)})
+
+    def databases_by_node(self, shards: Iterable[int]) -> dict[Node, dict[str, int]]:
+        """Return, for each primary, the databases of these shards that it has, and whose each is."""
+        found: dict[Node, dict[str, int]] = {}
+        for shard in shards:
+            found.setdefault(self.shards.node_of(shard), {})[self.shards.database(shard)] = shard
+        return found
 
     def id_span(self, shard: int) -> int:
         """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""

@@ -20,11 +20,11 @@ _PAGE_BYTES: Final = 1 << 20
 _FIRST_VERSIONS: Final = 8
 _MOST_VERSIONS: Final = 100
 _VERSIONS_BYTES: Final = 4 << 20
-_MOST_PAGE_BYTES: Final = 16 << 20
+MOST_PAGE_BYTES: Final = 16 << 20
 """What bodies of a page can take together at most: as much as one body can."""
 
 Row = tuple[int, bytes, str, int, bytes, str]
-"""A whole cell: added_id, row_key, column_name, ref_key, body, created_at."""
+"""A row is a whole cell: added_id, row_key, column_name, ref_key, body, created_at."""
 
 Read = Callable[[bytes, Check | None], Any]
 """Sends a query, and has its rows looked at before they are used."""
@@ -77,7 +77,7 @@ def read_page(
         return rows
 
     while True:
-        rows = page(up_to, _MOST_PAGE_BYTES // cells)
+        rows = page(up_to, MOST_PAGE_BYTES // cells)
         more = len(rows) == cells
         if None not in [row[4] for row in rows]:
             break

@@ -1,0 +1,217 @@
+"""OpenTelemetry, for applications that have it: calls and their time, spans, retries, waits, errors by class.
+
+    import schemaless.telemetry
+
+    store = schemaless.connect("mezzanine")
+    schemaless.telemetry.instrument(store)
+
+Only the API package is used (extra ``[telemetry]``); where spans and figures go is the application's own set-up of the
+SDK. Nothing here runs before ``instrument``, and a datastore that is not instrumented has no code of it in its way.
+
+No attribute holds a row key, a document, a statement or a message: an error is told by its class.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from schemaless.events import Advanced, Event, Listener, nobody
+from schemaless.mysql.places import PlaceAwaited
+from schemaless.mysql.pool import Retried
+from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+CALLS: Final = (
+    "put_cell",
+    "put_cells",
+    "append_cell",
+    "put_stored_cells",
+    "get_cell",
+    "get_cell_latest",
+    "get_cells_latest",
+    "get_row",
+    "column_names",
+    "get_cells_for_shard",
+    "get_stored_cells_for_shard",
+    "end_of_shard",
+)
+"""Those that are done when they return; what is iterated over goes on after its call, and is not among them."""
+
+_SCOPE: Final = "schemaless"
+_FOLDED_AT: Final = 4_096
+"""Calls after which their durations are added up, if nobody has asked before."""
+
+
+def available() -> bool:
+    """Whether OpenTelemetry's API is installed."""
+    return find_spec("opentelemetry") is not None and find_spec("opentelemetry.trace") is not None
+
+
+class _Tally:
+    """Counts calls and their seconds. A call only appends to a deque, which threads may do at once, and C does it."""
+
+    def __init__(self) -> None:
+        self._new: deque[float] = deque()
+        self._folding = threading.Lock()
+        self._calls = 0
+        self._seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._new.append(seconds)
+        if len(self._new) >= _FOLDED_AT and self._folding.acquire(blocking=False):
+            try:
+                self._fold()
+            finally:
+                self._folding.release()
+
+    def totals(self) -> tuple[int, float]:
+        """Return how many calls there were, and how long they took together."""
+        with self._folding:
+            self._fold()
+            return self._calls, self._seconds
+
+    def _fold(self) -> None:
+        for _ in range(len(self._new)):  # only whoever holds the lock takes any out
+            self._seconds += self._new.popleft()
+            self._calls += 1
+
+
+def instrument(
+    store: Datastore,
+    *,
+    spans: bool = True,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> bool:
+    """Have a datastore's calls make figures and spans, from now on.
+
+    A second time it changes nothing. Where OpenTelemetry is not installed nothing happens, so a program may call it
+    always.
+
+    Args:
+        store: an open datastore.
+        spans: whether each call is a span, too. Figures cost less than 1 % of a get; what a span costs is the SDK's.
+        tracer_provider: in place of the application's global one.
+        meter_provider: likewise.
+
+    Returns:
+        Whether the datastore is instrumented.
+    """
+    if not available():
+        return False
+    if CALLS[0] in vars(store):
+        return True
+    from opentelemetry import metrics, trace
+
+    meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
+    tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
+    named = {"schemaless.datastore": store.name}
+    pools = tools_of(store).shards.pools
+    tallies = {name: _Tally() for name in CALLS}
+    errors = meter.create_counter("schemaless.errors", "1", "Calls that ended with an error, by its class.")
+    waits = meter.create_histogram("schemaless.pool.wait", "s", "How long a call waited for a connection to be free.")
+    retries = meter.create_counter("schemaless.retries", "1", "Statements sent again, by what ended the one before.")
+
+    def observed(which: int) -> Callable[[metrics.CallbackOptions], Iterator[metrics.Observation]]:
+        def observe(options: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
+            for name, tally in tallies.items():
+                totals = tally.totals()
+                if totals[0]:
+                    yield metrics.Observation(totals[which], {**named, "schemaless.call": name})
+
+        return observe
+
+    def breakers(options: metrics.CallbackOptions) -> Iterator[metrics.Observation]:
+        for node, breaker in pools.breakers().items():
+            yield metrics.Observation(int(breaker.is_open), {**named, "schemaless.server": str(node)})
+
+    meter.create_observable_gauge(
+        "schemaless.breaker.open", [breakers], "1", "1 while calls to the server are refused."
+    )
+    meter.create_observable_counter("schemaless.calls", [observed(0)], "1", "Calls that have ended.")
+    meter.create_observable_counter("schemaless.call.seconds", [observed(1)], "s", "How long they took together.")
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        add, clock = tallies[name].add, time.perf_counter
+
+        @functools.wraps(call)
+        def counted_call(*arguments: Any, **options: Any) -> Any:
+            began_s = clock()
+            try:
+                return call(*arguments, **options)
+            except Exception as error:
+                errors.add(1, {**named, "schemaless.call": name, "error.type": type(error).__name__})
+                raise
+            finally:
+                add(clock() - began_s)
+
+        return counted_call
+
+    def spanned(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        span_name, attributes = f"schemaless.{name}", {**named, "schemaless.call": name}
+
+        @functools.wraps(call)
+        def spanned_call(*arguments: Any, **options: Any) -> Any:
+            with tracer.start_as_current_span(
+                span_name,
+                kind=trace.SpanKind.CLIENT,
+                attributes=attributes,
+                record_exception=False,  # its message may name a cell
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    return call(*arguments, **options)
+                except Exception as error:
+                    span.set_status(trace.StatusCode.ERROR)
+                    span.set_attribute("error.type", type(error).__name__)
+                    raise
+
+        return spanned_call
+
+    def met(event: Event) -> None:
+        if isinstance(event, PlaceAwaited):
+            waits.record(event.seconds, named)
+        elif isinstance(event, Retried):
+            retries.add(1, {**named, "error.type": event.cause})
+
+    pools.listen(met)
+    for name in CALLS:
+        call = counted(name, getattr(store, name))
+        setattr(store, name, spanned(name, call) if spans else call)
+    return True
+
+
+def listener(what: str, *, meter_provider: MeterProvider | None = None) -> Listener:
+    """Return a listener for a long call: it counts the typed events that the call gives, and the units it gets through.
+
+    Args:
+        what: a name for the call, such as ``nightly migration``.
+        meter_provider: in place of the application's global one.
+
+    Returns:
+        One that does nothing where OpenTelemetry is not installed.
+    """
+    if not available():
+        return nobody
+    from opentelemetry import metrics
+
+    meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
+    events = meter.create_counter("schemaless.events", "1", "Events of long calls, by their class.")
+    units = meter.create_counter("schemaless.units", "1", "What long calls got through, in their own units.")
+
+    def count(event: Event) -> None:
+        events.add(1, {"schemaless.work": what, "schemaless.event": type(event).__name__})
+        if isinstance(event, Advanced):
+            units.add(event.units, {"schemaless.work": what})
+
+    return count
