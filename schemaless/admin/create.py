@@ -7,28 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from schemaless.cluster.topology import Node, Topology, new_topology, shard_database
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
 from schemaless.mysql.errors import DuplicateKey
+from schemaless.mysql.heartbeat import make_tables
+from schemaless.mysql.making import catalog_tables, create_shard, create_tables
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.schema import (
-    Identity,
-    catalog_tables,
-    create_database,
-    create_shard,
-    create_tables,
-    databases_like,
-    tables_of,
-)
+from schemaless.mysql.schema import Identity, create_database, databases_like, tables_of
 from schemaless.mysql.secret import Secret
 from schemaless.mysql.urls import ServerURL, parse_url
 from schemaless.store.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
 
 
 def create(
-    name: str,
-    shard_count: int,
-    clusters: Sequence[str],
-    *,
-    on_shard: Callable[[int], None] | None = None,
+    name: str, shard_count: int, clusters: Sequence[str], *, on_shard: Callable[[int], None] | None = None
 ) -> str:
     """Create a datastore on running servers.
 
@@ -77,6 +67,8 @@ def create(
                 f"on {', '.join(str(cluster.primary) for cluster in entry.topology.clusters)}; "
                 "repeat it with the same arguments, or drop its databases"
             )
+        for pool in pools.values():
+            make_tables(pool, name)
         for shard in _create_shards(topology, pools):
             if on_shard is not None:
                 on_shard(shard)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from schemaless.cell import CellKey, NewStoredCell, StoredCell
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.envelope import check_length, decode_body, dictionary_of, renumbered_body
+from schemaless.codec.envelope import decode_body, dictionary_of, renumbered_body
 from schemaless.codec.legacy import read_json
 from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
@@ -33,40 +33,49 @@ from schemaless.errors import (
     SchemalessError,
 )
 from schemaless.events import Advanced, Event, Listener, nobody
-from schemaless.keys import cell_key, check_created_at
+from schemaless.store.cells import EncodedCell, encoded_stored
 from schemaless.store.datastore import Datastore
-from schemaless.store.dictionaries import (
-    dictionary_line,
-    is_dictionary_line,
-    parse_dictionary_line,
-    source_of,
-)
+from schemaless.store.dictionaries import dictionary_line, is_dictionary_line, parse_dictionary_line, source_of
 from schemaless.store.tools import tools_of
-
-# A batch makes two statements for each shard that it meets, so it grows with their number, as far as memory allows.
-_CELLS_A_SHARD: Final = 50
-_LEAST_CELLS: Final = 500
-_MOST_CELLS: Final = 100_000
-_BYTES_A_SHARD: Final = 64 << 10
-_LEAST_BYTES: Final = 4 << 20
-_MOST_BYTES: Final = 64 << 20
 
 _BODY_FIELD: Final = b'"body":'
 _HEAD_VALUES: Final = 32
 
 KeyOf = Callable[[Any, bytes, int], CellKey]
-"""Takes a document, its line and the line's number; returns the cell's key."""
+"""A function that takes a document, its line and the line's number, and returns the cell's key."""
 
 
 CreatedAtOf = Callable[[Any], datetime]
-"""Takes a document; returns when it was first stored, aware."""
+"""A function that takes a document and returns when it was first stored, aware."""
 
 CodecFor = Callable[[str], Codec]
-"""Takes a column_name; returns what its new bodies are written in."""
+"""A function that takes a column_name and returns what its new bodies are written in."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """How large a batch may be: it makes two statements for each shard, so it grows with their number, within bounds.
+
+    Attributes:
+        cells: the least, for each shard, and the most.
+        body_bytes: likewise, of their bodies.
+    """
+
+    cells: tuple[int, int, int] = (500, 50, 100_000)
+    body_bytes: tuple[int, int, int] = (4 << 20, 64 << 10, 64 << 20)
+
+    def of(self, shard_count: int) -> tuple[int, int]:
+        """Return how many cells, and bytes of bodies, a batch may have at most."""
+        cells, size = (max(low, min(high, each * shard_count)) for low, each, high in (self.cells, self.body_bytes))
+        return cells, size
+
+
+BATCH_BOUNDS: Final = BatchBounds()
+"""A batch of a load is so large unless the caller says otherwise."""
 
 
 @dataclass(slots=True)
-class LoadReport:
+class LoadOutcome:
     """What became of the lines.
 
     Attributes:
@@ -125,8 +134,7 @@ class _Line:
     """
 
     number: int
-    cell: NewStoredCell
-    key: CellKey
+    cell: EncodedCell
     again: list[int] = field(default_factory=list)
 
 
@@ -150,21 +158,22 @@ def load(
     *,
     source: str,
     keep_going: bool = False,
+    bounds: BatchBounds = BATCH_BOUNDS,
     listener: Listener = nobody,
-) -> LoadReport:
+) -> LoadOutcome:
     """Write one cell for each line.
 
     Cells that are there already with the same document are left alone, whatever codec they are in, so an interrupted
     load is simply run again.
 
     Args:
-        store: the datastore.
         lines: with or without their line ends; empty ones are passed over, and one that is cut is refused.
         to_cell: makes a cell of a line and its number, or None of one that is no cell's; raises for a line that cannot
             be one.
         source: the file's name, for errors.
         keep_going: pass over lines that are no document, or whose cell exists with another body or with one that does
             not decode; report them.
+        bounds: how much is written at once.
         listener: told each advance, a line with its bytes, and each ``LinePassedOver``.
 
     Raises:
@@ -173,7 +182,7 @@ def load(
         CorruptBody: a cell is there and does not decode, likewise.
         ServerError: a server failed.
     """
-    report = LoadReport()
+    outcome = LoadOutcome()
 
     def fail(number: int, error: SchemalessError) -> None:
         if not keep_going:
@@ -187,11 +196,10 @@ def load(
             ) from error
         damaged = isinstance(error, CorruptBody) and error.key is not None
         message = f"stored {error}" if damaged else str(error)
-        report.failures.append((number, message))
+        outcome.failures.append((number, message))
         listener(LinePassedOver(number, message))
 
-    most_cells = max(_LEAST_CELLS, min(_MOST_CELLS, _CELLS_A_SHARD * store.shard_count))
-    most_bytes = max(_LEAST_BYTES, min(_MOST_BYTES, _BYTES_A_SHARD * store.shard_count))
+    most_cells, most_bytes = bounds.of(store.shard_count)
     batch: dict[CellKey, _Line] = {}
     batch_bytes = 0
     for number, raw in enumerate(lines, start=1):
@@ -199,70 +207,63 @@ def load(
         if line.strip():
             try:
                 check_line(line)
-                cell = to_cell(line, number)
-                key = None if cell is None else _checked_key(cell)
+                new = to_cell(line, number)
+                cell = None if new is None else encoded_stored(new, store.decode)
             except (InvalidInput, InvalidCell, CorruptBody, BodyTooLarge) as error:
                 if not keep_going:
-                    _write(store, batch, report, fail)
+                    _write(store, batch, outcome, fail)
                     batch, batch_bytes = {}, 0
                 fail(number, error)
             else:
-                if cell is None or key is None:
+                if cell is None:
                     listener(Advanced(len(raw)))
                     continue
-                first = batch.get(key)
+                first = batch.get(cell.key)
                 if first is not None and first.cell.body == cell.body:
                     first.again.append(number)
                 else:
                     if first is not None or len(batch) >= most_cells or batch_bytes + len(cell.body) > most_bytes:
-                        _write(store, batch, report, fail)
+                        _write(store, batch, outcome, fail)
                         batch, batch_bytes = {}, 0
-                    batch[key] = _Line(number, cell, key)
+                    batch[cell.key] = _Line(number, cell)
                     batch_bytes += len(cell.body)
         listener(Advanced(len(raw)))
-    _write(store, batch, report, fail)
-    return report
-
-
-def _checked_key(cell: NewStoredCell) -> CellKey:
-    check_length(cell.body)
-    return cell_key(cell.row_key, cell.column_name, cell.ref_key)
+    _write(store, batch, outcome, fail)
+    return outcome
 
 
 def _write(
-    store: Datastore,
-    batch: dict[CellKey, _Line],
-    report: LoadReport,
-    fail: Callable[[int, SchemalessError], None],
+    store: Datastore, batch: dict[CellKey, _Line], outcome: LoadOutcome, fail: Callable[[int, SchemalessError], None]
 ) -> None:
+    cells = tools_of(store).cells
     parts = [list(batch.values())]
     while parts:
         part = parts.pop()
         causes: dict[int, SchemalessError] = {}
         try:
-            puts = store.put_stored_cells((line.cell for line in part), look_first=True, trusted=True)
+            puts = cells.put_batch([line.cell for line in part], look_first=True)
         except BatchError as error:
             puts, causes = error.written, error.causes
             for cause in causes.values():
                 if not isinstance(cause, CellConflict | BodyTooLarge | CorruptBody):
                     raise cause from error
-        pending = {line.key: line for line in part}
+        pending = {line.cell.key: line for line in part}
         for put in puts:
             line = pending.pop(put.key)
             if put.created:
-                report.created += 1
-                report.body_bytes += len(line.cell.body)
+                outcome.created += 1
+                outcome.body_bytes += len(line.cell.body)
             else:
-                report.there += 1
-            report.there += len(line.again)
+                outcome.there += 1
+            outcome.there += len(line.again)
         # A shard that refuses one cell has written none: leave that one out, and try the others again, by halves.
         refused: list[tuple[int, SchemalessError]] = []
         for shard, cause in causes.items():
-            left = [line for line in pending.values() if store.shard_of(line.key.row_key) == shard]
-            culprit = left[0].key if len(left) == 1 else _culprit(cause)
+            left = [line for line in pending.values() if store.shard_of(line.cell.key.row_key) == shard]
+            culprit = left[0].cell.key if len(left) == 1 else _culprit(cause)
             if culprit is not None:
                 refused += [(number, cause) for number in (pending[culprit].number, *pending[culprit].again)]
-            left = [line for line in left if line.key != culprit]
+            left = [line for line in left if line.cell.key != culprit]
             middle = len(left) // 2
             parts += [half for half in (left[:middle], left[middle:]) if half]
         for number, cause in sorted(refused, key=lambda pair: pair[0]):
@@ -290,7 +291,7 @@ def document_reader(
     def to_cell(line: bytes, number: int) -> NewStoredCell:
         document = read_json(line).value
         key = key_of(document, line, number)
-        at = None if created_at_of is None else check_created_at(created_at_of(document))
+        at = None if created_at_of is None else created_at_of(document)
         chosen = codec if isinstance(codec, Codec) else codec(key.column_name)
         body = line if chosen is LEGACY else recode(line, chosen).body
         return NewStoredCell(key.row_key, key.column_name, key.ref_key, body, at)
@@ -380,7 +381,7 @@ def dump_reader(
             row_key = uuid.UUID(fields["row_key"])
         except (ValueError, AttributeError, TypeError):
             raise InvalidInput(f"row_key is no UUID: {fields['row_key']!r}") from None
-        at = None if created_at_of is None else check_created_at(created_at_of(fields))
+        at = None if created_at_of is None else created_at_of(fields)
         return NewStoredCell(row_key, fields["column_name"], fields["ref_key"], body, at)
 
     return to_cell

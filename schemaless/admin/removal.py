@@ -1,4 +1,4 @@
-"""Dictionaries taken out of the catalog: only where no cell, no column and no job may need one.
+"""Dictionaries taken out of the catalog and of every cluster: only where no cell, no column and no job may need one.
 
 It takes two steps, an hour apart. A dictionary is retired first: nothing begins to write with it from then on, and what
 had begun has ended when that hour is over. Then all cells are looked through, by the servers themselves.
@@ -19,11 +19,16 @@ from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql import catalog as sql
 from schemaless.mysql.sql.bodies import select_named
 from schemaless.mysql.sql.jobs import select_unfinished_specs
+from schemaless.mysql.sql.schema import select_moved_tables
 from schemaless.store.datastore import Datastore
+from schemaless.store.shelves import Shelves, remove_copies
 from schemaless.store.tools import tools_of
 
 GRACE_S: Final = 3600
-"""Between the steps; ``columns.REFRESH_S`` and the longest write are far below."""
+"""So long lies between the steps; ``columns.REFRESH_S`` and the longest write are far below."""
+
+MOVE: Final = "move"
+"""This is the kind of a job that moves shards."""
 
 _BLOCK_ROWS: Final = 20_000
 
@@ -43,13 +48,7 @@ class Retired:
     cells: int = 0
 
 
-def remove(
-    store: Datastore,
-    dictionary_id: int,
-    *,
-    grace_s: float = GRACE_S,
-    listener: Listener = nobody,
-) -> Retired:
+def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, listener: Listener = nobody) -> Retired:
     """Retire a dictionary, or remove one that was retired an hour ago and that no cell needs. Its number stays taken.
 
     Args:
@@ -60,8 +59,10 @@ def remove(
 
     Raises:
         InvalidInput: the catalog does not have it.
-        DictionaryInUse: a column is set to it, an unfinished job writes with it, or a cell names it.
-        ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed.
+        DictionaryInUse: a column is set to it, an unfinished job writes with it, a cell names it, or shards are being
+            moved, or were and have left tables behind.
+        ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed. One that
+            is lost only then keeps its copy, which the message says.
     """
     tools = tools_of(store)
 
@@ -72,6 +73,7 @@ def remove(
         connection.execute(sql.retire_dictionary(store.name, dictionary_id))
         return None
 
+    _refuse_moved(tools.shelves, dictionary_id)
     retired = tools.catalog.run_once(first_step)
     if retired is None or retired[1] < grace_s:
         return Retired(removed=False, wait_s=grace_s - (0.0 if retired is None else retired[1]))
@@ -97,7 +99,24 @@ def remove(
         connection.execute(sql.remove_dictionary(store.name, dictionary_id))
 
     tools.catalog.run_once(second_step)
+    remove_copies(tools.shelves, dictionary_id)
     return Retired(removed=True, cells=cells)
+
+
+def _refuse_moved(shelves: Shelves, dictionary_id: int) -> None:
+    """Refuse while a table is left that a move of shards has put aside: its cells may be read from again.
+
+    Raises:
+        DictionaryInUse: one is.
+    """
+    statement = select_moved_tables(shelves.catalog.datastore)
+    for shelf in shelves.copies:
+        left = shelf.pool.run(lambda connection: connection.rows(statement))
+        if left:
+            raise DictionaryInUse(
+                f"dictionary {dictionary_id}: {left[0][0]}.{left[0][1]} on {shelf.pool.node} is what a move of shards "
+                "left there, and its cells may need it; drop what was moved first"
+            )
 
 
 def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[datetime | None, float]:
@@ -116,7 +135,11 @@ def _locked(connection: Connection, name: str, dictionary_id: int) -> tuple[date
             f"dictionary {dictionary_id}: new cells of column {', '.join(columns)} are written with it; "
             f"'schemaless codec set --column {columns[0]}' another codec first"
         )
-    for job_id, spec in connection.rows(select_unfinished_specs(name)):
+    for job_id, kind, spec in connection.rows(select_unfinished_specs(name)):
+        if kind == MOVE:
+            raise DictionaryInUse(
+                f"dictionary {dictionary_id}: move job {job_id} copies cells that may need it; let it end, or abort it"
+            )
         if json.loads(spec).get("dictionary") == dictionary_id:
             raise DictionaryInUse(
                 f"dictionary {dictionary_id}: migrate job {job_id} writes with it; let it end, or abort it"

@@ -11,18 +11,20 @@ from schemaless.cluster.topology import Node, check_datastore_name, shard_databa
 from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.mysql.errors import ConnectionLost, DatabaseMissing
+from schemaless.mysql.making import upgrade
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.pools import Pools
-from schemaless.mysql.revisions import Branch, head
-from schemaless.mysql.schema import Identity, upgrade, version_of
+from schemaless.mysql.schema import Identity, version_of
 from schemaless.mysql.urls import ServerURL
-from schemaless.store.catalog import read_catalog
+from schemaless.mysql.versions import Branch, head
+from schemaless.store.catalog import find_catalog, read_catalog
+from schemaless.store.shelves import Shelves, level, shelves_of
 
 R = TypeVar("R")
 
 _STATEMENT_S: Final = 24 * 3600.0
-"""How long a change of a table may take, unless the URL's read_timeout says less."""
+"""A change of a table may take so long, unless the URL's read_timeout says less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,6 @@ class DatabaseState:
     """One database's revision.
 
     Attributes:
-        database: its name.
         server: where it is, or should be.
         branch: "catalog" or "shard".
         revision: None where it has none, is not there, or could not be asked.
@@ -97,7 +98,7 @@ def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[Databa
         return DatabaseState(database.name, str(database.node), database.branch, revision, current, message)
 
     unreachable = _Unreachable()
-    with _databases(url, PoolOptions(pool_size=AT_ONCE)) as databases:
+    with _databases(url, PoolOptions(pool_size=AT_ONCE)) as (databases, _):
         listener(Total(len(databases)))
         states = {}
         for state in on_servers([(database.node, database) for database in databases], ask):
@@ -109,10 +110,11 @@ def schema_status(url: ServerURL, *, listener: Listener = nobody) -> list[Databa
 def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener = nobody) -> UpgradeOutcome:
     """Run the revisions that the catalog and the shards lack; a shard that fails does not stop the others.
 
+    Dictionaries are copied to each cluster that lacks one, and brought back into a catalog that does.
+
     Interrupted, even by kill -9 of this process or of a server, the same call goes on where it stopped.
 
     Args:
-        url: the datastore.
         at_once: how many databases of each server are worked on at a time.
         listener: told the total and each advance, in databases.
 
@@ -136,13 +138,15 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
     unreachable = _Unreachable()
     outcome = UpgradeOutcome()
     options = PoolOptions(pool_size=at_once, read_timeout_s=_STATEMENT_S)
-    with _databases(url, options, upgrade_catalog=outcome) as databases:
+    with _databases(url, options, upgrade_catalog=outcome) as (databases, shelves):
         shards = [database for database in databases if database.branch == "shard"]
         found: dict[str, tuple[bool, str | None]] = {}
         listener(Total(len(shards)))
         for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
             found[database.name] = changed, message
             listener(Advanced())
+        copied = level(shelves)
+        outcome.failed.update({f"{shelf.database} of {shelf.cluster}": why for shelf, why in copied.items()})
         for shard in shards:
             changed, message = found[shard.name]
             if message is not None:
@@ -182,12 +186,15 @@ class _Unreachable:
 @contextmanager
 def _databases(
     url: ServerURL, options: PoolOptions, upgrade_catalog: UpgradeOutcome | None = None
-) -> Iterator[list[_Database]]:
-    """Give the catalog and every shard; the catalog is upgraded before it is read where that is asked for."""
+) -> Iterator[tuple[list[_Database], Shelves]]:
+    """Give the catalog and every shard, and where dictionaries are.
+
+    The catalog is upgraded before it is read where that is asked for.
+    """
     name = check_datastore_name(url.database or "")
     pools = Pools(url.credentials, options)
-    catalog = pools.pool_for(url.node)
     try:
+        catalog = pools.pool_for(find_catalog(url, name, pools.pool_for).node)
         if upgrade_catalog is not None:
             if upgrade(catalog, name, "catalog"):
                 upgrade_catalog.upgraded.append(name)
@@ -200,6 +207,9 @@ def _databases(
             for shard in topology.shards_of(cluster.name):
                 identity = Identity(name, shard, topology.shard_count, topology.placement)
                 shards[shard] = _Database(pool, shard_database(name, shard), "shard", identity)
-        yield [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))]
+        yield (
+            [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))],
+            shelves_of(topology, catalog, pools.pool_for),
+        )
     finally:
         pools.close()

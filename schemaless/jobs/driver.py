@@ -33,16 +33,13 @@ _MOST_PAUSE_S: Final = 30.0
 _MOST_DEATHS: Final = 5
 
 GIVE_UP_S: Final = 600.0
-"""How long a server may be unreachable before a run ends."""
+"""A server may be unreachable so long before a run ends."""
 
 
 class Driver:
     """Hands out the shards of a job to workers until none is left.
 
     Args:
-        store: the datastore.
-        job: the job.
-        work: what to do on a shard.
         make_watch: makes the watch over a cluster's servers; None for none.
         give_up_s: how long a server may be unreachable before the run ends.
         listener: told ``RunGoesOn`` at each turn.
@@ -88,7 +85,7 @@ class Driver:
         """Work until the job has ended, and return it.
 
         Raises:
-            SchemalessError: what repeating does not mend, or did not for too long; the job can be gone on with.
+            SchemalessError: what repeating does not mend, or did not for too long; the job can be continued.
         """
         job_id = self._job.job_id
         try:
@@ -99,7 +96,7 @@ class Driver:
                         self._look()
                     if self._job.unfinished:
                         self._hand_out(hands)
-                    through = not self._calls and self._turn_ended(self._job)
+                    through = not self._calls and (not self._job.unfinished or self._ledger.complete(job_id))
                     if looks:
                         self._listener(RunGoesOn(self._job))
                         self._works("")
@@ -112,9 +109,6 @@ class Driver:
         except BaseException:
             self._stop()
             raise
-
-    def _turn_ended(self, job: Job) -> bool:
-        return not job.unfinished or (self._ledger.complete(job.job_id))
 
     def _look(self) -> None:
         """See where the job is. What others do meanwhile shows when a shard is claimed."""

@@ -16,9 +16,14 @@ from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Event
 from schemaless.jobs.throttle import Thresholds
 
-Kind = Literal["migrate", "rebuild", "restore"]
-_COMMANDS: Final[dict[str, str]] = {"migrate": "migrate run", "rebuild": "rebuild", "restore": "migrate restore"}
-_NAMES: Final[dict[str, str]] = {"migrate": "migration", "rebuild": "rebuild", "restore": "restore"}
+Kind = Literal["migrate", "move", "rebuild", "restore"]
+_COMMANDS: Final[dict[str, str]] = {
+    "migrate": "migrate run",
+    "move": "shards move",
+    "rebuild": "rebuild",
+    "restore": "migrate restore",
+}
+_NAMES: Final[dict[str, str]] = {"migrate": "migration", "move": "move", "rebuild": "rebuild", "restore": "restore"}
 JobState = Literal["running", "paused", "done", "aborted", "finalised"]
 
 
@@ -28,7 +33,6 @@ class Job:
 
     Attributes:
         job_id: 1, 2, ...
-        kind: what sort of work.
         state: "running" (with or without a runner), "paused", "done", "aborted" or "finalised".
         spec: what was asked for.
         versions: of the libraries that it was begun with.
@@ -106,9 +110,24 @@ def check_goes_on(job: Job, kind: Kind) -> None:
         )
 
 
+def job_name(kind: Kind) -> str:
+    """Return what a job of a kind is called."""
+    return _NAMES[kind]
+
+
+def begin_command(kind: Kind) -> str:
+    """Return the command that begins a job of a kind."""
+    return f"schemaless {_COMMANDS[kind]} --execute"
+
+
 def go_on_command(kind: str, job_id: int) -> str:
     """Return the command that works on a job."""
     return f"schemaless {_COMMANDS[kind]} --execute --job {job_id}"
+
+
+def abort_command(kind: str, job_id: int) -> str:
+    """Return the command that ends a job for good."""
+    return f"schemaless {'shards' if kind == 'move' else 'migrate'} abort --job {job_id}"
 
 
 @dataclass(slots=True)
@@ -180,7 +199,6 @@ class ClusterState:
     """What the runner that watches a cluster for the others has seen.
 
     Attributes:
-        cluster: its name.
         runner: who watches.
         lease_left_s: as in ``ShardState``.
         looked_ago_s: how long ago it looked, or None where nobody did.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
-from schemaless.cluster.topology import check_shard
 from schemaless.errors import JobConflict
 from schemaless.events import Listener, nobody
 from schemaless.jobs.driver import GIVE_UP_S, Driver
@@ -84,6 +83,7 @@ class JobKind(Generic[S]):
         weigh: returns what each of some shards weighs against the others, in bytes.
         work: does the work on a shard. A function of a module.
         check: raises where what is asked for cannot be done on these shards; before there is a job.
+        reaches: returns the clusters that it is about besides those that the shards are on.
         before: called once a job is new, before its work.
         after: called after each run that came to the job's end, or to its abortion.
     """
@@ -93,6 +93,7 @@ class JobKind(Generic[S]):
     weigh: Callable[[Datastore, Sequence[int]], Mapping[int, int]]
     work: Work
     check: Callable[[Datastore, S, Sequence[int]], None] = lambda store, spec, shards: None
+    reaches: Callable[[S], Collection[str]] = lambda spec: ()
     before: Callable[[Datastore, Job], None] = _nothing
     after: Callable[[Datastore, Job], None] = _nothing
 
@@ -100,7 +101,6 @@ class JobKind(Generic[S]):
         """Return a job for this, and whether it is new: an unfinished one that is about just this is joined.
 
         Args:
-            store: the datastore.
             spec: what to do. With other thresholds it is the same all the same.
             shards: numbers of the shards; all unless given.
 
@@ -108,13 +108,13 @@ class JobKind(Generic[S]):
             InvalidInput: there is no such shard, no shard at all, or what ``check`` raises.
             JobConflict: another unfinished job is about one of these shards.
         """
-        chosen = chosen_shards(store, shards)
+        chosen = tools_of(store).chosen_shards(shards)
         self.check(store, spec, chosen)
         ledger = Ledger(store)
         joined = self.same(ledger, spec, chosen)
         if joined is not None:
             return joined, False
-        clusters = {tools_of(store).topology.cluster_of(shard).name for shard in chosen}
+        clusters = {tools_of(store).topology.cluster_of(shard).name for shard in chosen} | {*self.reaches(spec)}
         try:
             job = ledger.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
         except JobConflict:
@@ -165,25 +165,10 @@ class JobKind(Generic[S]):
             if new:
                 self.before(store, job)
             ended = Driver(
-                store,
-                job,
-                self.work,
-                make_watch,
-                give_up_s=how.get("give_up_s", GIVE_UP_S),
-                listener=listener,
+                store, job, self.work, make_watch, give_up_s=how.get("give_up_s", GIVE_UP_S), listener=listener
             ).run(hands)
             hands.let_go()
             self.after(store, ended)
         if ended.state == "aborted":
             raise JobConflict(f"job {job.job_id} was aborted: {ended.message}; what it had done stays done", job.job_id)
         return ended
-
-
-def chosen_shards(store: Datastore, shards: Iterable[int] | None) -> list[int]:
-    """Return shards in their order, each once; all unless some are named.
-
-    Raises:
-        InvalidInput: there is no such shard.
-    """
-    numbers = range(store.shard_count) if shards is None else shards
-    return sorted({check_shard(shard, store.shard_count) for shard in numbers})

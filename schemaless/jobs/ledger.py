@@ -14,7 +14,17 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from schemaless.errors import InvalidInput, JobConflict, LeaseLost
-from schemaless.jobs.job import ClusterState, Failure, Job, JobState, Kind, ShardState, Signal, go_on_command
+from schemaless.jobs.job import (
+    ClusterState,
+    Failure,
+    Job,
+    JobState,
+    Kind,
+    ShardState,
+    Signal,
+    abort_command,
+    go_on_command,
+)
 from schemaless.jobs.names import who
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql import jobs as sql
@@ -26,19 +36,21 @@ from schemaless.store.tools import tools_of
 T = TypeVar("T")
 
 LEASE_S: Final = 30
-"""How long a shard stays a runner's without a sign of life."""
+"""A shard stays a runner's so long without a sign of life."""
 
 FAILURES_KEPT: Final = 1_000
-"""Of each shard; counters count all."""
+"""So many are kept of each shard; counters count all."""
 
 RENEWED_WITHIN_S: Final = 5
 """A runner that hears from the catalog has never less than the rest of its lease before it."""
 
 INTERRUPTED: Final = "interrupted"
-"""Stands as a shard's message where its last runner ended without a word."""
+"""This is a shard's message where its last runner ended without a word."""
 
+_PROGRESS: Final = (
+    *("pass_number", "first_id", "top_id", "checkpoint", "cells", "bytes_before", "bytes_after", "left_cells"),
+)
 _TURN_WAIT_S: Final = 10
-_MEASURED_AT_ONCE: Final = 500
 _WATCH_LEASE_S: Final = 5
 """A watch is kept by looking: where its runner is through, another has it soon."""
 
@@ -68,7 +80,6 @@ class Ledger:
         """Write down a new job.
 
         Args:
-            kind: what sort of work.
             spec: what is asked for; JSON.
             shards: the shards that it is about, each with a weight in bytes.
             clusters: the clusters that they are on.
@@ -83,54 +94,42 @@ class Ledger:
         lock = f"schemaless-jobs-{self._name}"[:64]
         token = secrets.token_hex(8)
 
+        def insert(connection: Connection) -> int:
+            texts = json.dumps(spec), json.dumps({**versions, "token": token})
+            job_id = connection.execute(sql.insert_job(self._name, kind, *texts, who())).last_id
+            weights = sorted(shards.items())
+            for start in range(0, len(weights), 1_000):
+                connection.execute(sql.insert_shards(self._name, job_id, weights[start : start + 1_000]))
+            connection.execute(sql.insert_clusters(self._name, job_id, sorted(set(clusters))))
+            connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {len(weights)} shards"))
+            return job_id
+
         def operation(connection: Connection) -> int:
             with connection.whole():
                 if connection.rows(take_lock(lock, _TURN_WAIT_S))[0][0] != 1:
                     raise JobConflict(f"somebody else is creating a job of {self._name!r} at this moment; try again")
                 # Where anything here raises, the lock goes with the connection.
-                job_id = self._made_with(connection, token)
-                if job_id is None:
+                # One there is already where an earlier attempt made it, whose reply was lost.
+                made = connection.rows(sql.select_made_with(self._name, token))
+                if made:
+                    job_id = int(made[0][0])
+                else:
                     self._refuse_conflict(connection, shards)
                     with connection.transaction():
-                        job_id = self._insert(connection, kind, spec, shards, clusters, {**versions, "token": token})
+                        job_id = insert(connection)
                 connection.rows(release_lock(lock))
             return job_id
 
         return self.job(self._run(operation))
-
-    def _made_with(self, connection: Connection, token: str) -> int | None:
-        """Return the job that an earlier attempt made, whose reply was lost."""
-        rows = connection.rows(sql.select_made_with(self._name, token))
-        return int(rows[0][0]) if rows else None
 
     def _refuse_conflict(self, connection: Connection, shards: Mapping[int, int]) -> None:
         for job_id, kind, state, shard in connection.rows(sql.select_waiting(self._name)):
             if shard in shards:
                 raise JobConflict(
                     f"{kind} job {job_id} is {state} and not through with shard {shard}; join it with "
-                    f"'{go_on_command(kind, job_id)}', or end it with 'schemaless migrate abort --job {job_id}'",
+                    f"'{go_on_command(kind, job_id)}', or end it with '{abort_command(kind, job_id)}'",
                     job_id,
                 )
-
-    def _insert(
-        self,
-        connection: Connection,
-        kind: Kind,
-        spec: Mapping[str, Any],
-        shards: Mapping[int, int],
-        clusters: Iterable[str],
-        versions: Mapping[str, Any],
-    ) -> int:
-        job_id = connection.execute(
-            sql.insert_job(self._name, kind, json.dumps(spec), json.dumps(versions), who())
-        ).last_id
-        numbers = sorted(shards)
-        for start in range(0, len(numbers), 1_000):
-            part = [(shard, shards[shard]) for shard in numbers[start:][:1_000]]
-            connection.execute(sql.insert_shards(self._name, job_id, part))
-        connection.execute(sql.insert_clusters(self._name, job_id, sorted(set(clusters))))
-        connection.execute(sql.insert_event(self._name, job_id, who(), f"created, {len(numbers)} shards"))
-        return job_id
 
     def jobs(self, kind: Kind | None = None) -> list[Job]:
         """Return all jobs, the newest last."""
@@ -286,7 +285,7 @@ class Ledger:
         """Ask runners to stop at their next checkpoint."""
         self._execute(sql.ask_to_stop(self._name, job_id, runner_prefix))
 
-    def measure_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]]) -> None:
+    def note_on_shards(self, job_id: int, measures: Mapping[int, Mapping[str, Any]], at_once: int = 500) -> None:
         """Add to what was measured of shards, by their numbers; same names are replaced."""
         numbers = sorted(measures)
 
@@ -297,8 +296,8 @@ class Ledger:
                 if merged:
                     connection.execute(sql.update_shard_measures(self._name, job_id, merged))
 
-        for start in range(0, len(numbers), _MEASURED_AT_ONCE):
-            part = numbers[start : start + _MEASURED_AT_ONCE]
+        for start in range(0, len(numbers), at_once):
+            part = numbers[start : start + at_once]
             self._pool.run(lambda connection, part=part: operation(connection, part))  # type: ignore[misc]
 
     def _guarded(
@@ -322,18 +321,8 @@ class Ledger:
 
     @staticmethod
     def _progress(state: ShardState) -> dict[str, Value]:
-        return {
-            "pass_number": state.pass_number,
-            "first_id": state.first_id,
-            "top_id": state.top_id,
-            "checkpoint": state.checkpoint,
-            "cells": state.cells,
-            "bytes_before": state.bytes_before,
-            "bytes_after": state.bytes_after,
-            "left_cells": state.left_cells,
-            "counters": json.dumps(state.counters),
-            "busy_s": float(state.busy_s),
-        }
+        numbers = {name: getattr(state, name) for name in _PROGRESS}
+        return {**numbers, "counters": json.dumps(state.counters), "busy_s": float(state.busy_s)}
 
     # Clusters
 
@@ -347,9 +336,9 @@ class Ledger:
                 None if left is None else float(left),
                 None if ago is None else float(ago),
                 reason,
-                _loaded(figures),
-                _loaded(waits),
-                _loaded(measures),
+                _from_json(figures),
+                _from_json(waits),
+                _from_json(measures),
             )
             for cluster, runner, left, ago, reason, figures, waits, measures in rows
         ]
@@ -370,7 +359,7 @@ class Ledger:
             )
         )
 
-    def measure_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
+    def note_on_cluster(self, job_id: int, cluster: str, measures: Mapping[str, Any]) -> None:
         """Add to what was measured of a cluster; same names are replaced."""
 
         def operation(connection: Connection) -> None:
@@ -460,7 +449,7 @@ def _shard(row: tuple[Any, ...]) -> ShardState:
         bytes_before,
         bytes_after,
         left_cells,
-        counters=_loaded(counters),
+        counters=_from_json(counters),
         busy_s=float(busy_s),
         data_bytes=int(data_bytes),
         runner=runner,
@@ -470,16 +459,16 @@ def _shard(row: tuple[Any, ...]) -> ShardState:
         message=message,
         started_at=None if started_at is None else _time(started_at),
         ended_at=None if ended_at is None else _time(ended_at),
-        measures=_loaded(measures),
+        measures=_from_json(measures),
     )
 
 
-def _loaded(value: str | None) -> dict[str, Any]:
+def _from_json(value: str | None) -> dict[str, Any]:
     return {} if value is None else dict(json.loads(value))
 
 
 def _merged(before: str | None, more: Mapping[str, Any]) -> str:
-    return json.dumps({**_loaded(before), **more})
+    return json.dumps({**_from_json(before), **more})
 
 
 def _time(value: str) -> datetime:

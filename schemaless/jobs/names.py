@@ -16,18 +16,18 @@ _RUNNER: Final = re.compile(r".*?@(?P<host>.+) pid (?P<driver>\d+) of (?P<space>
 
 def runner_name() -> str:
     """Return a name for this process that no other has: who, where, and a token."""
-    return f"{who()} pid {getpid()} of {_process_space()} {secrets.token_hex(4)}"
+    return f"{who()} pid {getpid()} of {_pid_namespace()} {secrets.token_hex(4)}"
 
 
 def is_dead_here(runner: str) -> bool:
     """Whether a runner, by its name, was a process of this machine that is no more: nobody need wait for its lease."""
-    found = _RUNNER.fullmatch(runner)
-    if found is None or found["host"] != socket.gethostname() or found["space"] != _process_space():
+    parts = _RUNNER.fullmatch(runner)
+    if parts is None or parts["host"] != socket.gethostname() or parts["space"] != _pid_namespace():
         return False
-    return not _lives(int(found["worker"] or found["driver"]))
+    return not _lives(int(parts["worker"] or parts["driver"]))
 
 
-def _process_space() -> str:
+def _pid_namespace() -> str:
     """Return what tells the process numbers of this machine from those of its containers."""
     try:
         return str(Path("/proc/self/ns/pid").stat().st_ino)

@@ -16,7 +16,7 @@ from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
 from schemaless.events import Advanced, Listener, nobody
 from schemaless.jobs.job import Job, ShardState
-from schemaless.jobs.kind import HowToRun, JobKind, JobSpec, chosen_shards
+from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.runner import ShardRun
 from schemaless.mysql.connection import Connection
@@ -29,13 +29,13 @@ from schemaless.mysql.sql.servers import set_session, take_lock
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
-from schemaless.survey.sizing import Prediction, predict
+from schemaless.survey.sizing import PredictedSize, predict
 
 ASSUMED_BYTES_PER_S: Final = Interval(20e6, 60e6, 400e6)
-"""Of the larger of the files before and after, where no rebuild on that cluster has been measured yet."""
+"""So much of the larger of the files before and after is taken for a second, until a rebuild there was measured."""
 
 _SPREAD: Final = 1.5
-"""By how much a rebuild may take longer, or shorter, than those measured before."""
+"""A rebuild may take so many times as long as those measured before, or as short."""
 
 _JOBS_MEASURED: Final = 5
 _BYTES: Final = "rebuilt_bytes"
@@ -75,7 +75,7 @@ class RebuildSpec(JobSpec):
 
 
 @dataclass(frozen=True, slots=True)
-class ShardPlan:
+class RebuildPlan:
     """What rebuilding a shard would take and give.
 
     Attributes:
@@ -91,25 +91,24 @@ class ShardPlan:
     cluster: str
     replicas: int
     size: TableSize
-    prediction: Prediction
+    prediction: PredictedSize
     seconds: Interval
     needed_bytes: float
     free_bytes: int | None
     refusal: str | None
 
 
-def plan(
+def plan_rebuild(
     store: Datastore,
     spec: RebuildSpec,
     shards: Iterable[int] | None = None,
     *,
     seed: int | None = None,
     listener: Listener = nobody,
-) -> list[ShardPlan]:
+) -> list[RebuildPlan]:
     """Say what rebuilding each shard would take and give. Changes nothing.
 
     Args:
-        store: the datastore.
         spec: what would be asked for.
         shards: numbers of the shards; all unless given.
         seed: of the samples; the clock's unless given.
@@ -119,23 +118,23 @@ def plan(
         InvalidInput: there is no such shard, or a server's page size is not known.
         ServerError: a server cannot be reached.
     """
-    chosen = chosen_shards(store, shards)
+    chosen = tools_of(store).chosen_shards(shards)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     speeds = _speeds(Ledger(store))
 
-    def ask(shard: int) -> ShardPlan:
-        return _shard_plan(store, shard, spec, speeds, seed)
+    def ask(shard: int) -> RebuildPlan:
+        return _plan_shard(store, shard, spec, speeds, seed)
 
-    found = {}
+    plans = {}
     for each in on_servers([(tools_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
-        found[each.shard] = each
+        plans[each.shard] = each
         listener(Advanced())
-    return [found[shard] for shard in chosen]
+    return [plans[shard] for shard in chosen]
 
 
-def _shard_plan(
+def _plan_shard(
     store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Interval], seed: int
-) -> ShardPlan:
+) -> RebuildPlan:
     tools = tools_of(store)
     cluster = tools.topology.cluster_of(shard)
     pool = tools.shards.pool_for(cluster.primary)
@@ -160,7 +159,7 @@ def _shard_plan(
             f"its rebuild may take {seconds.high:,.0f} s, by which the replicas of {cluster.name} would lag, over the "
             f"limit of {spec.max_rebuild_lag_s:g} s; raise it with --max-rebuild-lag"
         )
-    return ShardPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
+    return RebuildPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
 
 
 def _speeds(ledger: Ledger) -> dict[str, Interval]:
@@ -211,18 +210,14 @@ def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     """Return the bytes of each shard's file."""
     tools = tools_of(store)
     sizes: dict[int, int] = {}
-    for node, members in _by_node(store, shards).items():
-        names = {tools.shards.database(shard): shard for shard in members}
+    for node, names in tools.databases_by_node(shards).items():
         found = known_table_sizes(tools.shards.pool_for(node), list(names))
         sizes |= {shard: max(1, found.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
     return sizes
 
 
 def run(
-    store: Datastore,
-    spec: RebuildSpec | None = None,
-    shards: Iterable[int] | None = None,
-    **how: Unpack[HowToRun],
+    store: Datastore, spec: RebuildSpec | None = None, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]
 ) -> list[ShardRebuilt]:
     """Rebuild shards, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
 
@@ -231,7 +226,6 @@ def run(
 
     Args:
         store: the datastore; its account has the role ``admin``.
-        spec: what to do.
         shards: numbers of the shards; all unless given.
         how: see ``HowToRun``; more workers than there are clusters have nothing to do.
 
@@ -241,10 +235,10 @@ def run(
     Raises:
         SchemalessError: as ``JobKind.run``.
     """
-    return report_of(store, REBUILD.run(store, spec or RebuildSpec(), shards, **how))
+    return outcome_of(store, REBUILD.run(store, spec or RebuildSpec(), shards, **how))
 
 
-def report_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
+def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
     """Return what a job has done so far."""
     return [
         _rebuilt(state, tools_of(store).topology.cluster_of(state.shard).name)
@@ -272,8 +266,7 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
     """Do a job's work on one shard; runs in a worker."""
     tools = tools_of(store)
     pool = tools.shards.new_pool(
-        tools.topology.cluster_of(shard_run.state.shard).primary,
-        PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1),
+        tools.topology.cluster_of(shard_run.state.shard).primary, PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1)
     )
     try:
         with pool.connection(shard_run.state.shard) as connection, connection.whole():
@@ -310,12 +303,8 @@ class _ShardWork:
             noted["note"] = "its runner ended while the server rebuilt it"
             self._finish()
             return
-        found = _shard_plan(
-            self._store,
-            self._state.shard,
-            self._spec,
-            _speeds(self._run.ledger),
-            time.time_ns() % 1_000_000,
+        found = _plan_shard(
+            self._store, self._state.shard, self._spec, _speeds(self._run.ledger), time.time_ns() % 1_000_000
         )
         if found.refusal is not None:
             self._leave(found.refusal)
@@ -401,7 +390,7 @@ class _ShardWork:
             _BYTES: state.measures.get(_BYTES, 0) + size,
             _SECONDS: round(state.measures.get(_SECONDS, 0) + took_s, 3),
         }
-        ledger.measure_cluster(job_id, self._run.cluster, measures)
+        ledger.note_on_cluster(job_id, self._run.cluster, measures)
 
     def _leave(self, why: str) -> None:
         self._run.checkpoint()
@@ -412,10 +401,3 @@ class _ShardWork:
         self._state.bytes_after = size.file_bytes
         self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()
-
-
-def _by_node(store: Datastore, shards: Iterable[int]) -> dict[Node, list[int]]:
-    found: dict[Node, list[int]] = {}
-    for shard in shards:
-        found.setdefault(tools_of(store).topology.cluster_of(shard).primary, []).append(shard)
-    return found

@@ -16,11 +16,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from schemaless.errors import LeaseLost, SchemalessError
+from schemaless.cluster.topology import Cluster
+from schemaless.errors import LeaseLost, SchemalessError, ServerError, TopologyError
 from schemaless.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
 from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.store.datastore import Datastore
+from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 
 _log = logging.getLogger("schemaless")
@@ -34,16 +36,16 @@ _STALE_S: Final = 10.0
 """A look at the servers that is older says nothing any more."""
 
 _NOTE_S: Final = 2.0
-"""How often a look is written down where nothing has changed."""
+"""A look is written down so often where nothing has changed."""
 
 _RUNNERS_S: Final = 10.0
-"""How long a number of runners is taken for the present one."""
+"""A number of runners is taken for the present one so long."""
 
 _REST: Final = 4
-"""Of the time of a step, how much is rested after it."""
+"""A step is followed by a rest of so many times its length."""
 
 _MARGIN_S: Final = 10.0
-"""How long before the end of its lease a runner that cannot renew it stands still."""
+"""A runner that cannot renew its lease stands still so long before the end of it."""
 
 
 class Stopped(Exception):
@@ -66,11 +68,9 @@ class Watch(Protocol):
 
 
 class ShardRun:
-    """A claimed shard. A context manager: what ends the block gives the shard back.
+    """A claimed shard. A context manager: the shard is given back at the end of its block.
 
     Args:
-        ledger: the jobs.
-        job: the job.
         state: the shard as it was claimed; the work keeps it up to date.
         cluster: the cluster that it is on.
         watch: gives the watch over the cluster's servers under these thresholds, when it falls to this runner, and
@@ -121,7 +121,7 @@ class ShardRun:
         self._thread.join()
         if self.state.state == "waiting" and not isinstance(error, LeaseLost):
             message = None if error is None or isinstance(error, Stopped) else f"{type(error).__name__}: {error}"
-            # What ended the block is what the caller has to hear; without this note the lease ends by itself.
+            # The caller is to hear the error of the block, not one of these notes: without them the lease runs out.
             with suppress(SchemalessError):
                 self._note_failures()
                 self.ledger.release(self.job.job_id, self.state, message=message)
@@ -292,15 +292,67 @@ class ShardRun:
 
 
 def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
-    """Make the watch over a cluster's servers."""
+    """Make the watch over a cluster's servers, whichever they are at the time."""
     tools = tools_of(store)
     ledger = Ledger(store)
-    seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
-    return ClusterWatch(
-        tools.shards,
-        tools.topology.cluster(cluster),
-        thresholds,
-        runner,
-        proven=seen.get("proven", ()),
-        catalog=tools.catalog,
-    )
+
+    def make(servers: Cluster) -> Watch:
+        seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
+        return ClusterWatch(
+            tools.shards,
+            servers,
+            thresholds,
+            runner,
+            proven=seen.get("proven", ()),
+            catalog=tools.catalog,
+        )
+
+    return FollowingWatch(tools.shards, cluster, make)
+
+
+class FollowingWatch:
+    """A watch that goes on with the servers that its cluster has now.
+
+    Args:
+        shards: of the datastore.
+        cluster: its name.
+        make: makes the watch over a cluster as it is.
+    """
+
+    def __init__(self, shards: Shards, cluster: str, make: Callable[[Cluster], Watch]) -> None:
+        self._shards = shards
+        self._name = cluster
+        self._make = make
+        self._cluster = shards.topology.cluster(cluster)
+        self._watch = make(self._cluster)
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Look, and again at the others where the servers that were looked at are not the cluster's any more."""
+        self._shards.look_now_and_then()
+        self._take_servers()
+        known = self._shards.routing
+        try:
+            look = self._watch.look(reads, runners)
+        except (TopologyError, ServerError):
+            self._shards.again(known)
+            if not self._take_servers():
+                raise
+            return self._watch.look(reads, runners)
+        if look.kind == "unreachable":
+            self._shards.again(known)
+            if self._take_servers():
+                return self._watch.look(reads, runners)
+        return look
+
+    def close(self) -> None:
+        """Let its connections go."""
+        self._watch.close()
+
+    def _take_servers(self) -> bool:
+        """Take the servers that the cluster has now; return whether they are others."""
+        servers = self._shards.topology.cluster(self._name)
+        if servers == self._cluster:
+            return False
+        self._watch.close()
+        self._watch, self._cluster = self._make(servers), servers
+        return True

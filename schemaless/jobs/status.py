@@ -11,7 +11,7 @@ from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.ledger import Ledger
 
 _MOST_LIKELY: Final = 1.96
-"""Standard deviations on either side that hold 95 % of a normal distribution."""
+"""So many standard deviations on either side hold 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class JobStatus:
     """A job at a glance.
 
     Attributes:
-        job: the job.
         shards: where it is on each.
         clusters: what was seen of each cluster.
         bytes_total: the tables' bytes, as InnoDB estimated them when the job was made.
@@ -75,7 +74,6 @@ def status_of(ledger: Ledger, job_id: int, *, counters: bool = False) -> JobStat
     """Return how far a job is.
 
     Args:
-        ledger: the datastore's jobs.
         job_id: which one.
         counters: with the detailed counters of each shard.
 

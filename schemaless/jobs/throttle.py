@@ -32,11 +32,12 @@ from schemaless.errors import (
 )
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
-from schemaless.mysql.heartbeat import make_table, read_token, remove_stale_tokens, remove_token, write_token
+from schemaless.mysql.grants import own_grant
+from schemaless.mysql.heartbeat import make_tables, read_token, remove_stale_tokens, remove_token, write_token
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import is_same_server
-from schemaless.mysql.server_load import ServerLoad, history_length_grant, server_load
+from schemaless.mysql.server_activity import ServerActivity, server_activity
 from schemaless.mysql.sql.servers import SELECT_READ_ONLY, set_session
 from schemaless.store.shards import Shards
 
@@ -45,7 +46,7 @@ T = TypeVar("T")
 Kind = Literal["flag", "unreachable", "unproven", "lag", "threads", "history"]
 
 PROOF_S: Final = 60.0
-"""How long a replica that answers may show none of the tokens before it is refused."""
+"""A replica that answers may show none of the tokens so long before it is refused."""
 
 _OPTIONS: Final = PoolOptions(
     connect_timeout_s=0.8, read_timeout_s=0.8, write_timeout_s=0.8, pool_size=2, pool_timeout_s=0.8
@@ -152,8 +153,6 @@ class ClusterWatch:
         """Nothing is asked before the first look.
 
         Args:
-            shards: of the datastore.
-            cluster: whose servers.
             thresholds: what is held against what they say.
             writer: 1 to 255 characters that nobody else who looks at this cluster has, such as a runner's name.
             proof_s: how long a replica that answers may show no token before it is refused.
@@ -203,7 +202,7 @@ class ClusterWatch:
         flagged = _flagged(self.thresholds.flag_file)
         if flagged is not None:
             waits.append(("flag", flagged))
-        load: ServerLoad | None = None
+        load: ServerActivity | None = None
         lags: dict[str, float | None] = {str(replica.node): None for replica in self._replicas}
         try:
             load = self._primary.ask(self._ask_primary)
@@ -242,7 +241,7 @@ class ClusterWatch:
         for endpoint in (self._primary, *self._replicas):
             endpoint.pool.close()
 
-    def _ask_primary(self, connection: Connection) -> ServerLoad:
+    def _ask_primary(self, connection: Connection) -> ServerActivity:
         connection.ensure(_NO_LONG_LOCKS)
         # A replica that has become the primary elsewhere, or the other way round, must not be written to.
         if connection.rows(SELECT_READ_ONLY)[0][0]:
@@ -270,19 +269,19 @@ class ClusterWatch:
             self._own_calls += 1
         return load
 
-    def _load(self, connection: Connection) -> ServerLoad:
+    def _load(self, connection: Connection) -> ServerActivity:
         try:
-            return server_load(connection, history=self._asks_history)
+            return server_activity(connection, history=self._asks_history)
         except AccessDenied:
             self._asks_history = False
             if self.thresholds.max_history_length is not None:
                 self._notes.append(
                     f"{connection.node} does not show its history length to this account, so it is not watched; "
-                    f"{history_length_grant(connection)}"
+                    f"{own_grant(connection, 'PROCESS')}"
                 )
-            return server_load(connection, history=False)
+            return server_activity(connection, history=False)
 
-    def _calls_per_s(self, load: ServerLoad, reads: int, runners: int) -> float | None:
+    def _calls_per_s(self, load: ServerActivity, reads: int, runners: int) -> float | None:
         """Return how often applications have called the primary in the last looks; None at first."""
         if self._has_catalog is None and self._catalog is not None and self._calls:
             self._has_catalog = is_same_server(self._catalog, self._primary.pool)
@@ -299,7 +298,7 @@ class ClusterWatch:
             remove_stale_tokens(connection, self._datastore)
         except DatabaseMissing:
             # By the datastore's own pool, which has time for a table to be made.
-            make_table(self._shards.pool_for(self.cluster.primary), self._datastore)
+            make_tables(self._shards.pool_for(self.cluster.primary), self._datastore)
         self._began = True
 
     def _ask_replica(self, replica: _Replica) -> None:
@@ -362,7 +361,7 @@ class ClusterWatch:
             return "lag", f"replica {replica.node} lags by {_seconds(replica.lag_s)} s (limit {limit_s:g} s)"
         return None
 
-    def _waits_of(self, load: ServerLoad) -> list[tuple[Kind, str]]:
+    def _waits_of(self, load: ServerActivity) -> list[tuple[Kind, str]]:
         waits: list[tuple[Kind, str]] = []
         node = self.cluster.primary
         limit = self.thresholds.max_threads_running

@@ -15,23 +15,23 @@ from schemaless.store.tools import tools_of
 def versions(store: Datastore) -> dict[str, Any]:
     """Return the versions of everything that makes stored bytes, and of the servers."""
     tools = tools_of(store)
-    found: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
-    found["servers"] = {
+    made_with: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
+    made_with["servers"] = {
         cluster.name: tools.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
         for cluster in tools.topology.clusters
     }
-    return found
+    return made_with
 
 
 @cache
 def _installed() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in (
         *("schemaless-store", "PyMySQL", "msgpack", "zstandard", "ormsgpack", "msgspec", "orjson", "deflate"),
         "schemaless-packed",
     ):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions

@@ -25,16 +25,16 @@ from schemaless.store.tools import tools_of
 _log = logging.getLogger("schemaless")
 
 _LOOK_S: Final = 0.25
-"""Half of what a runner waits between two looks."""
+"""This is half of what a runner waits between two looks."""
 
 _NICE: Final = 10
-"""What ``nice`` takes by default: the 99th percentile of clients beside a migration fell by a sixth."""
+"""``nice`` takes so much by default: the 99th percentile of clients beside a migration fell by a sixth."""
 
 Work = Callable[[Datastore, ShardRun], None]
-"""What a kind of job does on a shard; calls ``finish`` of the run when it is through. A function of a module."""
+"""A function of a module that does a kind's work on a shard, and calls ``finish`` of the run when it is through."""
 
 MakeWatch = Callable[[Datastore, Job, str, str, Thresholds], Watch]
-"""Takes a store, a job, a cluster, a runner and thresholds; gives a watch over that cluster. A function of a module."""
+"""A function of a module that takes a store, a job, a cluster, a runner and thresholds, and gives a watch over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Outcome:
 class _Kept:
     """What a worker keeps from one shard to the next."""
 
-    store: Datastore | None = None
-    opening: Opening | None = None
-    ledger: Ledger | None = None
+    store: Datastore
+    opening: Opening
+    ledger: Ledger
     learned: dict[int, dict[str, Any]] = field(default_factory=dict)
     watches: dict[tuple[int, str], tuple[Thresholds, KeptWatch]] = field(default_factory=dict)
 
@@ -69,7 +69,6 @@ class KeptWatch:
     A shard begins with a look; where shards are small, that of the shard before is taken.
 
     Args:
-        watch: looks at the servers.
         again_s: how long what it saw is taken for the present.
     """
 
@@ -103,8 +102,6 @@ def work_on(
     try:
         kept = _kept_for(opening)
         store, ledger = kept.store, kept.ledger
-        assert store is not None
-        assert ledger is not None
         job = ledger.job(job_id)
         # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
@@ -125,12 +122,7 @@ def work_on(
             return kept.watches[key][1]
 
         with ShardRun(
-            ledger,
-            job,
-            state,
-            cluster,
-            watch if make_watch is not None else None,
-            kept.learned.setdefault(job_id, {}),
+            ledger, job, state, cluster, watch if make_watch is not None else None, kept.learned.setdefault(job_id, {})
         ) as run:
             work(store, run)
     except Stopped:
@@ -145,7 +137,7 @@ def work_on(
 
 def _kept_for(opening: Opening) -> _Kept:
     kept: _Kept | None = getattr(_kept, "kept", None)
-    if kept is None or kept.opening != opening or kept.store is None:
+    if kept is None or kept.opening != opening:
         let_go()
         _step_aside()
         store = opening.open()
@@ -162,9 +154,7 @@ def make_ready(opening: Opening) -> None:
 
 def store_for(opening: Opening) -> Datastore:
     """Return a datastore that stays open in this worker from one call to the next."""
-    store = _kept_for(opening).store
-    assert store is not None
-    return store
+    return _kept_for(opening).store
 
 
 def _step_aside() -> None:
@@ -183,5 +173,4 @@ def let_go() -> None:
         for _, watch in kept.watches.values():
             with suppress(SchemalessError):
                 watch.close()
-        if kept.store is not None:
-            kept.store.close()
+        kept.store.close()

@@ -1,6 +1,6 @@
 """The archive of a migration: each original body, on the disk before the UPDATE that replaces it.
 
-Files are only ever appended to, each by the one writer that made it; docs/archive-format.md describes their bytes.
+Files are only ever appended to, each by the one writer that made it; docs/migration-archive.md describes their bytes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from schemaless.store.dictionaries import dictionary_line
 # stored; never renumber
 FORMAT: Final = 1
 MARK: Final = struct.Struct("<4sI8sIIII")
-"""A skippable zstd frame: magic and length, then the file's id, the number of the data frame that follows, its length,
-its content's length and its CRC-32. The CRC-32 of all that stands behind it, as ``MARK_CHECKSUM``."""
+"""A mark is a skippable zstd frame, of these parts.
+
+They are magic and length, then the file's id, the number of the data frame that follows, its length, its content's
+length and its CRC-32. The CRC-32 of all that stands behind it, as ``MARK_CHECKSUM``.
+"""
 MARK_CHECKSUM: Final = struct.Struct("<I")
 MARK_MAGIC: Final = b"\x5a\x2a\x4d\x18"
 MARK_BYTES: Final = MARK.size + MARK_CHECKSUM.size
 
 _LEVEL: Final = 3
-_FRAME_BYTES: Final = 16 << 20
-"""What a frame holds at most before compression, unless a single cell is longer."""
+FRAME_BYTES: Final = 16 << 20
+"""A frame holds no more before compression, unless a single cell is longer."""
 
-MOST_FRAME_BYTES: Final = _FRAME_BYTES + (1 << 20)
+MOST_FRAME_BYTES: Final = FRAME_BYTES + (1 << 20)
 _NEXT_STEPS: Final = {
     errno.ENOSPC: "make room there",
     errno.EDQUOT: "raise the quota there, or make room",
@@ -126,12 +129,21 @@ class ArchiveWriter:
     """Writes the originals of one runner of a shard to a file of its own, made with the first of them.
 
     Attributes:
-        path: the file.
         bytes_written: what is on the disk so far.
         cells: how many originals that is.
     """
 
-    def __init__(self, folder: Path, *, datastore: str, shard: int, shard_count: int, job_id: int, epoch: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        datastore: str,
+        shard: int,
+        shard_count: int,
+        job_id: int,
+        epoch: int,
+        frame_bytes: int = FRAME_BYTES,
+    ) -> None:
         """Make the folder ``datastore/job-<id>`` in ``folder``.
 
         Raises:
@@ -154,6 +166,7 @@ class ArchiveWriter:
         self._frames = 0
         self.cells = 0
         self._broken = False
+        self._frame_bytes = frame_bytes
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True, write_content_size=True)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +200,7 @@ class ArchiveWriter:
         """
         if not cells:
             return 0
-        written = self._write(list(_contents(cells)))
+        written = self._write(list(_contents(cells, self._frame_bytes)))
         self.cells += len(cells)
         return written
 
@@ -256,7 +269,7 @@ def _failed(path: Path, refusal: OSError) -> ArchiveFailed:
     return ArchiveFailed(f"{path}: {what}; no cell was updated whose original is not archived; {next_step}, then go on")
 
 
-def _contents(cells: Sequence[ArchivedCell]) -> Iterator[bytes]:
+def _contents(cells: Sequence[ArchivedCell], frame_bytes: int) -> Iterator[bytes]:
     packer = msgpack.Packer()
     parts: list[bytes] = []
     size = 0
@@ -273,7 +286,7 @@ def _contents(cells: Sequence[ArchivedCell]) -> Iterator[bytes]:
                 cell.new_digest,
             )
         )
-        if parts and size + len(packed) > _FRAME_BYTES:
+        if parts and size + len(packed) > frame_bytes:
             yield b"".join(parts)
             parts, size = [], 0
         parts.append(packed)

@@ -1,6 +1,6 @@
 """Reads the archive of a migration: strictly, and one frame at a time.
 
-``archive`` writes it, docs/archive-format.md describes its bytes.
+``archive`` writes it, docs/migration-archive.md describes its bytes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def archive_files(
     """
     if not folder.is_dir():
         raise InvalidInput(f"no folder {folder}; name the one that --archive named, or one below it")
-    found = []
+    files = []
     for path in sorted(folder.rglob("shard-*.zst")):
         name = _NAME.fullmatch(path.name)
         if name is None or (shards is not None and int(name[1]) not in shards):
@@ -112,8 +112,8 @@ def archive_files(
             continue
         if datastore not in (None, file.datastore) or job_id not in (None, file.job_id):
             continue
-        found.append(file)
-    return sorted(found)
+        files.append(file)
+    return sorted(files)
 
 
 def _described(path: Path) -> ArchiveFile | None:

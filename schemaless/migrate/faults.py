@@ -20,19 +20,21 @@ class Fault(Event):
 
     Attributes:
         kind: the name of the exception that a reader would meet, ``Misplaced`` or ``InvalidCell``.
-        shard: the shard that it is in.
+        shard: its number; None where it is about the datastore.
         key: the cell, or None where the shard itself is at fault.
         added_id: the cell's place in its shard, or None.
         message: what is wrong.
     """
 
     kind: str
-    shard: int
+    shard: int | None
     key: CellKey | None
     added_id: int | None
     message: str
 
     def __str__(self) -> str:
+        if self.shard is None:
+            return f"{self.kind}: {self.message}"
         where = f"shard {self.shard}" if self.key is None else f"shard {self.shard}, cell {self.key}"
         return f"{self.kind}: {where}: {self.message}"
 

@@ -22,8 +22,8 @@ from schemaless.store.datastore import Datastore
 
 
 @dataclass(slots=True)
-class FinaliseReport:
-    """What came of it.
+class FinaliseOutcome:
+    """What a job's end found, and whether the job is finalised by it.
 
     Attributes:
         job: as it is now.
@@ -51,8 +51,6 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
     A job that replaced nothing may have made no folder: that is none, too.
 
     Args:
-        store: the datastore.
-        job: the migration.
         folders: where its archive is, or the parts of it; where the job wrote it unless given.
 
     Raises:
@@ -78,11 +76,11 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
 
 def named_failures(ledger: Ledger, job_id: int, states: Iterable[ShardState]) -> list[Failure]:
     """Return every cell that a job has left and named."""
-    found: list[Failure] = []
+    failures: list[Failure] = []
     for state in states:
         if state.left_cells:
-            found += ledger.failures(job_id, FAILURES_KEPT, [state.shard])
-    return found
+            failures += ledger.failures(job_id, FAILURES_KEPT, [state.shard])
+    return failures
 
 
 def finalise(
@@ -95,14 +93,13 @@ def finalise(
     lag_timeout_s: float = LAG_TIMEOUT_S,
     hands: Workers | None = None,
     listener: Listener = nobody,
-) -> FinaliseReport:
+) -> FinaliseOutcome:
     """Verify all that a job was about, and call it finalised where nothing speaks against that.
 
     Against it speak: a fault of ``verify``; a body that the job should have replaced, unless it has named it and
     ``accept_left`` says so; fewer originals than it has archived.
 
     Args:
-        store: the datastore.
         job: a migration that is done.
         folders: as in ``archive_of``.
         accept_left: it is well that cells are left which the job has named, and that archived ones were erased since.
@@ -136,38 +133,33 @@ def finalise(
         replicas=replicas,
         lag_timeout_s=lag_timeout_s,
     )
-    report = verify(store, shards, depth, hands=hands, listener=listener)
+    proof = verify(store, shards, depth, hands=hands, listener=listener)
     # After it was finalised, its files may be deleted.
     compared = originals is not None and job.state != "finalised"
-    missing = missing_of(job.job_id, states, report.records) if compared else []
-    result = FinaliseReport(job, report, _objections(report, states, missing, accept_left), missing)
+    missing = missing_of(job.job_id, states, proof.records) if compared else []
+    result = FinaliseOutcome(job, proof, _objections(proof, missing, accept_left), missing)
     if result.refused:
         return result
     left = "".join(
         f", {count:,} {what}"
-        for count, what in ((report.left.total(), "left as they are"), (report.faults[ERASED], "erased since"))
+        for count, what in ((proof.left.total(), "left as they are"), (proof.faults[ERASED], "erased since"))
         if count
     )
-    ledger.change_state(job.job_id, ("done",), "finalised", f"{report.cells:,} cells verified{left}")
+    ledger.change_state(job.job_id, ("done",), "finalised", f"{proof.cells:,} cells verified{left}")
     result.job = ledger.job(job.job_id)
     result.files = [] if originals is None else originals.files
     return result
 
 
-def _objections(
-    report: Proof, states: Iterable[ShardState], missing: Iterable[Missing], accept_left: bool
-) -> list[str]:
+def _objections(proof: Proof, missing: Iterable[Missing], accept_left: bool) -> list[str]:
     accepted = {ERASED} if accept_left else set()
-    found = [f"{count:,} {kind}" for kind, count in report.faults.most_common() if kind not in accepted]
-    failed = [state.shard for state in states if state.state == "failed"]
-    if failed:
-        found.append(f"shards that failed: {', '.join(map(str, failed))}")
-    if report.left and not accept_left:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.left.most_common())
-        found.append(
-            f"{report.left.total():,} cells that the job left and named ({reasons}); --accept-left is for these"
+    objections = [f"{count:,} {kind}" for kind, count in proof.faults.most_common() if kind not in accepted]
+    if proof.left and not accept_left:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in proof.left.most_common())
+        objections.append(
+            f"{proof.left.total():,} cells that the job left and named ({reasons}); --accept-left is for these"
         )
     lacking = missing_text(missing)
     if lacking is not None:
-        found.append(lacking)
-    return found
+        objections.append(lacking)
+    return objections

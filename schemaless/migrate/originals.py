@@ -215,7 +215,6 @@ def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[Archi
     A runner that was killed has noted what it wrote up to its last checkpoint, a second or so before.
 
     Args:
-        job_id: the job.
         states: where it is on the shards that are asked for, with counters.
         records: how many cells each file has, as ``Originals`` counts them.
     """

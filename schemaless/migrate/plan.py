@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.cell import CellKey
-from schemaless.cluster.topology import Node, check_shard
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
@@ -26,29 +25,29 @@ from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_p
 from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.store.pages import PageSize, Row
+from schemaless.store.paging import PageSize, Row
 from schemaless.store.tools import tools_of
-from schemaless.survey.sampling import BOUNDS, Bounds, Key, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sampling import BOUNDS, Bounds, Key, Sample, Window, WindowFigures, sample, window_rows
 from schemaless.survey.sizing import content_values, rebuilt_files
 
 Values = defaultdict[Key, float]
 
 UNKNOWN: Final = "unknown"
-"""Stands for the codec of a body whose first bytes name none."""
+"""This stands for the codec of a body whose first bytes name none."""
 
 _LEFT: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 _EXAMPLES: Final = 20
 _EXACT: Final = Bounds(sample_bytes=1 << 62, whole_rows=1 << 62)
 
 _GROWN_BYTES: Final = (3 << 20, 8 << 20)
-"""How much longer the file of a shard got that had 5 to 100 MB of bodies in overflow pages: at least, and mostly."""
+"""The file of a shard with 5 to 100 MB of bodies in overflow pages got so much longer: at least, and mostly."""
 
 _WRITE_SHARE: Final = Interval(0.40, 0.57, 0.75)
-"""Of a run's time, what is neither reading nor re-encoding: the UPDATEs. docs/migration-plan.md has where from."""
+"""UPDATEs take this part of a run's time: what is neither reading nor re-encoding (docs/migration-reference.md)."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBefore:
+class CodecFound:
     """What is stored of a column in a codec."""
 
     column_name: str
@@ -126,7 +125,7 @@ class LogCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class FilesForecast:
     """What the tables' files take, of all shards together, in bytes.
 
     Attributes:
@@ -146,7 +145,7 @@ class Space:
 
 
 @dataclass(slots=True)
-class Plan:
+class MigrationPlan:
     """What a run would find, do and cost.
 
     Attributes:
@@ -167,7 +166,7 @@ class Plan:
     codec: str
     shards: int
     sample: Sample
-    stored: list[StoredBefore]
+    stored: list[CodecFound]
     columns: dict[str, Change]
     total: Change
     kept_as_text: dict[str, Interval]
@@ -175,7 +174,7 @@ class Plan:
     examples: list[Example]
     run_time: RunTime | None
     binary_log: LogCost | None
-    space: Space | None
+    space: FilesForecast | None
 
     @property
     def cells(self) -> Interval:
@@ -183,7 +182,7 @@ class Plan:
         return self.sample.total(("rows",))
 
 
-def plan(
+def plan_migration(
     store: Datastore,
     codec: Codec = DEFAULT,
     *,
@@ -194,11 +193,10 @@ def plan(
     seed: int | None = None,
     bounds: Bounds = BOUNDS,
     listener: Listener = nobody,
-) -> Plan:
+) -> MigrationPlan:
     """Say what a run would do, from a sample of the cells, each of which is re-encoded here. Changes nothing.
 
     Args:
-        store: the datastore.
         codec: what a run would re-encode to; ``LEGACY`` for the way back.
         sources: only bodies that are stored in one of these; all that are not in ``codec`` unless given.
         columns: only cells of these columns; all unless given.
@@ -218,14 +216,12 @@ def plan(
     for name in sources or ():
         if name not in codec_names():
             raise InvalidInput(f"no codec is called {name!r}; take one of {', '.join(codec_names())}")
-    numbers = [
-        check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
-    ]
+    numbers = tools_of(store).chosen_shards(shards)
     work = _Work(store, codec, sources, columns, _layouts(store, numbers))
     taken = sample(
         tools_of(store).shards,
         numbers,
-        work.measure,
+        work.look,
         seed=time.time_ns() % 1_000_000 if seed is None else seed,
         bounds=_EXACT if exact else bounds,
         listener=listener,
@@ -248,7 +244,7 @@ class _Work:
     recoded_bytes: int = 0
     size: PageSize = field(default_factory=PageSize)
 
-    def measure(self, window: Window) -> Measured:
+    def look(self, window: Window) -> WindowFigures:
         values: Values = defaultdict(float)
         rows = body_bytes = 0
         layout = MYSQL if self.layouts is None else self.layouts[window.shard]
@@ -270,7 +266,7 @@ class _Work:
         values["rows",] = rows
         for when, packer in (("now", now), ("after", after)):
             values.update(content_values(packer.content(), when, kind))
-        return Measured(values, rows, body_bytes)
+        return WindowFigures(values, rows, body_bytes)
 
     def _add(self, row: Row, shard: int, values: Values) -> int | None:
         """Add a row's values; return how long its body would be, or None where it would stay."""
@@ -315,17 +311,15 @@ class _Work:
             self.examples.append(Example(key, shard, row[0], reason, getattr(error, "message", str(error))))
 
 
-def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> Plan:
+def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> MigrationPlan:
     names = [name for _, name in taken.found("cells")]
     total = _change(taken, names)
-    return Plan(
+    return MigrationPlan(
         codec=str(work.codec),
         shards=len(numbers),
         sample=taken,
         stored=[
-            StoredBefore(
-                column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name))
-            )
+            CodecFound(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
             for _, column, name in taken.found("stored")
         ],
         columns={name: _change(taken, [name]) for name in names},
@@ -410,16 +404,13 @@ def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | No
     return layouts
 
 
-def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
+def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> FilesForecast | None:
     if work.layouts is None:
         return None
-    by_node: dict[Node, list[int]] = {}
-    for number in numbers:
-        by_node.setdefault(tools_of(work.store).shards.node_of(number), []).append(number)
+    tools = tools_of(work.store)
     sizes: list[TableSize] = []
-    for node, shards in by_node.items():
-        databases = [tools_of(work.store).shards.database(shard) for shard in shards]
-        sizes += known_table_sizes(tools_of(work.store).shards.pool_for(node), databases).values()
+    for node, databases in tools.databases_by_node(numbers).items():
+        sizes += known_table_sizes(tools.shards.pool_for(node), list(databases)).values()
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {
@@ -433,7 +424,7 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> Space | None:
         min(unpurged, least), min(unpurged, max(usual, unpurged / 2)), unpurged + (usual if unpurged else 0)
     )
     largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
-    return Space(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
+    return FilesForecast(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
 
 
 def _sum(estimates: Iterable[Interval]) -> Interval:

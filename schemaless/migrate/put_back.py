@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from schemaless.codec.envelope import dictionary_of
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
@@ -25,24 +25,27 @@ from schemaless.migrate.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.migrate.tally import Counts
 from schemaless.mysql.connection import in_packets
 from schemaless.mysql.sql.bodies import replace_bodies
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
-_CHUNK_CELLS: Final = 200
+CHUNK_CELLS: Final = 200
+"""So many originals are put back together, at most."""
+
 _CHUNK_BYTES: Final = 1 << 20
 _ROUNDS: Final = 10
 
 Send = Callable[[bytes, int], None]
-"""Sends an UPDATE, which puts that many bytes of originals back."""
+"""A function that sends an UPDATE, which puts that many bytes of originals back."""
 
 Fail = Callable[[Failure], None]
-"""Takes a cell that is left as it is."""
+"""A function that takes a cell that is left as it is."""
 
 
 @dataclass(slots=True)
-class ShardRestored:
+class ShardRestored(Counts):
     """What was counted on one shard; stands in ``ShardState.counters``.
 
     Attributes:
@@ -66,24 +69,10 @@ class ShardRestored:
     torn: dict[str, int] = field(default_factory=dict)
 
     def again(self) -> ShardRestored:
-        """Return what counts where the shard is begun again: what was replaced stays so, all else is counted anew."""
+        """Return what counts where the shard is begun again: what was replaced stays so, all else is counted again."""
         return ShardRestored(
-            restored=self.restored,
-            bytes_before=self.bytes_before,
-            bytes_after=self.bytes_after,
-            already=-self.restored,
+            restored=self.restored, bytes_before=self.bytes_before, bytes_after=self.bytes_after, already=-self.restored
         )
-
-    def add(self, other: ShardRestored) -> None:
-        """Add another shard's to this one."""
-        self.archived += other.archived
-        self.restored += other.restored
-        self.bytes_before += other.bytes_before
-        self.bytes_after += other.bytes_after
-        self.already += other.already
-        self.left.update(other.left)
-        self.records |= other.records
-        self.torn |= other.torn
 
     def store(self, state: ShardState) -> None:
         """Write it into a shard's state."""
@@ -93,23 +82,13 @@ class ShardRestored:
         state.left_cells = self.left.total()
         state.first_id, state.checkpoint = 1, self.archived
         state.top_id = max(1, sum(self.records.values()))
-        state.counters = {
-            "archived": self.archived,
-            "restored": self.restored,
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            # Of several jobs' originals, one that was put back may be replaced again on the way.
-            "already": max(0, self.already),
-            "left": dict(self.left),
-            "records": self.records,
-            "torn": self.torn,
-        }
+        # Of several jobs' originals, one that was put back may be replaced again on the way.
+        state.counters = {**self.as_json(), "already": max(0, self.already)}
 
     @classmethod
     def of(cls, state: ShardState) -> ShardRestored:
         """Return what stands in a shard's state."""
-        counters: dict[str, Any] = state.counters
-        return cls(**{**counters, "left": Counter(counters["left"])}) if counters else cls()
+        return cls.from_json(state.counters)
 
 
 class _Change(NamedTuple):
@@ -125,16 +104,16 @@ def put_back(
     *,
     send: Send | None,
     fail: Fail,
+    chunk_cells: int = CHUNK_CELLS,
 ) -> Iterator[int]:
     """Go over a shard's originals: all its files are read, and so checked, before the first cell is changed.
 
     Args:
-        store: the datastore.
-        shard: the shard.
         originals: its files.
         tally: takes what is counted.
         send: sends an UPDATE; None changes nothing, and counts what would be done.
         fail: takes each cell that is left as it is.
+        chunk_cells: how many are put back together, at most.
 
     Yields:
         How many archived cells it has come further; ``tally`` has them.
@@ -144,7 +123,7 @@ def put_back(
         ServerError: a server cannot be reached, or refuses; what was done is kept.
     """
     work = _PutBack(store, shard, tally, send, fail)
-    for chunk in in_chunks(originals.of_shard(shard), _CHUNK_CELLS, _CHUNK_BYTES):
+    for chunk in in_chunks(originals.of_shard(shard), chunk_cells, _CHUNK_BYTES):
         # All files are read by now.
         tally.records = {file.path.name: count for file, count in originals.records.items()}
         work.restore(chunk)
@@ -158,14 +137,7 @@ def put_back(
 class _PutBack:
     """One shard's cells, a chunk at a time."""
 
-    def __init__(
-        self,
-        store: Datastore,
-        shard: int,
-        tally: ShardRestored,
-        send: Send | None,
-        fail: Fail,
-    ) -> None:
+    def __init__(self, store: Datastore, shard: int, tally: ShardRestored, send: Send | None, fail: Fail) -> None:
         self._store = store
         self._tools = tools_of(store)
         self._shard = shard

@@ -15,7 +15,7 @@ from typing import Final
 
 from schemaless.jobs.job import ClusterState, Job, ShardState
 from schemaless.jobs.ledger import Ledger
-from schemaless.migrate.plan import plan
+from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally, Tally, total_of
 from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
@@ -26,7 +26,7 @@ from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
-"""Of one cluster."""
+"""The sample of one cluster is as large."""
 
 
 # ---- notes in the job
@@ -50,15 +50,15 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
             names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
             for name, size in known_table_sizes(pool, list(names)).items()
         }
-        ledger.measure_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
+        ledger.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
         points = [cluster.measures.get(f"binary_log_{each}") for each in ("before", "after")]
         if when == "after" and None not in points:
             start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
             written = pool.run(lambda connection, start=start, end=end: bytes_between(connection, start, end))  # type: ignore[misc]
-            ledger.measure_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
+            ledger.note_on_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
 
 
-def note_prediction(store: Datastore, job: Job) -> None:
+def note_plan(store: Datastore, job: Job) -> None:
     """Note what a new migration is predicted to do, cluster by cluster, from a small sample of each.
 
     Raises:
@@ -69,7 +69,7 @@ def note_prediction(store: Datastore, job: Job) -> None:
     spec = MigrateSpec.of(job)
     shards = set(ledger.numbers(job.job_id))
     for cluster in ledger.clusters(job.job_id):
-        found = plan(
+        planned = plan_migration(
             store,
             spec.codec(tools.dictionaries),
             sources=spec.sources or None,
@@ -79,20 +79,20 @@ def note_prediction(store: Datastore, job: Job) -> None:
             bounds=_PREDICTED,
         )
         predicted = {
-            "cells": _noted(found.total.cells),
-            "body_before": _noted(found.total.bytes_before),
-            "body_after": _noted(found.total.bytes_after),
+            "cells": _noted(planned.total.cells),
+            "body_before": _noted(planned.total.bytes_before),
+            "body_after": _noted(planned.total.bytes_after),
             "stored": [
-                [each.column_name, each.codec, _noted(each.cells), _noted(each.body_bytes)] for each in found.stored
+                [each.column_name, each.codec, _noted(each.cells), _noted(each.body_bytes)] for each in planned.stored
             ],
         }
-        if found.binary_log is not None and found.binary_log.kept:
-            full = spec.full_row_images or cluster.cluster in found.binary_log.grants
-            predicted["binary_log"] = _noted(found.binary_log.full if full else found.binary_log.noblob)
-        if found.space is not None:
-            predicted["growth"] = _noted(found.space.growth)
-            predicted["file_rebuilt"] = _noted(found.space.rebuilt_after)
-        ledger.measure_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
+        if planned.binary_log is not None and planned.binary_log.kept:
+            full = spec.full_row_images or cluster.cluster in planned.binary_log.grants
+            predicted["binary_log"] = _noted(planned.binary_log.full if full else planned.binary_log.noblob)
+        if planned.space is not None:
+            predicted["growth"] = _noted(planned.space.growth)
+            predicted["file_rebuilt"] = _noted(planned.space.rebuilt_after)
+        ledger.note_on_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
 
 
 def _noted(estimate: Interval) -> list[int]:
@@ -156,17 +156,12 @@ class Foretold:
 
 
 @dataclass(frozen=True, slots=True)
-class SpaceReport:
+class ReclaimedReport:
     """What a migration did to space.
 
     Attributes:
-        datastore: its name.
-        job: the migration.
         to: the codec that it was to re-encode to.
         made_at: when this was put together, UTC.
-        total: all of it.
-        clusters: by cluster.
-        shards: by shard.
         columns: what was re-encoded, by column_name.
         stored_before: cells and body bytes by column and codec before the migration, estimated; empty if not noted.
         binary_log: bytes that each cluster's binary log got meanwhile, by everybody; None where it did not say.
@@ -192,11 +187,10 @@ class SpaceReport:
         return sum(known) if known and len(known) == len(self.binary_log) else None
 
 
-def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
+def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> ReclaimedReport:
     """Put a migration's notes and those of later rebuilds together. Asks the catalog only.
 
     Args:
-        store: the datastore.
         job: a migration.
         made_at: now, UTC.
     """
@@ -222,7 +216,7 @@ def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
     parts = [_sum_of(state.cluster, [part for part in shards if part.cluster == state.cluster]) for state in clusters]
     total = _sum_of("all", shards)
     logs = {state.cluster: state.measures.get("binary_log_bytes") for state in clusters}
-    found = SpaceReport(
+    space = ReclaimedReport(
         store.name,
         job,
         MigrateSpec.of(job).to,
@@ -234,8 +228,8 @@ def report(store: Datastore, job: Job, made_at: datetime) -> SpaceReport:
         _stored(clusters),
         logs,
     )
-    found.predictions.extend(_predictions(found, clusters, rebuilds))
-    return found
+    space.predictions.extend(_predictions(space, clusters, rebuilds))
+    return space
 
 
 def _shard_part(state: ShardState, tally: Tally, cluster: str, rebuilds: Mapping[int, ShardState]) -> Part:
@@ -305,7 +299,7 @@ def _added(noted: Iterable[Sequence[int]]) -> Interval:
 
 
 def _predictions(
-    found: SpaceReport, clusters: Sequence[ClusterState], rebuilds: Mapping[int, ShardState]
+    report: ReclaimedReport, clusters: Sequence[ClusterState], rebuilds: Mapping[int, ShardState]
 ) -> Iterable[Foretold]:
     """Yield what was predicted where there is something to hold it against."""
 
@@ -315,7 +309,7 @@ def _predictions(
             return None
         return Interval(*(float(sum(value[bound] for value in values)) for bound in range(3)))
 
-    total, job = found.total, found.job
+    total, job = report.total, report.job
     through = not job.unfinished and job.state != "aborted"
     grown = None if total.file.before is None or total.file.after is None else total.file.after - total.file.before
     whole = total.rebuilt_shards == total.shards
@@ -323,7 +317,7 @@ def _predictions(
         ("cells re-encoded", "cells", total.tally.cells),
         ("body bytes before", "body_before", total.tally.bytes_before),
         ("body bytes after", "body_after", total.tally.bytes_after),
-        ("binary log", "binary_log", found.binary_log_bytes),
+        ("binary log", "binary_log", report.binary_log_bytes),
         ("growth of the files", "growth", grown),
         ("files after a rebuild, before the run", "file_rebuilt", total.file.rebuilt if whole else None),
     ):
@@ -331,7 +325,7 @@ def _predictions(
         if through and predicted is not None and actual is not None:
             yield Foretold(what, predicted, actual)
     mine = [rebuilds[part_shard] for part_shard in sorted(rebuilds) if "predicted" in rebuilds[part_shard].counters]
-    shards = {int(part.name.removeprefix("shard ")) for part in found.shards}
+    shards = {int(part.name.removeprefix("shard ")) for part in report.shards}
     mine = [state for state in mine if state.shard in shards]
     if mine:
         low, mid, high = (sum(state.counters["predicted"][bound] for state in mine) for bound in range(3))

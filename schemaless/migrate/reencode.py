@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,11 +26,12 @@ from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import INTERRUPTED
 from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archived
+from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds, groups
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
 from schemaless.mysql.binary_log import log_settings
 from schemaless.mysql.connection import Connection, in_packets
-from schemaless.mysql.server_load import note_read
+from schemaless.mysql.server_activity import note_read
 from schemaless.mysql.sql.bodies import select_block, select_digests, update_bodies
 from schemaless.mysql.sql.cells import select_id_span
 from schemaless.mysql.writers import gtid_position, wait_for_gtid
@@ -38,28 +39,24 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
 LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
-"""What ``recode`` raises for a body that is better left as it is; one such body does not stop the others."""
+"""``recode`` raises these for a body that is better left as it is; one such body does not stop the others."""
 
-_FIRST_ROWS: Final = 64
 _STEP_MS: Final = 4
-"""How long a statement should take where applications use the server: what they wait for is over soon."""
+"""A statement should take so long where applications use the server: what they wait for is over soon."""
 
 _STEP_BYTES: Final = 128 << 10
-"""Of a block's bodies there: a commit that waits for the disk takes as long for one row as for some."""
+"""A block has so much of bodies there: a commit that waits for the disk takes as long for one row as for some."""
 
-_MOST_ROWS: Final = 2_000
 _MOST_BYTES: Final = 8 << 20
-"""Of a block's bodies, as far as the sizes of the last one tell; what is longer than the rest is fetched by itself."""
+"""A block has no more of bodies, as far as the sizes of the last one tell; a longer one is fetched by itself."""
 
-_MOST_BLOCK_BYTES: Final = 16 << 20
 _ROUNDS: Final = 10
-_NEXT_PASS_S: Final = 5.0
 _REPLICA_WAIT_S: Final = 1.0
 
 
-def work(store: Datastore, shard_run: ShardRun) -> None:
+def work(store: Datastore, shard_run: ShardRun, bounds: BlockBounds = BLOCK_BOUNDS) -> None:
     """Do a job's work on one shard; runs in a worker."""
-    with _ShardWork(store, shard_run) as shard_work:
+    with _ShardWork(store, shard_run, bounds) as shard_work:
         shard_work.all_passes()
 
 
@@ -106,8 +103,9 @@ class _ShardWork:
     the job yields to applications, one thing is done after the other.
     """
 
-    def __init__(self, store: Datastore, shard_run: ShardRun) -> None:
+    def __init__(self, store: Datastore, shard_run: ShardRun, bounds: BlockBounds) -> None:
         self._store = store
+        self._bounds = bounds
         self._tools = tools_of(store)
         self._run = shard_run
         self._state = shard_run.state
@@ -123,7 +121,7 @@ class _ShardWork:
         self._tally = ShardTally.of(self._state)
         if self._state.message == INTERRUPTED:
             self._tally.interruptions += 1
-        self._rows: int = shard_run.learned.get("rows", _FIRST_ROWS)
+        self._rows: int = shard_run.learned.get("rows", bounds.first_rows)
         self._statement_s = 0.0
         self._update_s = 0.0
         self._read_to = self._state.checkpoint
@@ -144,7 +142,7 @@ class _ShardWork:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            # What ended the block is what the caller has to hear.
+            # The caller is to hear the error of the block, not one of what was on its way.
             with suppress(SchemalessError):
                 self._settle()
         finally:
@@ -171,7 +169,7 @@ class _ShardWork:
             if not self._spec.follow or done:
                 break
             self._save()
-            self._run.pause(_NEXT_PASS_S)
+            self._run.pause(self._bounds.next_pass_s)
             self._state.pass_number += 1
             self._begin_pass()
         self._verify()
@@ -192,7 +190,8 @@ class _ShardWork:
         while True:
             self._run.gate()
             began_s = time.monotonic()
-            sql = select_block(self._database, self._read_to, self._rows, _MOST_BLOCK_BYTES // self._rows, self._wanted)
+            most_bytes = self._bounds.most_bytes
+            sql = select_block(self._database, self._read_to, self._rows, most_bytes // self._rows, self._wanted)
             rows = self._tools.shards.rows(self._shard, sql)
             worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
@@ -203,7 +202,7 @@ class _ShardWork:
             self._run.spend(size)
             began_s = time.monotonic()
             longer = [(int(row[0]), int(row[6])) for row in rows if row[4] is None and row[6] is not None]
-            for ids, fit in _groups(longer, _MOST_BLOCK_BYTES - size):
+            for ids, fit in groups(longer, most_bytes - size, most_bytes):
                 # Longer than their share of a block's memory; together they may fit into it all the same.
                 if not fit:
                     self._settle()
@@ -233,7 +232,7 @@ class _ShardWork:
         wanted_s = (min(_STEP_MS, self._spec.chunk_ms) if self._run.yields else self._spec.chunk_ms) / 1000
         could = rows * wanted_s / max(self._statement_s, self._update_s, 1e-6)
         most_bytes = _STEP_BYTES if self._run.yields else _MOST_BYTES
-        most = min(_MOST_ROWS, max(1, most_bytes * rows // max(size, 1)))
+        most = min(self._bounds.most_rows, max(1, most_bytes * rows // max(size, 1)))
         self._rows = max(1, min(most, 2 * self._rows, max(self._rows // 2, int(could))))
         self._run.learned["rows"] = self._rows
 
@@ -422,8 +421,9 @@ class _ShardWork:
         expected = {added_id: hashlib.sha256(body).hexdigest() for added_id, body in self._unverified.items()}
         node = self._where_to_verify()
         ids = list(expected)
-        for start_at in range(0, len(ids), _MOST_ROWS):
-            sql = select_digests(self._database, ids[start_at : start_at + _MOST_ROWS])
+        rows = self._bounds.most_rows
+        for start_at in range(0, len(ids), rows):
+            sql = select_digests(self._database, ids[start_at : start_at + rows])
             found = self._tools.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
             for added_id, digest in found:
                 if digest != expected[int(added_id)]:
@@ -460,26 +460,6 @@ class _ShardWork:
                 Failure(self._shard, cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, reason, message)
             )
         self._left = []
-
-
-def _groups(longer: Iterable[tuple[int, int]], room: int) -> Iterator[tuple[list[int], bool]]:
-    """Cut ids with their bodies' lengths into what fits into a block's memory together.
-
-    Yields:
-        Ids, and whether they fit into the room that is left in this block; the first group may, the others take a
-        block's memory each.
-    """
-    ids: list[int] = []
-    fit, left = True, room
-    for added_id, length in longer:
-        if length > left:
-            if ids:
-                yield ids, fit
-            ids, fit, left = [], False, _MOST_BLOCK_BYTES
-        ids.append(added_id)
-        left -= length
-    if ids:
-        yield ids, fit
 
 
 def _is_done(body: bytes, codec: Codec, dictionaries: Dictionaries) -> bool:

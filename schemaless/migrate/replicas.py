@@ -19,10 +19,10 @@ from schemaless.store.tools import tools_of
 
 _POLL_S: Final = 0.05
 _WAIT_S: Final = 1.0
-"""How long a replica is asked to wait at a time; a reply may not take longer than the pool allows."""
+"""A replica is asked to wait so long at a time; a reply may not take longer than the pool allows."""
 
 _UNSETTLED_S: Final = 5.0
-"""How long a cell is looked at that keeps changing."""
+"""A cell that keeps changing is looked at so long."""
 
 
 class ReplicaLags(Exception):
@@ -50,9 +50,6 @@ def differing(
     were changed meanwhile, and those that had not arrived yet, are no finding.
 
     Args:
-        store: the datastore.
-        shard: the shard.
-        replica: the server.
         after: the block's cells have higher added_ids.
         up_to: the block's last added_id.
         seen: its cells on the primary, by added_id.

@@ -9,19 +9,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Unpack
 
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Listener, Total, nobody
-from schemaless.jobs.job import Failure, ShardState
+from schemaless.jobs.job import Failure
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
 from schemaless.jobs.names import is_dead_here
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.originals import Missing, Originals, missing_of
-from schemaless.migrate.put_back import ShardRestored, put_back
+from schemaless.migrate.put_back import CHUNK_CELLS, ShardRestored, put_back
 from schemaless.migrate.run import weights_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
@@ -56,7 +57,7 @@ class RestoreSpec(JobSpec):
 
 
 @dataclass(slots=True)
-class RestoreReport:
+class RestoreOutcome:
     """What a restore did, by all its runs, or would do.
 
     Attributes:
@@ -135,42 +136,36 @@ class _Restore:
         """How many archived cells there should be; None where that is not known."""
         return None if self._unknown else sum(state.cells for states in self._noted.values() for state in states)
 
-    def report(
+    def outcome(
         self, tallies: Mapping[int, ShardRestored], failures: list[Failure], job_id: int | None = None
-    ) -> RestoreReport:
+    ) -> RestoreOutcome:
         """Put together what was counted on each shard."""
         files = self.originals.files
-        report = RestoreReport(job_id, len(files), self.originals.size_bytes, len(tallies), failures=failures)
-        report.jobs, report.unknown_jobs = self._jobs, self._unknown
-        total = report.total
+        outcome = RestoreOutcome(job_id, len(files), self.originals.size_bytes, len(tallies), failures=failures)
+        outcome.jobs, outcome.unknown_jobs = self._jobs, self._unknown
+        total = outcome.total
         for tally in tallies.values():
             total.add(tally)
-        report.torn = self.originals.torn | {
+        outcome.torn = self.originals.torn | {
             file.path: total.torn[file.path.name] for file in files if file.path.name in total.torn
         }
         records = Counter({file: total.records[file.path.name] for file in files if file.path.name in total.records})
         for job, states in self._noted.items():
-            report.missing += missing_of(job, states, records)
-            report.interruptions += sum(ShardTally.of(state).interruptions for state in states)
-        return report
+            outcome.missing += missing_of(job, states, records)
+            outcome.interruptions += sum(ShardTally.of(state).interruptions for state in states)
+        return outcome
 
-    def note(self, report: RestoreReport) -> None:
+    def note(self, outcome: RestoreOutcome) -> None:
         """Write down with the migrations that they were undone."""
-        what = f"restored {report.total.restored:,} cells in {report.shards:,} shards"
+        what = f"restored {outcome.total.restored:,} cells in {outcome.shards:,} shards"
         for job_id in sorted(self._jobs & self._known):
             self._ledger.note_event(job_id, what)
 
 
-def count(
-    store: Datastore,
-    spec: RestoreSpec,
-    *,
-    listener: Listener = nobody,
-) -> RestoreReport:
+def count(store: Datastore, spec: RestoreSpec, *, listener: Listener = nobody) -> RestoreOutcome:
     """Say what a restore would do. Changes nothing.
 
     Args:
-        store: the datastore.
         spec: what would be asked for.
         listener: told each advance, in archived cells, and the total before the first, where that is known.
 
@@ -194,10 +189,12 @@ def count(
         mine = restore.originals.only(shard)
         for cells in put_back(store, shard, mine, tallies[shard], send=None, fail=leave):
             listener(Advanced(cells))
-    return restore.report(tallies, failures)
+    return restore.outcome(tallies, failures)
 
 
-def run(store: Datastore, spec: RestoreSpec, **how: Unpack[HowToRun]) -> RestoreReport:
+def run(
+    store: Datastore, spec: RestoreSpec, *, chunk_cells: int = CHUNK_CELLS, **how: Unpack[HowToRun]
+) -> RestoreOutcome:
     """Put originals back, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
 
     An unfinished restore that was about something else on these shards, and that nobody works on, is ended: what is
@@ -205,7 +202,7 @@ def run(store: Datastore, spec: RestoreSpec, **how: Unpack[HowToRun]) -> Restore
 
     Args:
         store: the datastore; its account has the role ``migrate``.
-        spec: what to do.
+        chunk_cells: how many originals are put back together, at most.
         how: see ``HowToRun``.
 
     Returns:
@@ -220,12 +217,12 @@ def run(store: Datastore, spec: RestoreSpec, **how: Unpack[HowToRun]) -> Restore
     shards = restore.originals.shards()
     if how.get("job") is None:
         _end_abandoned(Ledger(store), spec, shards)
-    ended = RESTORE.run(store, spec, shards, **how)
+    ended = replace(RESTORE, work=partial(work, chunk_cells=chunk_cells)).run(store, spec, shards, **how)
     ledger = Ledger(store)
     tallies = {state.shard: ShardRestored.of(state) for state in ledger.shards(ended.job_id)}
-    report = restore.report(tallies, ledger.failures(ended.job_id), ended.job_id)
-    restore.note(report)
-    return report
+    outcome = restore.outcome(tallies, ledger.failures(ended.job_id), ended.job_id)
+    restore.note(outcome)
+    return outcome
 
 
 def _end_abandoned(ledger: Ledger, spec: RestoreSpec, shards: Sequence[int]) -> None:
@@ -235,16 +232,12 @@ def _end_abandoned(ledger: Ledger, spec: RestoreSpec, shards: Sequence[int]) -> 
         if job.state != "running":
             continue
         waiting = [state for state in ledger.shards(job.job_id, counters=False) if state.state == "waiting"]
-        held = any(_is_held(state) for state in waiting)
+        held = any(state.held and not is_dead_here(state.runner or "") for state in waiting)
         if not held and not {state.shard for state in waiting}.isdisjoint(shards):
             ledger.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was begun")
 
 
-def _is_held(state: ShardState) -> bool:
-    return state.held and not is_dead_here(state.runner or "")
-
-
-def work(store: Datastore, shard_run: ShardRun) -> None:
+def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) -> None:
     """Put a shard's originals back; runs in a worker."""
     tools = tools_of(store)
     state, learned = shard_run.state, shard_run.learned
@@ -272,7 +265,9 @@ def work(store: Datastore, shard_run: ShardRun) -> None:
 
     shard_run.gate()
     try:
-        for _ in put_back(store, state.shard, originals, tally, send=send, fail=shard_run.fail):
+        for _ in put_back(
+            store, state.shard, originals, tally, send=send, fail=shard_run.fail, chunk_cells=chunk_cells
+        ):
             # Also where nothing was to be put back: a look costs the servers something, too.
             shard_run.gate()
             if shard_run.due():

@@ -6,21 +6,21 @@ What is done on a shard is in ``reencode``; the job, its leases and its workers 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final, Unpack
 
 from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Job
 from schemaless.jobs.kind import HowToRun, JobKind
 from schemaless.jobs.ledger import Ledger
+from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds
 from schemaless.migrate.reclaimed import note_sizes
 from schemaless.migrate.reencode import work
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.tally import MigrateReport, ShardTally
+from schemaless.migrate.tally import MigrateOutcome, ShardTally
 from schemaless.mysql.binary_log import binary_log, binary_log_point
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.figures import select_data_lengths
-from schemaless.mysql.sql.servers import FRESH_STATISTICS
+from schemaless.mysql.sizes import data_lengths
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
@@ -47,28 +47,12 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
 def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
     """Return what each shard's table takes, as InnoDB estimates, in bytes: to weigh shards against each other."""
     tools = tools_of(store)
-    weights: dict[int, int] = {}
-    by_cluster: dict[str, list[int]] = {}
-    for shard in shards:
-        by_cluster.setdefault(tools.topology.cluster_of(shard).name, []).append(shard)
-    for members in by_cluster.values():
-        for start_at in range(0, len(members), 500):
-            part = members[start_at : start_at + 500]
-            databases = {tools.shards.database(shard): shard for shard in part}
-            rows = tools.shards.run(
-                part[0],
-                lambda connection, databases=databases: _data_lengths(connection, databases),  # type: ignore[misc]
-            )
-            weights |= {databases[str(name)]: int(length or 0) for name, length in rows}
-            weights |= {shard: 1 for shard in part if shard not in weights}
-    return weights
-
-
-def _data_lengths(connection: Connection, databases: Iterable[str]) -> tuple[tuple[Any, ...], ...]:
-    if not connection.is_mariadb:
-        # MySQL would answer with what it has noted up to a day ago.
-        connection.ensure(FRESH_STATISTICS)
-    return connection.rows(select_data_lengths(databases))
+    return {
+        shard: lengths.get(database, 1)
+        for node, databases in tools.databases_by_node(shards).items()
+        for lengths in [data_lengths(tools.shards.pool_for(node), list(databases))]
+        for database, shard in databases.items()
+    }
 
 
 def _measure(store: Datastore, job: Job, when: str) -> None:
@@ -83,7 +67,7 @@ def _measure(store: Datastore, job: Job, when: str) -> None:
         if when == "before":
             log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
             measures["binary_log"] = {**asdict(log), "settings": None}
-        ledger.measure_cluster(job.job_id, state.cluster, measures)
+        ledger.note_on_cluster(job.job_id, state.cluster, measures)
     note_sizes(store, job, when)
 
 
@@ -102,8 +86,10 @@ def run(
     store: Datastore,
     spec: MigrateSpec | None = None,
     shards: Iterable[int] | None = None,
+    *,
+    bounds: BlockBounds = BLOCK_BOUNDS,
     **how: Unpack[HowToRun],
-) -> MigrateReport:
+) -> MigrateOutcome:
     """Re-encode bodies, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
 
     Each new body is decoded again and compared with what the old one meant, before it replaces it; the replacement
@@ -113,6 +99,7 @@ def run(
         store: the datastore; its account has the role ``migrate``.
         spec: what to do; by default, everything to MessagePack + zlib.
         shards: numbers of the shards; all unless given.
+        bounds: how shards are cut into blocks.
         how: see ``HowToRun``.
 
     Returns:
@@ -123,16 +110,17 @@ def run(
         InvalidInput: the dictionary is retired, or there is no replica to verify on.
         CorruptBody: the dictionary cannot be had.
     """
-    return report_of(store, MIGRATE.run(store, spec or MigrateSpec(), shards, **how))
+    kind = replace(MIGRATE, work=partial(work, bounds=bounds))
+    return outcome_of(store, kind.run(store, spec or MigrateSpec(), shards, **how))
 
 
-def report_of(store: Datastore, job: Job) -> MigrateReport:
+def outcome_of(store: Datastore, job: Job) -> MigrateOutcome:
     """Return what a job has done so far."""
     ledger = Ledger(store)
-    report = MigrateReport(job.job_id, MigrateSpec.of(job).target)
+    outcome = MigrateOutcome(job.job_id, MigrateSpec.of(job).target)
     for state in ledger.shards(job.job_id):
         tally = ShardTally.of(state)
-        report.interruptions += tally.interruptions
-        report.tallies |= {(state.shard, name): column for name, column in tally.columns.items()}
-    report.failures = ledger.failures(job.job_id)
-    return report
+        outcome.interruptions += tally.interruptions
+        outcome.tallies |= {(state.shard, name): column for name, column in tally.columns.items()}
+    outcome.failures = ledger.failures(job.job_id)
+    return outcome

@@ -4,14 +4,44 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 from schemaless.jobs.job import Failure, ShardState
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
+    """Figures that add up: the base of what is counted shard by shard."""
+
+    def add(self, other: Self) -> None:
+        """Add another's numbers and counters to these; a dict takes the other's entries, and None adds nothing."""
+        for each in fields(self):
+            mine, more = getattr(self, each.name), getattr(other, each.name)
+            if isinstance(mine, dict):
+                mine.update(more)
+            elif more is not None:
+                setattr(self, each.name, mine + more)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return them as JSON values."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return what ``as_json`` gave, by this version or an earlier one."""
+        return cls(
+            **{
+                each.name: Counter(values[each.name]) if each.default_factory is Counter else values[each.name]
+                for each in fields(cls)
+                if each.name in values
+            }
+        )
+
+
+@dataclass(slots=True)
+class Tally(Counts):
     """Cells and their body bytes, of one shard and column.
 
     Attributes:
@@ -32,45 +62,10 @@ class Tally:
     left_bytes: int = 0
     erased: int = 0
 
-    def add(self, other: Tally) -> None:
-        """Add another tally to this one."""
-        self.cells += other.cells
-        self.bytes_before += other.bytes_before
-        self.bytes_after += other.bytes_after
-        self.kept_as_text.update(other.kept_as_text)
-        self.left.update(other.left)
-        self.left_bytes += other.left_bytes
-        self.erased += other.erased
-
     @property
     def reclaimed_bytes(self) -> int:
         """Body bytes that are no longer needed."""
         return self.bytes_before - self.bytes_after
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            "cells": self.cells,
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
-            "kept_as_text": dict(self.kept_as_text),
-            "left": dict(self.left),
-            "left_bytes": self.left_bytes,
-            "erased": self.erased,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Tally:
-        """Return what ``as_json`` gave."""
-        return cls(
-            value["cells"],
-            value["bytes_before"],
-            value["bytes_after"],
-            Counter(value["kept_as_text"]),
-            Counter(value["left"]),
-            value["left_bytes"],
-            value.get("erased", 0),
-        )
 
 
 def total_of(tallies: Iterable[Tally]) -> Tally:
@@ -143,11 +138,10 @@ class ShardTally:
 
 
 @dataclass(slots=True)
-class MigrateReport:
+class MigrateOutcome:
     """What a migration did.
 
     Attributes:
-        job_id: the job.
         codec: what it re-encoded to.
         tallies: by shard and column_name.
         failures: cells left as they are, the first thousand of them; ``Tally.left`` counts all.

@@ -17,11 +17,19 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.cell import CellKey, StoredCell
-from schemaless.cluster.topology import Node, check_shard
+from schemaless.cluster.topology import Node
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
-from schemaless.errors import CorruptBody, InvalidInput, SchemalessError, ServerError, ShardIdentityMismatch
+from schemaless.errors import (
+    CorruptBody,
+    DictionaryDamaged,
+    InvalidInput,
+    SchemalessError,
+    ServerError,
+    ShardIdentityMismatch,
+    ShardMoving,
+)
 from schemaless.events import Advanced, Event, Listener, nobody, only
 from schemaless.jobs.job import Failure
 from schemaless.jobs.ledger import FAILURES_KEPT
@@ -43,27 +51,29 @@ from schemaless.migrate.originals import (
 from schemaless.migrate.reencode import LEAVES
 from schemaless.migrate.replicas import ReplicaLags, differing, top_beyond
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.tally import Counts
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import Opening, opening_of
+from schemaless.store.shelves import differences
 from schemaless.store.tools import tools_of
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"
-"""The kind of fault of an archived cell that is not in the store any more."""
+"""This is the kind of fault of an archived cell that is not in the store any more."""
 
 FAULTS_TOLD: Final = 1_000
-"""Of each kind; all are counted."""
+"""So many are told of each kind; all are counted."""
 
 _MOST_FAULTS: Final = 10_000
-"""That a worker tells of a shard; all are counted."""
+"""A worker tells so many of a shard; all are counted."""
 
 _CHUNK_CELLS: Final = 500
 _CHUNK_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
-class Proof:
+class Proof(Counts):
     """What a proof looked at, and found.
 
     Attributes:
@@ -93,21 +103,6 @@ class Proof:
     records: Counter[ArchiveFile] = field(default_factory=Counter)
     torn: dict[Path, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
-
-    def add(self, other: Proof) -> None:
-        """Add another report to this one; the seed stays."""
-        self.shards += other.shards
-        self.cells += other.cells
-        self.body_bytes += other.body_bytes
-        self.by_codec.update(other.by_codec)
-        self.left.update(other.left)
-        self.blocks += other.blocks
-        self.blocks_of += other.blocks_of
-        self.compared.update(other.compared)
-        self.archived += other.archived
-        self.records.update(other.records)
-        self.torn.update(other.torn)
-        self.faults.update(other.faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +140,22 @@ class Depth:
 
 
 CELLS: Final = Depth(told=None, block_rows=None)
-"""Each cell by itself, and the identity of its shard."""
+"""This depth looks at each cell by itself, and at the identity of its shard."""
 
 
 def check(
-    store: Datastore,
-    shards: Iterable[int] | None = None,
-    *,
-    hands: Workers | None = None,
-    listener: Listener = nobody,
+    store: Datastore, shards: Iterable[int] | None = None, *, hands: Workers | None = None, listener: Listener = nobody
 ) -> Proof:
     """Decode every cell, prove that its payload is canonical, and verify its place and its shard's identity.
 
-    It is ``verify`` to the depth ``CELLS``, with its arguments.
+    It is ``verify`` to the depth ``CELLS``, with its arguments, and a look at the dictionaries: in the catalog and on
+    each cluster they have to be the bytes that were written.
     """
-    return verify(store, shards, CELLS, hands=hands, listener=listener)
+    report = verify(store, shards, CELLS, hands=hands, listener=listener)
+    for message in differences(tools_of(store).shelves):
+        report.faults[DictionaryDamaged.__name__] += 1
+        listener(Fault(DictionaryDamaged.__name__, None, None, None, message))
+    return report
 
 
 def verify(
@@ -177,7 +173,6 @@ def verify(
     added_id and created_at, as the body that took its place, or as another body of the same document.
 
     Args:
-        store: the datastore.
         shards: numbers of the shards; all unless given.
         depth: how deep it goes; cells and replicas unless given.
         hands: who works, a shard at a time each; they need the archive's files where this process has them. This
@@ -193,9 +188,7 @@ def verify(
     depth = depth or Depth()
     if depth.sample is not None and not 0 < depth.sample < 1:
         raise InvalidInput(f"a sample is a share of the cells, over 0 and below 1, got {depth.sample!r}")
-    numbers = [
-        check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
-    ]
+    numbers = tools_of(store).chosen_shards(shards)
     total = Proof()
     if depth.archive is not None:
         total.torn.update(depth.archive.torn)
@@ -245,22 +238,13 @@ class _ShardProof:
     """The proof of one shard, on its way.
 
     Args:
-        store: the datastore.
-        shard: the shard.
         depth: how deep it goes; what it names is of this shard alone.
         listener: told each fault, and each advance in added_ids.
         gone: replicas that do not answer, and are not asked any more.
     """
 
-    def __init__(
-        self,
-        store: Datastore,
-        shard: int,
-        depth: Depth,
-        listener: Listener,
-        gone: set[Node],
-    ) -> None:
-        self._report = Proof(shards=1, seed=depth.seed)
+    def __init__(self, store: Datastore, shard: int, depth: Depth, listener: Listener, gone: set[Node]) -> None:
+        self._report = Proof(shards=1)
         self._store = store
         self._tools = tools_of(store)
         self._shard = shard
@@ -278,7 +262,7 @@ class _ShardProof:
             # Also where this process has done so before: a proof trusts no earlier answer.
             tools_of(store).shards.verify(shard, tools_of(store).shards.node_of(shard))
             self._walk(tools_of(store).topology.cluster_of(shard).replicas if self._depth.replicas else ())
-        except (ShardIdentityMismatch, DatabaseMissing) as error:
+        except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             self._fault(type(error).__name__, None, None, str(error))
         if archive is not None:
             self._report.records.update(archive.records)
@@ -311,7 +295,7 @@ class _ShardProof:
             every = list(blocks)
             report.blocks_of = len(every)
             # Of each shard its own, so that the same seed gives the same blocks whichever shards are looked at.
-            draw = random.Random(f"{report.seed} {self._shard}")  # noqa: S311 - no secret
+            draw = random.Random(f"{self._depth.seed} {self._shard}")  # noqa: S311 - no secret
             count = min(len(every), max(1, round(sample * len(every))))
             blocks = sorted(draw.sample(every, count))
         for after, up_to, _ in blocks:
@@ -413,7 +397,7 @@ class _ShardProof:
                 f"replica {node} had not caught up after {self._depth.lag_timeout_s:g} s; verify again once it has"
             )
             self._fault("ReplicaLags", None, None, message)
-        except (ShardIdentityMismatch, DatabaseMissing) as error:
+        except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             self._behind.add(node)
             self._fault(type(error).__name__, None, None, f"replica {node}: {error}")
         except ServerError as error:

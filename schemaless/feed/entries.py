@@ -1,0 +1,219 @@
+"""Entries of an index in their shards: the rows that they are made of, read; and what a plan says, written.
+
+Each write asks for the refs, so all of this may be done again, late, and by many at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from schemaless.cell import StoredCell
+from schemaless.cluster.topology import Node
+from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
+from schemaless.feed.index_page import Change, Entry, Part, Plan, RowState, plan_page
+from schemaless.mysql.connection import Connection, in_packets
+from schemaless.mysql.sql import indexes as sql
+from schemaless.mysql.sql.indexes import EntryRow
+from schemaless.store.definitions import Definition
+from schemaless.store.index_tables import check_tables, prove
+from schemaless.store.reading import Place
+from schemaless.store.registry import IndexEntry
+from schemaless.store.routing import Routing
+from schemaless.store.tools import Tools
+
+T = TypeVar("T")
+
+_BODIES_AT_ONCE: Final = 100
+_NOT_DAMAGE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
+"""These say that this process cannot read a body, not that nobody can: nothing is made of it until one can."""
+
+
+class Entries:
+    """The entries of one index.
+
+    Args:
+        tools: of the datastore.
+        entry: the index.
+    """
+
+    def __init__(self, tools: Tools, entry: IndexEntry) -> None:
+        self.definition: Definition = entry.definition
+        self._entry = entry
+        self._layout = entry.layout
+        self._tools = tools
+        self._shards = tools.shards
+        self._shard_count = tools.topology.shard_count
+
+    # Rows
+
+    def part(self, cell: StoredCell) -> Part:
+        """Return what is in a cell; all None where its body is damaged.
+
+        Raises:
+            UnknownDictionary, DictionaryDamaged, UnknownFormat: somebody else may be able to read it, or later.
+        """
+        try:
+            return self.definition.part(cell.column_name, cell.decode().body)
+        except _NOT_DAMAGE:
+            raise
+        except CorruptBody:
+            return self.definition.part(cell.column_name, None)
+
+    def plan(self, shard: int, cells: Sequence[StoredCell]) -> Plan:
+        """Return what some cells of a shard, all of source columns, mean for the index."""
+        by_id = {cell.added_id: cell for cell in cells}
+        statement = sql.select_refs(self._shards.database(shard), self.definition.sources, by_id)
+        found = self._shards.rows(shard, statement)
+        refs: dict[bytes, tuple[int, ...]] = {}
+        before: dict[int, int | None] = {}
+        for added_id, row_key, version, *latest in found:
+            before[int(added_id)] = version
+            refs[bytes(row_key)] = _refs(latest)
+        parts = {(cell.row_key.bytes, cell.column_name, cell.ref_key): self.part(cell) for cell in cells}
+        wanted = self._places(refs)
+        for added_id, version in before.items():
+            cell = by_id[added_id]
+            if version is not None:
+                wanted.append((cell.row_key.bytes, cell.column_name, int(version)))
+        self._fill(shard, parts, wanted)
+        changes = []
+        for added_id, version in before.items():
+            cell = by_id[added_id]
+            row, column = cell.row_key.bytes, cell.column_name
+            now = parts[row, column, cell.ref_key]
+            changes.append(Change(row, column, now, self._known(parts, row, column, version)))
+        return plan_page(self.definition, self._shard_count, changes, self._states(refs, parts))
+
+    def rows(self, shard: int, row_keys: Sequence[bytes]) -> dict[bytes, tuple[RowState, int]]:
+        """Read rows of a shard as they are now; with each the highest added_id of what its entry is made of."""
+        if not row_keys:
+            return {}
+        statement = sql.select_refs_of_rows(self._shards.database(shard), self.definition.sources, row_keys)
+        refs = {bytes(row_key): _refs(latest) for row_key, *latest in self._shards.rows(shard, statement)}
+        parts: dict[Place, Part] = {}
+        tops = self._fill(shard, parts, self._places(refs))
+        return {row: (state, tops.get(row, 0)) for row, state in self._states(refs, parts).items()}
+
+    def _places(self, refs: Mapping[bytes, tuple[int, ...]]) -> list[Place]:
+        """Return the latest cell of each source column of each row."""
+        return [
+            (row, column, ref)
+            for row, of_row in refs.items()
+            for column, ref in zip(self.definition.sources, of_row, strict=True)
+            if ref >= 0
+        ]
+
+    def _fill(self, shard: int, parts: dict[Place, Part], wanted: Iterable[Place]) -> dict[bytes, int]:
+        """Read the cells that are not there yet; return the highest added_id that was read of each row."""
+        missing = [place for place in dict.fromkeys(wanted) if place not in parts]
+        database, reader = self._shards.database(shard), self._tools.reader
+        tops: dict[bytes, int] = {}
+        for start in range(0, len(missing), _BODIES_AT_ONCE):
+            some = missing[start : start + _BODIES_AT_ONCE]
+
+            def read(connection: Connection, some: Sequence[Place] = some) -> list[StoredCell]:
+                return [reader.stored(row, shard) for row in reader.by_keys(connection, database, some)]
+
+            for cell in self._shards.run(shard, read):
+                row = cell.row_key.bytes
+                parts[row, cell.column_name, cell.ref_key] = self.part(cell)
+                tops[row] = max(tops.get(row, 0), cell.added_id)
+        return tops
+
+    def _states(self, refs: Mapping[bytes, tuple[int, ...]], parts: Mapping[Place, Part]) -> dict[bytes, RowState]:
+        return {
+            row: RowState(
+                of_row,
+                {
+                    column: self._known(parts, row, column, ref)
+                    for column, ref in zip(self.definition.sources, of_row, strict=True)
+                },
+            )
+            for row, of_row in refs.items()
+        }
+
+    def _known(self, parts: Mapping[Place, Part], row: bytes, column: str, ref: int | None) -> Part:
+        if ref is None or ref < 0:
+            return self.definition.part(column, None)
+        return parts[row, column, ref]
+
+    # Writing
+
+    def apply(self, plan: Plan) -> None:
+        """Do what a plan says: first everything that is written, and when that is committed, what is deleted.
+
+        On one server that is one transaction.
+        """
+        check_tables(self._tools, self._entry, {*plan.upserts, *plan.deletes})
+        known = self._shards.routing
+        upserts, deletes = self._by_node(plan.upserts), self._by_node(plan.deletes)
+        if len({*upserts, *deletes}) == 1:
+            (node,) = {*upserts, *deletes}
+            self._write(known, node, upserts.get(node, {}), deletes.get(node, {}))
+            return
+        for node, entries in upserts.items():
+            self._write(known, node, entries, {})
+        for node, rows in deletes.items():
+            self._write(known, node, {}, rows)
+
+    def delete_exactly(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> None:
+        """Delete entries of a shard that were made of these very versions."""
+        if rows:
+            statement = sql.delete_entries(self._shards.database(shard), self._layout, rows, exactly=True)
+            self._shards.execute(shard, statement)
+
+    def _by_node(self, by_shard: Mapping[int, T]) -> dict[Node, dict[int, T]]:
+        by_node: dict[Node, dict[int, T]] = {}
+        for shard in sorted(by_shard):
+            prove(self._shards, shard)
+            by_node.setdefault(self._shards.node_of(shard), {})[shard] = by_shard[shard]
+        return by_node
+
+    def _write(
+        self,
+        known: Routing,
+        node: Node,
+        upserts: Mapping[int, Sequence[Entry]],
+        deletes: Mapping[int, Sequence[tuple[bytes, tuple[int, ...]]]],
+    ) -> None:
+        def operation(connection: Connection) -> None:
+            most = connection.max_statement_bytes
+            with connection.transaction():
+                for shard, entries in upserts.items():
+                    rows = [self._row(entry) for entry in entries]
+                    for statement, _ in in_packets(rows, self._upserting(shard), most, _never):
+                        connection.execute(statement)
+                for shard, left in deletes.items():
+                    for statement, _ in in_packets(left, self._deleting(shard), most, _never):
+                        connection.execute(statement)
+
+        shard = next(iter({**upserts, **deletes}))
+        try:
+            # Safe to repeat: every write asks for the refs.
+            self._shards.pool_for(node).run(operation, shard=shard, writes=True, route=known)
+        except ServerError:
+            # Its shards may be elsewhere by now: the page comes again, and goes there.
+            self._shards.again(known)
+            raise
+
+    def _upserting(self, shard: int) -> Callable[[Sequence[EntryRow]], bytes]:
+        database = self._shards.database(shard)
+        return lambda rows: sql.upsert_entries(database, self._layout, rows)
+
+    def _deleting(self, shard: int) -> Callable[[Sequence[tuple[bytes, tuple[int, ...]]]], bytes]:
+        database = self._shards.database(shard)
+        return lambda rows: sql.delete_entries(database, self._layout, rows)
+
+    def _row(self, entry: Entry) -> EntryRow:
+        fields = self.definition.all_fields
+        literals = tuple(field.literal(value) for field, value in zip(fields, entry.values, strict=True))
+        return EntryRow(entry.row_key, literals, entry.refs)
+
+
+def _refs(latest: Iterable[int | None]) -> tuple[int, ...]:
+    return tuple(-1 if ref is None else int(ref) for ref in latest)
+
+
+def _never(row: object, size: int) -> None:
+    raise AssertionError(f"an entry's statement has {size:,} bytes, and its fields fit into a key")

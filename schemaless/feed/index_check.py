@@ -1,0 +1,252 @@
+"""Whether an index says what its rows say: every row against its entry, every entry against its row; and repair.
+
+Beside writers. What differs is looked at a second time, with the follower's location read first: a row whose cells the
+follower has still to deal with lags, and is no fault. What still differs then stays so, unless it is repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from schemaless.cluster.placement import shard_for
+from schemaless.errors import InvalidInput
+from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.feed.entries import Entries
+from schemaless.feed.index_page import Entry, Plan, RowState, values_of
+from schemaless.feed.indexing import index_follower
+from schemaless.feed.rows import FollowerRows
+from schemaless.mysql.connection import Rows
+from schemaless.mysql.sql import indexes as sql
+from schemaless.store.datastore import Datastore
+from schemaless.store.index_tables import check_tables
+from schemaless.store.indexes import values_of as values_in_table
+from schemaless.store.registry import READY, IndexEntry
+from schemaless.store.tools import tools_of
+
+_ROWS_AT_ONCE: Final = 200
+
+Placed = tuple[int, Entry]
+"""An entry, and the shard that it is in."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a check of a shard found.
+
+    Attributes:
+        rows: rows of the shard with cells in the index's columns.
+        entries: entries in the shard, of rows of any shard.
+        without_entry: rows that make none: the shard field is missing, or does not fit.
+        lagging: differences of rows whose cells the follower has still to deal with; no fault.
+        missing: rows without the entry that they make.
+        stale: entries that say something else than the row, or are in a shard that it has left.
+        ahead: entries made of versions that the row does not have.
+        orphan: entries without any cell of the row.
+        repaired: how many of the last four are none any more.
+    """
+
+    shard: int
+    rows: int = 0
+    entries: int = 0
+    without_entry: int = 0
+    lagging: int = 0
+    missing: int = 0
+    stale: int = 0
+    ahead: int = 0
+    orphan: int = 0
+    repaired: int = 0
+
+    @property
+    def faults(self) -> int:
+        """How many there are, repaired ones among them."""
+        return self.missing + self.stale + self.ahead + self.orphan
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """All of it, by name."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+
+class IndexCheck:
+    """A check of one index.
+
+    Args:
+        store: the datastore, open with an account that may write entries where they are to be repaired.
+        entry: the index.
+        repair: whether faults are mended.
+    """
+
+    def __init__(self, store: Datastore, entry: IndexEntry, *, repair: bool = False) -> None:
+        if entry.state != READY:
+            raise InvalidInput(
+                f"index {entry.name} ({entry.number}) is {entry.state}; one that is ready can be checked"
+            )
+        self._tools = tools_of(store)
+        self._shards = self._tools.shards
+        self._shard_count = store.shard_count
+        self._entry = entry
+        self._definition = entry.definition
+        self._layout = entry.layout
+        self._entries = Entries(self._tools, entry)
+        self._followers = FollowerRows(self._shards)
+        self._repair = repair
+
+    def run(self, shards: Sequence[int], listener: Listener = nobody) -> Iterator[Found]:
+        """Check shards one after the other, and yield what was found in each; ``listener`` counts them.
+
+        Raises:
+            InvalidInput: a shard has no row of the index's follower.
+        """
+        listener(Total(len(shards)))
+        for shard in shards:
+            check_tables(self._tools, self._entry, [shard])
+            # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
+            self._location(shard)
+            found = Found(shard)
+            self._forward(found)
+            self._backward(found)
+            listener(Advanced(1))
+            yield found
+
+    # Rows against entries
+
+    def _forward(self, found: Found) -> None:
+        shard, database = found.shard, self._shards.database(found.shard)
+        for keys in self._runs(lambda after: sql.select_row_keys(database, after, _ROWS_AT_ONCE), shard):
+            rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
+            made = {row: self._makes(row, state) for row, (state, _) in rows.items()}
+            there = self._there(made.values())
+            found.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
+            found.without_entry += sum(made[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items())
+            suspects = [row for row, placed in made.items() if placed is not None and self._differs(placed, there)]
+            if suspects:
+                self._second_look(found, suspects, there)
+
+    def _second_look(self, found: Found, suspects: Sequence[bytes], seen: Mapping[tuple[int, bytes], Entry]) -> None:
+        # In this order: the follower has dealt with what is up to the location, so the entries, read later, have it.
+        location = self._location(found.shard)
+        made_before = self._entries.rows(found.shard, suspects)
+        there = self._there(self._makes(row, state) for row, (state, _) in made_before.items())
+        for row, (state, top) in self._entries.rows(found.shard, suspects).items():
+            placed = self._makes(row, state)
+            if placed is None:
+                continue
+            kind = self._differs(placed, there)
+            if kind is None:
+                continue
+            if top > location or state.refs != made_before[row][0].refs:
+                found.lagging += 1
+                continue
+            setattr(found, kind, getattr(found, kind) + 1)
+            if self._repair:
+                shard, entry = placed
+                if kind == "ahead":
+                    self._entries.delete_exactly(shard, [(row, there[shard, row].refs)])
+                self._entries.apply(Plan({shard: [entry]}))
+                found.repaired += 1
+
+    def _differs(self, placed: Placed, there: Mapping[tuple[int, bytes], Entry]) -> str | None:
+        shard, entry = placed
+        old = there.get((shard, entry.row_key))
+        if old is None:
+            return "missing"
+        if any(one > other for one, other in zip(old.refs, entry.refs, strict=True)):
+            return "ahead"
+        stored = tuple(
+            each.stored(value) for each, value in zip(self._definition.all_fields, entry.values, strict=True)
+        )
+        return None if stored == old.values else "stale"
+
+    # Entries against rows
+
+    def _backward(self, found: Found) -> None:
+        shard, database = found.shard, self._shards.database(found.shard)
+        for some in self._runs(
+            lambda after: sql.select_entries_after(database, self._layout, after, _ROWS_AT_ONCE), shard
+        ):
+            entries = [self._parsed(each) for each in some]
+            found.entries += len(entries)
+            by_home: dict[int, list[Entry]] = {}
+            for entry in entries:
+                by_home.setdefault(shard_for(entry.row_key, self._shard_count), []).append(entry)
+            for home, of_home in by_home.items():
+                rows = self._entries.rows(home, [entry.row_key for entry in of_home])
+                suspects = [entry for entry in of_home if not self._belongs(shard, entry, rows[entry.row_key][0])]
+                if suspects:
+                    self._strays(found, home, suspects)
+
+    def _strays(self, found: Found, home: int, suspects: Sequence[Entry]) -> None:
+        location = self._location(home)
+        keys = [entry.row_key for entry in suspects]
+        statement = sql.select_entries(self._shards.database(found.shard), self._layout, found.shard, keys)
+        still = [self._parsed(each[1:]) for each in self._shards.rows(found.shard, statement)]
+        rows = self._entries.rows(home, keys)
+        for entry in still:
+            state, top = rows[entry.row_key]
+            if self._belongs(found.shard, entry, state):
+                continue
+            if top > location:
+                found.lagging += 1
+                continue
+            if max(state.refs) < 0:
+                found.orphan += 1
+            elif any(one > other for one, other in zip(entry.refs, state.refs, strict=True)):
+                found.ahead += 1
+            else:
+                found.stale += 1
+            if self._repair:
+                # Of these very versions: one that was written since stays.
+                self._entries.delete_exactly(found.shard, [(entry.row_key, entry.refs)])
+                found.repaired += 1
+
+    def _belongs(self, shard: int, entry: Entry, state: RowState) -> bool:
+        """Whether a row's entry is in this shard; whether it says what it should is seen from the row's side."""
+        placed = self._makes(entry.row_key, state)
+        return placed is not None and placed[0] == shard
+
+    # What is read
+
+    def _makes(self, row: bytes, state: RowState) -> Placed | None:
+        """Return the entry that a row makes; None where it makes none."""
+        values = values_of(self._definition, state.parts)
+        shard = self._definition.shard_of(values[0], self._shard_count)
+        return None if shard is None else (shard, Entry(row, values, state.refs))
+
+    def _there(self, made: Iterable[Placed | None]) -> dict[tuple[int, bytes], Entry]:
+        """Read the entries that rows have in the shards where they belong."""
+        by_shard: dict[int, list[bytes]] = {}
+        for placed in made:
+            if placed is not None:
+                by_shard.setdefault(placed[0], []).append(placed[1].row_key)
+        found = {}
+        for shard, keys in by_shard.items():
+            statement = sql.select_entries(self._shards.database(shard), self._layout, shard, keys)
+            for row in self._shards.rows(shard, statement):
+                entry = self._parsed(row[1:])
+                found[shard, entry.row_key] = entry
+        return found
+
+    def _parsed(self, row: Sequence[Any]) -> Entry:
+        refs = tuple(int(ref) for ref in row[1 + len(self._definition.all_fields) :])
+        return Entry(bytes(row[0]), values_in_table(self._definition, row[1:]), refs)
+
+    def _location(self, shard: int) -> int:
+        pair = index_follower(self._entry.number), shard
+        looked = self._followers.look([pair])
+        if shard in looked.failed:
+            raise looked.failed[shard]
+        if pair not in looked.rows:
+            raise InvalidInput(
+                f"shard {shard} has no row of the follower that keeps index {self._entry.name}, so nobody does: "
+                "'schemaless index create' with the same fields makes one, and workers go over the shard again"
+            )
+        return looked.rows[pair].location
+
+    def _runs(self, select: Callable[[bytes], bytes], shard: int) -> Iterator[Rows]:
+        """Yield rows in the order of their first column, from the beginning, so many at once."""
+        after = b""
+        while some := self._shards.rows(shard, select(after)):
+            yield some
+            after = bytes(some[-1][0])

@@ -1,0 +1,38 @@
+"""The change feed: where it ends. How far a consumer lags is that, less the location that the consumer has got to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from schemaless.errors import ServerTimeout, ServerUnavailable
+from schemaless.metrics.metric import Collector, Metric, Read, Sample
+from schemaless.mysql.sql.cells import select_id_span
+from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
+
+_EVERY_S: Final = 30.0
+
+END: Final = Metric(
+    "feed_end_location",
+    "The highest added_id of the shard, where its change feed ends; it only grows.",
+    ("cluster", "shard"),
+)
+
+
+def _reading(store: Datastore) -> Read:
+    shards = tools_of(store).shards
+
+    def read() -> Iterator[Sample]:
+        for cluster in shards.topology.clusters:
+            for shard in shards.topology.shards_of(cluster.name):
+                try:
+                    _, top = shards.rows(shard, select_id_span(shards.database(shard)))[0]
+                except (ServerUnavailable, ServerTimeout):
+                    break  # ``server_up`` tells it; the other clusters go on
+                yield END.at(top or 0, cluster.name, shard)
+
+    return read
+
+
+FEED: Final = Collector("feed", (END,), _EVERY_S, _reading)

@@ -1,0 +1,55 @@
+"""Triggers: how far their followers are behind, what is parked, and which shards stand still."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from schemaless.feed.operations import Triggers, TriggerStatus
+from schemaless.feed.owned import PAUSED, RUNNING, STOPPED
+from schemaless.metrics.metric import Collector, Metric, Read, Sample
+from schemaless.store.datastore import Datastore
+
+_EVERY_S: Final = 15.0
+_TRIGGER: Final = ("trigger",)
+_STATES: Final = (RUNNING, "waiting", STOPPED, "missing")
+
+BEHIND: Final = Metric(
+    "trigger_ids_behind", "The added_ids between the trigger's locations and the ends of all shards.", _TRIGGER
+)
+BEHIND_S: Final = Metric(
+    "trigger_behind_seconds", "The age of the oldest cell that the trigger has not got to; 0 where none is.", _TRIGGER
+)
+PARKED: Final = Metric("trigger_parked_cells", "Cells that the trigger has parked.", _TRIGGER)
+SHARDS: Final = Metric(
+    "trigger_shards",
+    "Shards: running, waiting for the next attempt at a cell, stopped, or missing (no row there, or no answer).",
+    (*_TRIGGER, "state"),
+)
+WORKERS: Final = Metric("trigger_workers", "Live workers of the trigger.", _TRIGGER)
+IS_PAUSED: Final = Metric("trigger_paused", "1 where somebody has paused the trigger.", _TRIGGER)
+
+
+def _reading(store: Datastore) -> Read:
+    triggers = Triggers(store)
+
+    def read() -> Iterator[Sample]:
+        for name in triggers.names():
+            yield from _samples(triggers.status(name))
+
+    return read
+
+
+def _samples(status: TriggerStatus) -> Iterator[Sample]:
+    states = Counter(shard.state for shard in status.shards)
+    yield BEHIND.at(sum(shard.ids_behind for shard in status.shards), status.name)
+    yield BEHIND_S.at(max((shard.behind_s for shard in status.shards), default=0.0), status.name)
+    yield PARKED.at(sum(shard.row.parked for shard in status.shards if shard.row is not None), status.name)
+    for state in _STATES:
+        yield SHARDS.at(states[state], status.name, state)
+    yield WORKERS.at(len(status.workers), status.name)
+    yield IS_PAUSED.at(status.setting.wanted == PAUSED, status.name)
+
+
+FOLLOWERS: Final = Collector("followers", (BEHIND, BEHIND_S, PARKED, SHARDS, WORKERS, IS_PAUSED), _EVERY_S, _reading)

@@ -1,0 +1,113 @@
+"""Servers: whether they answer, whether calls are kept from them, and how far replicas are behind.
+
+Lag is found by GTIDs, which any account may read, and nothing is written for it: what the primary had committed at some
+moment has arrived on a replica, or it lags at least since then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from schemaless.cluster.topology import Cluster, Node
+from schemaless.errors import ServerError
+from schemaless.metrics.metric import Collector, Metric, Read, Sample
+from schemaless.mysql.parallel import on_servers
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.mysql.sql.servers import SELECT_ONE
+from schemaless.mysql.writers import gtid_position, wait_for_gtid
+from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
+
+_EVERY_S: Final = 5.0
+_WAIT_S: Final = 0.05
+"""How long a replica is asked to wait for what is not there yet; 0 would be for ever."""
+_KEPT: Final = 720
+"""Moments that a replica is measured by: an hour's. One that is further behind shows an hour."""
+_OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
+
+UP: Final = Metric("server_up", "1 where the server answers.", ("cluster", "role", "server"))
+BREAKER: Final = Metric(
+    "breaker_open",
+    "1 where the exporter's own breaker keeps calls from the server, since it has not answered.",
+    ("cluster", "role", "server"),
+)
+LAG: Final = Metric(
+    "replica_lag_seconds",
+    "Seconds by which the replica is behind what its primary has committed.",
+    ("cluster", "server"),
+)
+
+
+class _Servers:
+    def __init__(self, store: Datastore) -> None:
+        self._tools = tools_of(store)
+        self._pools: dict[Node, NodePool] = {}
+        self._moments: dict[Node, deque[tuple[float, str]]] = {}
+
+    def read(self) -> Iterator[Sample]:
+        clusters = self._tools.shards.topology.clusters
+        for samples in on_servers([(cluster.primary, cluster) for cluster in clusters], self._of_cluster, 1):
+            yield from samples
+
+    def _of_cluster(self, cluster: Cluster) -> list[Sample]:
+        primary = self._pool(cluster.primary)
+        answers = _answers(primary)
+        found = _of_server(answers, primary, cluster, "primary")
+        position = None
+        if answers and cluster.replicas:
+            try:
+                position = primary.run(gtid_position)
+            except ServerError:
+                position = None  # it writes no GTIDs: nothing can be said of lag
+        now_s = time.monotonic()
+        for replica in cluster.replicas:
+            answers = _answers(self._pool(replica))
+            found += _of_server(answers, self._pool(replica), cluster, "replica")
+            moments = self._moments.setdefault(replica, deque(maxlen=_KEPT))
+            if position is not None:
+                moments.append((now_s, position))
+            if answers and (lag_s := self._lag_s(replica, moments)) is not None:
+                found.append(LAG.at(lag_s, cluster.name, replica))
+        return found
+
+    def _lag_s(self, replica: Node, moments: deque[tuple[float, str]]) -> float | None:
+        """Return how long ago the primary had the oldest thing that has not arrived; None where that is not known."""
+        if not moments:
+            return None
+        pool = self._pool(replica)
+        while moments:
+            at_s, position = moments[0]
+            if not pool.run(lambda connection, position=position: wait_for_gtid(connection, position, _WAIT_S)):  # type: ignore[misc]
+                return time.monotonic() - at_s
+            moments.popleft()
+        return 0.0
+
+    def _pool(self, node: Node) -> NodePool:
+        """Return a pool that gives up soon: a server that is down keeps no other from being asked."""
+        pool = self._pools.get(node)
+        if pool is None:
+            pool = self._pools[node] = self._tools.shards.new_pool(node, _OPTIONS)
+        return pool
+
+
+def _of_server(answers: bool, pool: NodePool, cluster: Cluster, role: str) -> list[Sample]:
+    labels = (cluster.name, role, pool.node)
+    return [UP.at(answers, *labels), BREAKER.at(pool.breaker.is_open, *labels)]
+
+
+def _answers(pool: NodePool) -> bool:
+    try:
+        pool.run(lambda connection: connection.rows(SELECT_ONE))
+    except ServerError:
+        return False
+    return True
+
+
+def _reading(store: Datastore) -> Read:
+    return _Servers(store).read
+
+
+SERVERS: Final = Collector("servers", (UP, BREAKER, LAG), _EVERY_S, _reading)

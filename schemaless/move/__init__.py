@@ -1,0 +1,1 @@
+"""Shards moved from one cluster to another, online."""

@@ -1,0 +1,58 @@
+"""Why a shard cannot be moved, by what its two servers have."""
+
+from __future__ import annotations
+
+from schemaless.move.fence import Side
+from schemaless.move.spec import INDEX_PREFIX, TABLES
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql.schema import select_version
+from schemaless.mysql.versions import head
+
+_MADE_NEW = frozenset(name for name, what in TABLES.items() if what == "made new")
+
+
+def refusal_of(source: Side, target: Side, database: str, at_source: Connection, at_target: Connection) -> str | None:
+    """Return why a shard cannot begin to be moved; None where it can.
+
+    Args:
+        source: what the server that it is on has of it.
+        target: what the one has that it goes to.
+        database: the shard's.
+        at_source: a connection to the first.
+        at_target: a connection to the second.
+    """
+    if at_source.is_mariadb != at_target.is_mariadb:
+        return f"{at_source.node} and {at_target.node} are servers of two kinds, MySQL and MariaDB"
+    indexes = sorted(name for name in source.plain if name.startswith(INDEX_PREFIX))
+    if indexes:
+        return (
+            f"it has the table {indexes[0]} of a secondary index on {at_source.node}, and moves do not carry these "
+            "over; drop the index, move the shard, and make the index again"
+        )
+    unknown = sorted(source.plain - TABLES.keys())
+    if unknown:
+        return (
+            f"{database} on {at_source.node} has the table {unknown[0]}, which is none of this store's and would stay "
+            "behind; take it elsewhere first"
+        )
+    lacking = sorted(TABLES.keys() - source.plain)
+    if lacking:
+        return f"{database} on {at_source.node} has no table {lacking[0]}; run 'schemaless schema upgrade' first"
+    version = str(at_source.rows(select_version(database))[0][0])
+    if version != head("shard"):
+        return f"it is at revision {version}, this version needs {head('shard')}; run 'schemaless schema upgrade' first"
+    for side, connection in ((source, at_source), (target, at_target)):
+        for names, step in (
+            (side.moved, "'schemaless shards drop-moved' drops what is not needed any more"),
+            (side.incoming, "no program reads that copy, whose move was aborted while this server was away: drop it"),
+        ):
+            left = [name for tables in names.values() for name in tables]
+            if left:
+                return f"an earlier move has left {database}.{left[0]} on {connection.node}; {step}"
+    strange = sorted(target.plain - _MADE_NEW)
+    if strange:
+        return (
+            f"{at_target.node} has a database {database} already, with the table {strange[0]}; whose is it? Drop it "
+            "there, if it is nobody's"
+        )
+    return None

@@ -1,0 +1,360 @@
+"""Moves as jobs: begun or joined, planned, aborted, and what they left behind dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Unpack
+
+from schemaless.cluster.topology import Cluster, Node
+from schemaless.errors import AccessDenied, InvalidInput, JobConflict, MoveRefused, ServerUnavailable
+from schemaless.events import Advanced, Listener, nobody
+from schemaless.jobs.job import Job
+from schemaless.jobs.kind import HowToRun, JobKind
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.names import who
+from schemaless.move.accounts import lacking_grants
+from schemaless.move.fence import session, side_of, take_locks
+from schemaless.move.record import MoveRecord, Records
+from schemaless.move.refusals import refusal_of
+from schemaless.move.spec import BEFORE_COMMIT, MoveSpec
+from schemaless.move.steps import work
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.errors import DatabaseMissing
+from schemaless.mysql.replication import is_same_server
+from schemaless.mysql.sizes import TableSize, data_lengths, disk_space_of, known_table_sizes
+from schemaless.mysql.sql import moves as sql
+from schemaless.mysql.sql.schema import drop_database, show_tables
+from schemaless.numbers import Interval
+from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
+
+ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
+"""So many bytes of a table are taken to be copied in a second, until a move was measured."""
+
+_SPREAD: Final = 2.0
+_JOBS_MEASURED: Final = 5
+
+
+def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
+    tools = tools_of(store)
+    sizes: dict[int, int] = {}
+    for node, names in tools.databases_by_node(shards).items():
+        found = data_lengths(tools.shards.pool_for(node), list(names))
+        sizes |= {shard: max(1, found.get(name, 1)) for name, shard in names.items()}
+    return sizes
+
+
+def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
+    target = tools_of(store).topology.cluster(spec.target)
+    for cluster in _sources(store, shards, target):
+        pools = tools_of(store).shards
+        if is_same_server(pools.pool_for(cluster.primary), pools.pool_for(target.primary)):
+            raise InvalidInput(f"{cluster.name} and {target.name} are one server, by two addresses")
+
+
+MOVE: Final = JobKind("move", MoveSpec, _weigh, work, _check, reaches=lambda spec: (spec.target,))
+
+
+def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[Cluster]:
+    topology = tools_of(store).topology
+    found = {topology.cluster_of(shard).name: topology.cluster_of(shard) for shard in shards}
+    return [cluster for cluster in found.values() if cluster != target]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What moving a shard would take.
+
+    Attributes:
+        source: the cluster that it is on.
+        size: of its file there.
+        seconds: how long its copying may take, with nobody else at work.
+        free_bytes: what is free on the target's disk; None where that cannot be seen.
+        refusal: why it would not be moved, or None.
+        grants: what is to be run on the target first, so that accounts are let in there.
+    """
+
+    shard: int
+    source: str
+    target: str
+    size: TableSize
+    seconds: Interval
+    free_bytes: int | None
+    refusal: str | None
+    grants: tuple[str, ...] = ()
+
+
+def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: Listener = nobody) -> list[ShardPlan]:
+    """Say what moving each shard would take. Changes nothing.
+
+    Args:
+        spec: what would be asked for.
+        shards: numbers of the shards.
+        listener: told each advance, in shards.
+
+    Raises:
+        InvalidInput: there is no such shard or cluster.
+        ServerError: a server cannot be reached.
+    """
+    tools = tools_of(store)
+    tools.shards.again(tools.shards.routing)
+    chosen = tools.chosen_shards(shards)
+    _check(store, spec, chosen)
+    node = tools.topology.cluster(spec.target).primary
+    sizes, speed, busy = _sizes(store, chosen), _speed(store), _busy(store)
+    space = disk_space_of(tools.shards.pool_for(node), store.name)
+    free_bytes = None if space is None else space.free_bytes
+    needed = 0
+    plans = []
+    with session(tools.shards, node, chosen[0]) as at_target:
+        for shard in chosen:
+            refusal, grants = _looked_at(store, shard, spec, at_target)
+            size = sizes.get(shard, TableSize(0, 0))
+            if refusal is None and shard in busy:
+                refusal = f"job {busy[shard]} is not through with it"
+            if refusal is None:
+                needed += size.file_bytes
+                if free_bytes is not None and needed > free_bytes:
+                    refusal = f"there is no room for it beside the others: {free_bytes:,} bytes are free for {node}"
+            seconds = Interval(*(size.file_bytes / each for each in (speed.high, speed.mid, speed.low)))
+            source = tools.topology.cluster_of(shard).name
+            plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, grants))
+            listener(Advanced())
+    return plans
+
+
+def _looked_at(
+    store: Datastore, shard: int, spec: MoveSpec, at_target: Connection
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return why a shard cannot be moved, and what is to be granted first."""
+    tools = tools_of(store)
+    source = tools.topology.cluster_of(shard)
+    if source.name == spec.target:
+        return "it is there already", ()
+    database = tools.shards.database(shard)
+    with session(tools.shards, source.primary, shard) as at_source:
+        sides = side_of(at_source, database), side_of(at_target, database)
+        refusal = refusal_of(*sides, database, at_source, at_target)
+        if refusal is not None or not spec.accounts:
+            return refusal, ()
+        try:
+            grants = tuple(lacking_grants(at_source, at_target, database))
+        except AccessDenied as error:
+            return f"whether its accounts are let in there cannot be seen: {error}", ()
+    return (f"{len(grants)} privileges on it are not given there" if grants else None), grants
+
+
+def _sizes(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
+    tools = tools_of(store)
+    sizes: dict[int, TableSize] = {}
+    for node, names in tools.databases_by_node(shards).items():
+        found = known_table_sizes(tools.shards.pool_for(node), list(names))
+        sizes |= {shard: found[name] for name, shard in names.items() if name in found}
+    return sizes
+
+
+def _busy(store: Datastore) -> dict[int, int]:
+    """Return the shards that unfinished jobs are not through with, and whose each is."""
+    ledger = Ledger(store)
+    return {
+        state.shard: job.job_id
+        for job in ledger.jobs()
+        if job.unfinished
+        for state in ledger.shards(job.job_id, counters=False)
+        if state.state == "waiting"
+    }
+
+
+def _speed(store: Datastore) -> Interval:
+    """Return how many bytes of bodies the last moves copied in a second."""
+    ledger = Ledger(store)
+    states = [state for job in ledger.jobs("move")[-_JOBS_MEASURED:] for state in ledger.shards(job.job_id)]
+    size, took_s = sum(state.bytes_before for state in states), sum(state.busy_s for state in states)
+    if not size or not took_s:
+        return ASSUMED_BYTES_PER_S
+    return Interval(size / took_s / _SPREAD, size / took_s, size / took_s * _SPREAD)
+
+
+def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tuple[Job, bool]:
+    """Return a job for this, and whether it is new; see ``JobKind.begin_or_join``.
+
+    Raises:
+        MoveRefused: some of the shards cannot be moved; no job was begun.
+        JobConflict: another unfinished job is about one of them.
+    """
+    chosen = tools_of(store).chosen_shards(shards)
+    joined = MOVE.same(Ledger(store), spec, chosen)
+    if joined is not None:
+        return joined, False
+    busy = _busy(store)
+    refused = [each for each in plan(store, spec, chosen) if each.refusal is not None and each.shard not in busy]
+    if refused:
+        others = f", and {len(refused) - 1} others not either" if len(refused) > 1 else ""
+        raise MoveRefused(f"shard {refused[0].shard} cannot be moved to {spec.target}: {refused[0].refusal}{others}")
+    return MOVE.begin_or_join(store, spec, chosen)
+
+
+def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[HowToRun]) -> list[MoveRecord]:
+    """Move shards, as a job in the catalog: begin one, or go on with the unfinished one that is the same.
+
+    Readers, writers and followers go on. Interrupted anywhere, the same call goes on.
+
+    Args:
+        store: the datastore; its account has the role ``move``.
+        spec: where to, and how.
+        shards: numbers of the shards.
+        how: see ``HowToRun``.
+
+    Returns:
+        What became of each shard.
+
+    Raises:
+        MoveRefused: a shard cannot be moved as things are; those that are moved stay so.
+        SchemalessError: as ``JobKind.run``.
+    """
+    if how.get("job") is None:
+        how["job"], _ = begin_or_join(store, spec, shards)
+    ended = MOVE.run(store, spec, shards, **how)
+    return Records(store).all(ended.job_id)
+
+
+def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpack[HowToRun]) -> list[MoveRecord]:
+    """End a move for good: shards that have not been cut over stay where they are, and what was copied is dropped.
+
+    A shard that is past its commit point has moved, and stays so. Interrupted anywhere, the same call goes on.
+
+    Args:
+        uncompared: whether shards that have moved from a server that cannot be reached are not compared with what they
+            left behind there.
+
+    Returns:
+        What became of each shard.
+
+    Raises:
+        JobConflict: it has ended already.
+        MoveRefused: a shard is not to be compared, and the server that it came from can be reached.
+        SchemalessError: what a server met.
+    """
+    ledger, records = Ledger(store), Records(store)
+    job_id = move.job_id
+    move.check_kind("move")
+    if not move.unfinished:
+        raise JobConflict(f"job {job_id} is {move.state}; only one that is running or paused can be aborted")
+    spec, topology = MoveSpec.of(move), tools_of(store).topology
+    for shard in ledger.numbers(job_id):
+        records.begin(job_id, shard, topology.cluster_of(shard).name, spec.target)
+        records.note_outcome(job_id, shard, BEFORE_COMMIT, {"phase": "aborting"})
+    if uncompared:
+        for record in records.all(job_id):
+            if record.phase == "moved":
+                _leave_uncompared(store, record)
+    ledger.change_state(job_id, ("paused",), "running", f"to be aborted, by {who()}")
+    how["job"] = ledger.job(job_id)
+    MOVE.run(store, spec, **how)
+    found = records.all(job_id)
+    if not any(record.phase in ("moved", "verified", "dropped") for record in found):
+        ledger.change_state(job_id, ("done",), "aborted", f"by {who()}")
+    return found
+
+
+def _leave_uncompared(store: Datastore, record: MoveRecord) -> None:
+    tools = tools_of(store)
+    node = tools.topology.cluster(record.source).primary
+    try:
+        with session(tools.shards, node, record.shard):
+            pass
+    except ServerUnavailable:
+        # What was left behind is gone with its server.
+        Records(store).note_outcome(record.job_id, record.shard, ("moved",), {"phase": "dropped"})
+    else:
+        raise MoveRefused(
+            f"shard {record.shard} can be compared with what it left behind, since {node} can be reached; run the same "
+            "command without --uncompared"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What a move has left on the cluster that a shard came from.
+
+    Attributes:
+        tables: their names.
+        cells: how many are in the table of cells.
+        refusal: why it is not to be dropped, or None.
+    """
+
+    record: MoveRecord
+    node: Node
+    tables: tuple[str, ...]
+    cells: int
+    refusal: str | None
+
+
+def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[LeftBehind]:
+    """Return what moves have left behind, with why some of it has to stay.
+
+    Raises:
+        ServerError: a server cannot be reached.
+    """
+    tools = tools_of(store)
+    chosen = set(tools.chosen_shards(shards))
+    tools.shards.again(tools.shards.routing)
+    found = []
+    for record in Records(store).all():
+        if record.shard not in chosen or record.phase not in ("moved", "verified"):
+            continue
+        node = tools.topology.cluster(record.source).primary
+        with session(tools.shards, node, record.shard) as connection:
+            found.append(_left_there(store, record, node, connection))
+    return found
+
+
+def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> LeftBehind:
+    tools = tools_of(store)
+    database = tools.shards.database(record.shard)
+    side = side_of(connection, database)
+    # Of this move and no other, the cells last: as long as they are there, they are counted.
+    own = {table: sql.moved(table, record.token or "") for table in sql.FENCED}
+    tables = tuple(name for table, name in own.items() if name in side.moved.get(table, ()))
+    counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == own["cell"]]
+    refusal = None
+    if record.phase == "moved":
+        refusal = f"it was not compared with where it is now; job {record.job_id} is not through with it"
+    elif side.has_cell or tools.topology.cluster_of(record.shard).name == record.source:
+        refusal = f"{node} has the shard itself"
+    elif counts and counts != [record.fence_rows]:
+        refusal = f"it has {counts[0]:,} cells, and {record.fence_rows:,} were compared"
+    return LeftBehind(record, node, tables, sum(counts), refusal)
+
+
+def drop(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> None:
+    """Drop what a move left behind, and the shard's database there where nothing else is in it.
+
+    It looks once more behind the locks of movers, and drops in the session that holds them: whoever moves the shard
+    back meanwhile ends that first. Killed anywhere, the same again goes on. The listener is told that one more shard
+    is through.
+
+    Raises:
+        MoveRefused: it has to stay.
+        ServerError: the server refused or failed; the same again goes on.
+    """
+    record, tools = left.record, tools_of(store)
+    database = tools.shards.database(record.shard)
+    with session(tools.shards, left.node, record.shard) as connection:
+        take_locks(connection, database, record.shard)
+        tools.shards.again(tools.shards.routing)
+        now = _left_there(store, record, left.node, connection)
+        if now.refusal is not None:
+            raise MoveRefused(f"shard {record.shard}: {now.refusal}; nothing was dropped")
+        for name in now.tables:
+            connection.execute(sql.drop_table(database, name))
+        try:
+            rest = {str(row[0]) for row in connection.rows(show_tables(database))}
+        except DatabaseMissing:
+            # Whoever was killed before this was noted had dropped it.
+            rest = None
+        if rest is not None and rest <= {"shard_identity", "alembic_version"}:
+            connection.execute(drop_database(database))
+    Records(store).note_outcome(record.job_id, record.shard, ("verified",), {"phase": "dropped"})
+    listener(Advanced())
