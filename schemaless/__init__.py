@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from schemaless.admin.create import create
-    from schemaless.cell import Cell, CellKey, JSONDocument, NewCell, NewStoredCell, Page, Put, RowKey, StoredCell
+    from schemaless.cell import (
+        Cell,
+        CellKey,
+        JSONDocument,
+        NewCell,
+        NewStoredCell,
+        Page,
+        Put,
+        RowKey,
+        StaleCell,
+        StaleStoredCell,
+        StoredCell,
+    )
     from schemaless.codec.envelope import Limits
     from schemaless.errors import (
         AccessDenied,
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
         DictionaryDamaged,
         DictionaryInUse,
         FeedRefused,
+        IndexNotReady,
         InvalidBody,
         InvalidCell,
         InvalidInput,
@@ -39,10 +52,14 @@ if TYPE_CHECKING:
         LocalServerError,
         LocationLost,
         MalformedPayload,
+        MoveRefused,
         NestingTooDeep,
         NotCanonical,
         OutcomeUnknown,
+        ParkCell,
+        PrimaryNotClaimed,
         ReplicaRefused,
+        RetryLater,
         SchemalessError,
         SchemaMismatch,
         ServerError,
@@ -50,6 +67,8 @@ if TYPE_CHECKING:
         ServerTimeout,
         ServerUnavailable,
         ShardIdentityMismatch,
+        ShardMoving,
+        StaleAbsence,
         TooManyValues,
         TopologyError,
         TrailingBytes,
@@ -57,20 +76,24 @@ if TYPE_CHECKING:
         UnknownCodec,
         UnknownDictionary,
         UnknownFormat,
+        UnknownIndex,
         UnreadableLegacy,
         VerificationFailed,
         WorkersDied,
         WrongReply,
     )
+    from schemaless.feed.trigger import Call, Trigger, trigger
     from schemaless.store.datastore import Datastore
+    from schemaless.store.indexes import Index, IndexPage, IndexRow
     from schemaless.store.opening import connect
-    from schemaless.store.shards import ReadFrom
+    from schemaless.store.shards import FeedFrom, ReadFrom
 
 __all__ = [
     "AccessDenied",
     "ArchiveFailed",
     "BatchError",
     "BodyTooLarge",
+    "Call",
     "Cell",
     "CellConflict",
     "CellKey",
@@ -83,7 +106,12 @@ __all__ = [
     "DecodedSizeExceeded",
     "DictionaryDamaged",
     "DictionaryInUse",
+    "FeedFrom",
     "FeedRefused",
+    "Index",
+    "IndexNotReady",
+    "IndexPage",
+    "IndexRow",
     "InvalidBody",
     "InvalidCell",
     "InvalidInput",
@@ -94,15 +122,19 @@ __all__ = [
     "LocalServerError",
     "LocationLost",
     "MalformedPayload",
+    "MoveRefused",
     "NestingTooDeep",
     "NewCell",
     "NewStoredCell",
     "NotCanonical",
     "OutcomeUnknown",
     "Page",
+    "ParkCell",
+    "PrimaryNotClaimed",
     "Put",
     "ReadFrom",
     "ReplicaRefused",
+    "RetryLater",
     "RowKey",
     "SchemaMismatch",
     "SchemalessError",
@@ -111,20 +143,27 @@ __all__ = [
     "ServerTimeout",
     "ServerUnavailable",
     "ShardIdentityMismatch",
+    "ShardMoving",
+    "StaleAbsence",
+    "StaleCell",
+    "StaleStoredCell",
     "StoredCell",
     "TooManyValues",
     "TopologyError",
     "TrailingBytes",
+    "Trigger",
     "TruncatedBody",
     "UnknownCodec",
     "UnknownDictionary",
     "UnknownFormat",
+    "UnknownIndex",
     "UnreadableLegacy",
     "VerificationFailed",
     "WorkersDied",
     "WrongReply",
     "connect",
     "create",
+    "trigger",
 ]
 
 _HOMES = {
@@ -137,13 +176,17 @@ _HOMES = {
         "Page",
         "Put",
         "RowKey",
+        "StaleCell",
+        "StaleStoredCell",
         "StoredCell",
     ),
     "schemaless.codec.envelope": ("Limits",),
     "schemaless.admin.create": ("create",),
+    "schemaless.feed.trigger": ("Call", "Trigger", "trigger"),
     "schemaless.store.datastore": ("Datastore",),
+    "schemaless.store.indexes": ("Index", "IndexPage", "IndexRow"),
     "schemaless.store.opening": ("connect",),
-    "schemaless.store.shards": ("ReadFrom",),
+    "schemaless.store.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -9,16 +9,16 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 MAX_BODY_BYTES: Final = (1 << 24) - 1
-"""The longest encoded body: what a MEDIUMBLOB holds, 16 MiB - 1."""
+"""No encoded body is longer: a MEDIUMBLOB holds so much, 16 MiB - 1."""
 
 JSONDocument = Any
-"""dict with str keys, list, str, int, float, bool or None, nested; mypy has no finite name for it."""
+"""A document is dict with str keys, list, str, int, float, bool or None, nested; mypy has no finite name for it."""
 
 RowKey = uuid.UUID | bytes
-"""What calls accept as a row_key: a UUID, or its 16 bytes."""
+"""Calls accept these as a row_key: a UUID, or its 16 bytes."""
 
 
 class CellKey(NamedTuple):
@@ -71,6 +71,8 @@ class Cell:
         body: the document.
         added_id: its place in its shard's change feed; unique within the shard only.
         created_at: when the server stored it; UTC, aware.
+        stale: whether a newer one, or others beside it, may have been written that this read could not see: it was
+            found on a replica, while the primary did not answer, and not by its whole key. True for a ``StaleCell``.
     """
 
     row_key: uuid.UUID
@@ -79,11 +81,19 @@ class Cell:
     body: JSONDocument
     added_id: int
     created_at: datetime
+    stale: ClassVar[bool] = False
 
     @property
     def key(self) -> CellKey:
         """The cell's key."""
         return CellKey(self.row_key, self.column_name, self.ref_key)
+
+
+class StaleCell(Cell):
+    """A cell that ``read_from="available"`` found on a replica; a class of its own, so that others cost nothing."""
+
+    __slots__ = ()
+    stale: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +103,7 @@ class StoredCell:
     Attributes:
         body: the stored bytes, as they are in the table.
         shard: the shard that it was read from.
+        stale: as that of ``Cell``. True for a ``StaleStoredCell``.
         decoder: turns ``body`` into the document; set by the store that read it.
     """
 
@@ -104,6 +115,7 @@ class StoredCell:
     created_at: datetime
     shard: int
     decoder: Callable[[StoredCell], JSONDocument] = field(repr=False, compare=False)
+    stale: ClassVar[bool] = False
 
     @property
     def key(self) -> CellKey:
@@ -117,6 +129,18 @@ class StoredCell:
             CorruptBody: the stored bytes do not decode; the error names this cell.
         """
         return Cell(self.row_key, self.column_name, self.ref_key, self.decoder(self), self.added_id, self.created_at)
+
+
+class StaleStoredCell(StoredCell):
+    """A stored cell that ``read_from="available"`` found on a replica."""
+
+    __slots__ = ()
+    stale: ClassVar[bool] = True
+
+    def decode(self) -> StaleCell:
+        """Return the cell with its document, as stale; raises as that of ``StoredCell``."""
+        document = self.decoder(self)
+        return StaleCell(self.row_key, self.column_name, self.ref_key, document, self.added_id, self.created_at)
 
 
 AnyCell = TypeVar("AnyCell", Cell, StoredCell)

@@ -21,7 +21,7 @@ class Event:
 
 
 Listener = Callable[[Event], None]
-"""Takes each event as it happens."""
+"""A listener takes each event as it happens."""
 
 
 @dataclass(frozen=True, slots=True)

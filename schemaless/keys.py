@@ -11,13 +11,11 @@ from schemaless.cell import CellKey, RowKey
 from schemaless.errors import InvalidCell
 
 MAX_REF_KEY: Final = (1 << 63) - 1
-"""The highest ref_key: what a signed BIGINT holds."""
-
-MAX_COLUMN_NAME_CHARACTERS: Final = 64
+"""No ref_key is higher: a signed BIGINT holds so much."""
 
 # stored; never change
 ROW_KEY_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "urn:schemaless-store:row-key")
-"""The namespace in which ``row_key_for`` hashes names."""
+"""``row_key_for`` hashes names in this namespace."""
 
 _COLUMN_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}\Z")
 

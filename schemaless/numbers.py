@@ -71,7 +71,7 @@ class Interval:
 ZERO: Final = Interval(0.0, 0.0, 0.0)
 
 LEVEL: Final = 0.95
-"""The confidence of an interval unless another is asked for."""
+"""An interval has this confidence unless another is asked for."""
 
 
 def check_number(name: str, value: object, *, finite: bool = True) -> None:

@@ -27,8 +27,6 @@ from schemaless.codec.registry import COMPRESSORS, MSGPACK, NONE, SERIALIZERS, C
 from schemaless.codec.serializers import NotHeld
 from schemaless.codec.serializers import Serializer as StoreSerializer
 
-MAX_INFLATED_BYTES: Final = 1 << 30
-
 
 @dataclass(frozen=True, slots=True)
 class Serializer:
@@ -77,7 +75,6 @@ class Absentee:
     """A contender whose library is missing.
 
     Attributes:
-        name: its name.
         package: what it needs.
         reason: what Python said.
     """
@@ -97,7 +94,6 @@ class Unfit:
     """A contender that cannot take these documents.
 
     Attributes:
-        name: its name.
         reason: why.
     """
 
@@ -131,10 +127,10 @@ def serializers(root: Record | None) -> Iterator[Serializer | Absentee | Unfit]:
     makers: dict[str, Callable[[], Serializer]] = {
         "json": _json,
         "ujson": _ujson,
-        "orjson": _orjson,
-        "cbor": _cbor,
+        "orjson": lambda: _of_library("orjson", "orjson"),
+        "cbor": lambda: _of_library("cbor", "cbor2"),
         "bson": _bson,
-        "msgpack": _msgpack,
+        "msgpack": lambda: _of_library("msgpack", "msgpack", "packb", "unpackb"),
         "marshal": lambda: Serializer("marshal", None, marshal.dumps, marshal.loads),
         "pickle": _pickle,
     }
@@ -211,14 +207,9 @@ def _ujson() -> Serializer:
     )
 
 
-def _orjson() -> Serializer:
-    orjson = needed("orjson", "orjson")
-    return Serializer("orjson", "orjson", orjson.dumps, orjson.loads)
-
-
-def _cbor() -> Serializer:
-    cbor2 = needed("cbor2", "cbor2")
-    return Serializer("cbor", "cbor2", cbor2.dumps, cbor2.loads)
+def _of_library(name: str, package: str, encode: str = "dumps", decode: str = "loads") -> Serializer:
+    library = needed(package, package)
+    return Serializer(name, package, getattr(library, encode), getattr(library, decode))
 
 
 def _bson() -> Serializer:
@@ -234,11 +225,6 @@ def _bson() -> Serializer:
     plain = options.CodecOptions(type_registry=options.TypeRegistry([_Integers()]))
     encode, decode = bson.encode, bson.decode
     return Serializer("bson", "pymongo", encode, lambda payload: decode(payload, plain))
-
-
-def _msgpack() -> Serializer:
-    msgpack = needed("msgpack", "msgpack")
-    return Serializer("msgpack", "msgpack", msgpack.packb, msgpack.unpackb)
 
 
 def _pickle() -> Serializer:

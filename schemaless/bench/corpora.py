@@ -54,7 +54,6 @@ def from_file(
     """Read a file of one JSON document a line, gzipped or not.
 
     Args:
-        path: the file.
         limit: only so many documents, from its beginning.
         row_of: returns the row of a document and its line.
 
@@ -84,16 +83,13 @@ def from_file(
     return Corpus(name, f"{path.name}, one document a line", documents, rows, row_of is not None, digest.hexdigest())
 
 
-def built_in(
-    name: str, *, limit: int | None = None, report: logbooks.Report | None = None, cache_dir: Path | None = None
-) -> Corpus:
+def built_in(name: str, *, limit: int | None = None, report: logbooks.Say | None = None) -> Corpus:
     """Return one of the sets of ``names``.
 
     Args:
         name: which.
         limit: only so many documents.
         report: is told about the download of the logbooks.
-        cache_dir: where that is kept.
 
     Raises:
         InvalidInput: there is no such set.
@@ -101,7 +97,7 @@ def built_in(
     """
     if name == "logbooks":
         wanted = logbooks.DEMO_DOCUMENTS if limit is None else limit
-        found = list(logbooks.documents(cache_dir, limit=wanted, report=report))
+        found = list(logbooks.documents(limit=wanted, report=report))
         bodies, rows = [book.body for book in found], [book.tail_number for book in found]
         about = "the demo's logbooks of aircraft, a row for each aircraft"
         return Corpus(name, about, bodies, rows, True, _digest(bodies))
@@ -250,7 +246,7 @@ EXTREMES: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument
     "list-doubles": ("a list of 100 doubles", 1000, _list(100, _double)),
     "list-objects": ("a list of 100 objects of one short string", 1000, _list(100, _fields(1, _text(8)))),
 }
-"""By name: what they are, how many, and what makes one."""
+"""These sets are built in: by name, what they are, how many documents they have, and what makes one."""
 
 _MADE_UP: Final[dict[str, tuple[str, int, Callable[[random.Random], JSONDocument]]]] = {
     "small": ("1.4 KB each: twelve rows of a table of addresses", 2000, _addresses(12)),

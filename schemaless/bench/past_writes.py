@@ -43,7 +43,7 @@ _WORDS: Final = (
     ),
 )
 _ROWS: Final = 400
-"""In one INSERT."""
+"""One INSERT has so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class PastWrites:
     """What to make up.
 
     Attributes:
@@ -108,7 +108,7 @@ class Made(NamedTuple):
     text_bytes: int
 
 
-def cells(history: History, shard_count: int) -> Iterator[Made]:
+def cells(history: PastWrites, shard_count: int) -> Iterator[Made]:
     """Yield a history's cells in the order of their times."""
     drawn = random.Random(history.seed)  # noqa: S311 - nothing secret
     text = " ".join(drawn.choices(_WORDS, k=40_000))
@@ -148,7 +148,7 @@ def cells(history: History, shard_count: int) -> Iterator[Made]:
                 last_ids[shard] += len(body) // history.gap_bytes
 
 
-def write(store: Datastore, history: History) -> int:
+def write(store: Datastore, history: PastWrites) -> int:
     """Write a history into an empty datastore; return how many cells it has.
 
     Raises:

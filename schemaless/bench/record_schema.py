@@ -7,7 +7,7 @@ Written from the shape that the documents had, as somebody would write it by han
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -154,28 +154,11 @@ def schema_of(shape: Shape) -> Record:
     return Record(names.new("Root"), [slot], wraps=True)
 
 
-def records_of(root: Record) -> Iterator[Record]:
-    """Yield every record that a schema has, each after those that it is made of, without entries of maps."""
-    for slot in root.slots:
-        yield from _records_in(slot)
-    yield root
-
-
 def element(slot: Slot) -> Scalar | Record:
     """Return what an item is in a language that repeats single values only: itself, or a record that wraps it."""
     if slot.certain and isinstance(slot.types[0], Scalar | Record):
         return slot.types[0]
     return Record(f"{slot.path}Item", [slot], wraps=True)
-
-
-def _records_in(slot: Slot) -> Iterator[Record]:
-    for one in slot.types:
-        if isinstance(one, Record):
-            yield from records_of(one)
-        elif isinstance(one, List):
-            yield from _records_in(one.item)
-        elif isinstance(one, Map):
-            yield from _records_in(one.value)
 
 
 class _Names:

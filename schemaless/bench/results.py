@@ -10,14 +10,14 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from schemaless.bench.article import ARTICLE, Figures
+from schemaless.bench.article import Figures
 from schemaless.bench.contenders import Absentee
 from schemaless.bench.needs import version_of
 from schemaless.numbers import Interval
 
 STAGES: Final = ("encode", "compress", "inflate", "decode")
 BASELINE: Final = ("json", "zlib")
-"""What factors are relative to, as in the article."""
+"""Factors are relative to these two, as in the article."""
 
 _LIBRARIES: Final = (
     "cbor2",
@@ -75,8 +75,6 @@ class Combination:
     """A serializer and a compressor.
 
     Attributes:
-        serializer: its name.
-        compressor: its name.
         store: whether it is a codec of the store, with envelope and checksum.
         size_bytes: of all documents that it carries.
         stages: CPU time in ms of all documents, for each of ``STAGES``.
@@ -165,8 +163,6 @@ class Result:
     """What one corpus gave.
 
     Attributes:
-        corpus: which documents.
-        machine: where.
         measured_at: when it began, UTC, to the second.
         rounds: how many were measured.
         rounds_wanted: how many were asked for; more where it was stopped.
@@ -221,11 +217,6 @@ def front_of(combinations: Iterable[Combination]) -> set[str]:
             fastest = time
             front.add(each.name)
     return front
-
-
-def article_of(serializer: str, compressor: str) -> Figures | None:
-    """Return what the article measured for a combination, if it did; the store's own are not among them."""
-    return ARTICLE.get((serializer, compressor))
 
 
 def this_machine() -> Machine:

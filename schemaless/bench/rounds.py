@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from schemaless.bench import dictionaries
+from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Absentee, Compressor, Serializer, Unfit, compressors, serializers
 from schemaless.bench.corpora import Corpus
 from schemaless.bench.fidelity import KEY_ORDER, difference, is_same, packed_text, worded
@@ -35,7 +36,6 @@ from schemaless.bench.results import (
     CorpusFacts,
     Fidelity,
     Result,
-    article_of,
     front_of,
     spread_of,
     this_machine,
@@ -51,15 +51,14 @@ from schemaless.numbers import Interval
 _CHUNK_BYTES: Final = 1 << 20
 
 _CHUNK_DOCUMENTS: Final = 250
-"""At most: what holds thousands of results at once pays for memory that one after the other would not need."""
+"""A chunk has at most so many: thousands of results held at once would cost memory that one after the other do not."""
 
 _ROUND_BYTES: Final = 2 << 20
 """A round goes over fewer bytes of documents more than once; its times are those of one pass."""
 
-_PASSES_MAX: Final = 64
 
 _KEPT_MEMORY: Final = ((-1, 1 << 30), (-3, 32 << 20))
-"""glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, as malloc.h numbers them, and bytes."""
+"""These are glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, as malloc.h numbers them, and bytes."""
 
 _REASONS_KEPT: Final = 20
 
@@ -115,6 +114,7 @@ class Benchmark:
         rounds: how many; more make the spread smaller.
         only_serializers: names; None for all. The baseline always takes part.
         only_compressors: names; None for all.
+        most_passes: how often a round goes over few documents, at most, so that it can be timed.
     """
 
     def __init__(
@@ -124,6 +124,7 @@ class Benchmark:
         rounds: int = 5,
         only_serializers: Iterable[str] | None = None,
         only_compressors: Iterable[str] | None = None,
+        most_passes: int = 64,
     ) -> None:
         self._corpus = corpus
         self._rounds_wanted = rounds
@@ -137,7 +138,7 @@ class Benchmark:
         # Which half a document is in, by its row: a dictionary trained on one half is judged on the other.
         self._folds = [zlib.crc32(row.encode("utf-8", "backslashreplace")) & 1 for row in corpus.rows]
         self._chunks = _chunks(self._text_bytes, self._folds)
-        self._passes = max(1, min(_PASSES_MAX, _ROUND_BYTES // max(1, sum(self._text_bytes))))
+        self._passes = max(1, min(most_passes, _ROUND_BYTES // max(1, sum(self._text_bytes))))
         self._expected = [packed_text(document) for document in corpus.documents]
         self._entrants = self._enter(_wanted(only_serializers, 0), _wanted(only_compressors, 1))
         self._baseline_bytes = [0] * len(corpus.documents)
@@ -409,7 +410,7 @@ class Benchmark:
             write_cost=_ratio(writes, [times[0] for times in rounds]),
             read_cost=_ratio(reads, [times[3] for times in rounds]),
             fidelity=Fidelity(tally.exact, tally.order, tally.changed, len(tally.refused), dict(tally.reasons)),
-            article=article_of(entrant.serializer.name, pair.compressor.name),
+            article=ARTICLE.get((entrant.serializer.name, pair.compressor.name)),
         )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 from schemaless.cell import JSONDocument
 
 _SEQUENCES_KEPT: Final = 4096
-"""Of the orders in which keys came; records have few."""
+"""So many of the orders in which keys came are kept; records have few."""
 
 _MAP_MIN_KEYS: Final = 16
 _MAP_MAX_PRESENCE: Final = 0.1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from schemaless.numbers import Interval
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import CapacityReport
 
 __all__ = ["Bar", "bars"]
 
@@ -27,7 +27,6 @@ class Bar:
         name: ``now``, or the codec's.
         columns: what their cells take.
         rest: what the files have besides.
-        total: all of it.
     """
 
     name: str
@@ -36,7 +35,7 @@ class Bar:
     total: Interval
 
 
-def bars(report: Report) -> list[Bar]:
+def bars(report: CapacityReport) -> list[Bar]:
     """Return the bar of now, then those of the codecs, the shortest first; none where there are no cells."""
     measurement = report.measurement
     columns: dict[str, float] = {}

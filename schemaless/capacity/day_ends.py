@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 from schemaless.survey.sampling import Span
 
 _TOLERATED_S: Final = 600.0
-"""By how much a cell may be older than one before it: transactions that last, and clocks that are set."""
+"""A cell may be older by so much than one before it: transactions last, and clocks are set."""
 
 _ROUNDS: Final = 12
 
 _GUESSES: Final = 4
-"""Of the rounds: by interpolation."""
+"""So many of the rounds guess by interpolation, the others halve."""
 
 PLACES: Final = 64
-"""In one statement."""
+"""A statement asks for so many places, at most."""
 
 
 class Probe(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Final
 
 from schemaless.capacity.day_ends import PLACES, End, Places, Probe, inverted, search
 from schemaless.capacity.groups import Taken
-from schemaless.capacity.measurement import DailyGrowth, Method, added
+from schemaless.capacity.measurement import DayIntake, Method, added
 from schemaless.mysql.sql.figures import count_columns, select_moments
 from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
 from schemaless.store.datastore import Datastore
@@ -31,16 +31,10 @@ from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Span, draw, tile_count
 
 MOST_DAYS: Final = 400
-"""Days of history that are looked at, the latest ones."""
-
-_FEW_INVERTED: Final = 0.01
-"""Of the cells in the sample: so many out of order still leave days to be searched for."""
-
-_MOST_SHARDS: Final = 16
-"""Of a cluster, in which days are searched for; of more, so many at random."""
+"""So many days of history are looked at, the latest ones."""
 
 _DAY_SHARE: Final = 0.02
-"""Of an average day: how well its end is to be known, over all shards together."""
+"""The end of a day is to be known to this part of an average day's cells, over all shards together."""
 
 _ALL: Final = 1 << 30
 
@@ -49,10 +43,10 @@ _DAY_WINDOWS: Final = 8
 _DAY_WINDOW_ROWS: Final = 32
 
 _SCATTER_DAYS: Final = 10
-"""Before and behind a day, which together tell how much its windows differ."""
+"""So many days before and behind a day tell how much its windows differ."""
 
 _NEAREST: Final = 32
-"""Windows of the sample that tell what a body of a day takes."""
+"""So many windows of the sample, the nearest ones, tell what a body of a day takes."""
 
 _FEW: Final = 30
 
@@ -60,7 +54,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(slots=True)
-class GrowthByDay:
+class IntakeByDay:
     """What came in day by day in a cluster.
 
     Attributes:
@@ -69,19 +63,32 @@ class GrowthByDay:
         rows_read: rows that the servers were asked for.
     """
 
-    days: list[DailyGrowth] = field(default_factory=list)
+    days: list[DayIntake] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     rows_read: int = 0
 
 
-def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now: datetime) -> GrowthByDay:
+def grow(
+    store: Datastore,
+    cluster: str,
+    taken: Sequence[Taken],
+    seed: int,
+    now: datetime,
+    *,
+    inverted_share: float,
+    most_shards: int,
+) -> IntakeByDay:
     """Find out what came in day by day in a cluster, which was sampled just before.
+
+    Args:
+        inverted_share: days are searched for where no more of the cells in the sample are out of order.
+        most_shards: in so many shards, chosen at random, where there are more.
 
     Raises:
         ServerError: its server cannot be reached.
     """
     if not any(each.sample.windows for each in taken):
-        return GrowthByDay()
+        return IntakeByDay()
     future = sum(each.sample.count(("future",)).mid for each in taken)
     notes = []
     if future:
@@ -90,30 +97,30 @@ def grow(store: Datastore, cluster: str, taken: Sequence[Taken], seed: int, now:
             "that was wrong; they are in no day"
         )
     if all(each.sample.exact for each in taken):
-        return GrowthByDay(_by_created_at(cluster, taken, now.date(), "count"), notes)
+        return IntakeByDay(_by_created_at(cluster, taken, now.date(), "count"), notes)
     points: defaultdict[int, list[Probe]] = defaultdict(list)
     for each in taken:
         for shard, added_id, at in each.moments:
             points[shard].append(Probe(added_id, added_id, at))
     share = _inverted_share(points.values())
-    if share <= _FEW_INVERTED:
-        search = _Search(store, taken, random.Random(~seed), now)  # noqa: S311 - nothing secret
+    if share <= inverted_share:
+        search = _Search(store, taken, random.Random(~seed), now, most_shards)  # noqa: S311 - nothing secret
         ends = search.ends()
         # The first ones, which lie evenly: the others look closely at where something is wrong.
         even = [probes[: len(search.days)] for probes in search.probes.values()]
         share = _inverted_share([*points.values(), *even])
-        if share <= _FEW_INVERTED:
+        if share <= inverted_share:
             if share:
                 notes.append(
                     f"{cluster}: of the cells looked at, {share:.2%} are out of order, by a clock that jumped or by an "
                     "import; they count for the day among whose cells they lie"
                 )
-            return GrowthByDay(search.growth(cluster, ends), notes, search.rows_read)
+            return IntakeByDay(search.growth(cluster, ends), notes, search.rows_read)
     notes.append(
         f"{cluster}: created_at does not follow added_id ({share:.1%} of the cells looked at are out of order: "
         "imported history, or clocks that jump), so its days are estimated from the sample, with wide intervals"
     )
-    return GrowthByDay(_by_created_at(cluster, taken, now.date(), "sample"), notes)
+    return IntakeByDay(_by_created_at(cluster, taken, now.date(), "sample"), notes)
 
 
 def _inverted_share(shards: Iterable[Sequence[Probe]]) -> float:
@@ -124,7 +131,9 @@ def _inverted_share(shards: Iterable[Sequence[Probe]]) -> float:
 class _Search:
     """Searches a cluster's shards for the ends of days, and counts between them."""
 
-    def __init__(self, store: Datastore, taken: Sequence[Taken], randomly: random.Random, now: datetime) -> None:
+    def __init__(
+        self, store: Datastore, taken: Sequence[Taken], randomly: random.Random, now: datetime, most_shards: int
+    ) -> None:
         self._store = store
         self._tools = tools_of(store)
         self._taken = taken
@@ -136,8 +145,8 @@ class _Search:
                 spans[span.shard].append(span)
         self._all = [Places(spans[shard]) for shard in sorted(spans)]
         self._chosen = self._all
-        if len(self._all) > _MOST_SHARDS:
-            numbers = sorted(randomly.sample(range(len(self._all)), _MOST_SHARDS))
+        if len(self._all) > most_shards:
+            numbers = sorted(randomly.sample(range(len(self._all)), most_shards))
             self._chosen = [self._all[number] for number in numbers]
         cells = sum(each.sample.total(*each.sample.found("cells")).mid for each in taken)
         self._rows_per_id = max(1e-9, cells / sum(each.sample.ids for each in taken))
@@ -181,7 +190,7 @@ class _Search:
         self.rows_read += len(probes)
         return probes
 
-    def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DailyGrowth]:
+    def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DayIntake]:
         """Return what came in between the ends of days."""
         counted = [self._count(ends, number) for number in range(len(self.days))]
         columns = sorted({column for each in self._taken for _, column, _ in each.sample.found("cells")})
@@ -194,7 +203,7 @@ class _Search:
                 cells = count.cells(column, *_scatter(about, column))
                 noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
                 complete = day < today and (day > self.days[0] or len(self.days) == MOST_DAYS)
-                found.append(DailyGrowth(day, cluster, column, cells, sizes.bytes_of(cells, noon), "search", complete))
+                found.append(DayIntake(day, cluster, column, cells, sizes.bytes_of(cells, noon), "search", complete))
         return found
 
     def _count(self, ends: dict[int, list[End]], number: int) -> _Counted:
@@ -265,7 +274,6 @@ class _Counted:
         """Return how many cells of a column the day has.
 
         Args:
-            column: its name.
             scatter: variance of a window's cells for each expected one.
             degrees: of freedom, that the scatter has.
         """
@@ -306,8 +314,8 @@ class _Sizes:
         found = []
         for each in taken:
             codecs = [codec for _, name, codec in each.sample.found("cells") if name == column]
-            for window, measured in zip(each.sample.windows, each.sample.measured, strict=True):
-                values = measured.values
+            for window, figures in zip(each.sample.windows, each.sample.figures, strict=True):
+                values = figures.values
                 cells = sum(values.get(("cells", column, codec), 0.0) for codec in codecs)
                 if cells and values.get(("timed",)):
                     size = sum(values.get(("bytes", column, codec), 0.0) for codec in codecs)
@@ -345,12 +353,12 @@ class _Sizes:
         return self._windows[low:high]
 
 
-def _by_created_at(cluster: str, taken: Sequence[Taken], today: date, method: Method) -> list[DailyGrowth]:
+def _by_created_at(cluster: str, taken: Sequence[Taken], today: date, method: Method) -> list[DayIntake]:
     """Return what came in on each day, by the created_at of the cells in the sample."""
     days = sorted({(column, day) for each in taken for _, column, day in each.sample.found("day")})
     first = min((day for _, day in days), default="")
     return [
-        DailyGrowth(
+        DayIntake(
             day=date.fromisoformat(day),
             cluster=cluster,
             column_name=column,

@@ -12,7 +12,7 @@ from schemaless.numbers import Interval, check_number
 __all__ = ["LONGEST_BODY_BYTES", "disk_bytes", "disk_bytes_range"]
 
 LONGEST_BODY_BYTES: Final = (1 << 24) - 1
-"""Of a MEDIUMBLOB."""
+"""A MEDIUMBLOB holds no more."""
 
 _ROWS: Final = 4_096
 """Enough for a page that is full in part not to show."""

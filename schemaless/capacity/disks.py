@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.capacity.measurement import ClusterSpace, Measurement
+from schemaless.capacity.measurement import ClusterFiles, Measurement
 
 __all__ = ["Disk", "GivenDisk", "disks_of", "with_disks"]
 
 _SAME_DISK_SHARE: Final = 0.02
-"""Of the disk's size: by so much may what is free differ between two looks at it."""
+"""What is free may differ by this part of the disk's size between two looks at the same disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Disk:
 
 
 def with_disks(
-    spaces: Sequence[ClusterSpace], given: Mapping[str, GivenDisk]
-) -> tuple[tuple[ClusterSpace, ...], list[str]]:
+    spaces: Sequence[ClusterFiles], given: Mapping[str, GivenDisk]
+) -> tuple[tuple[ClusterFiles, ...], list[str]]:
     """Return the spaces with the disks that were given in place of what is known, and a note where the two differ.
 
     What is given counts everywhere: a server may show a file system that is not the disk that it will have. What is
@@ -88,7 +88,7 @@ def _size_text(size: int, free: int | None) -> str:
 
 def disks_of(measurement: Measurement) -> list[Disk]:
     """Return the disks. Where this machine's servers show two of the same size and with the same free, it is one."""
-    groups: list[list[ClusterSpace]] = []
+    groups: list[list[ClusterFiles]] = []
     for space in measurement.clusters:
         same = next((group for group in groups if _one_disk(group[0], space)), None)
         if same is None:
@@ -98,14 +98,14 @@ def disks_of(measurement: Measurement) -> list[Disk]:
     return [_disk(group) for group in groups]
 
 
-def _one_disk(one: ClusterSpace, other: ClusterSpace) -> bool:
+def _one_disk(one: ClusterFiles, other: ClusterFiles) -> bool:
     if one.disk_from != "server" or other.disk_from != "server" or one.disk_bytes != other.disk_bytes:
         return False
     free = (one.free_bytes or 0, other.free_bytes or 0)
     return abs(free[0] - free[1]) <= _SAME_DISK_SHARE * (one.disk_bytes or 0)
 
 
-def _disk(spaces: Sequence[ClusterSpace]) -> Disk:
+def _disk(spaces: Sequence[ClusterFiles]) -> Disk:
     files = [space.file_bytes for space in spaces]
     known = None if None in files else sum(size or 0 for size in files)
     size, free = (

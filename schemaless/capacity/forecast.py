@@ -37,16 +37,19 @@ FEWEST_DAYS: Final = 14
 
 _FEWEST_DAYS_FOR_WEEKS: Final = 21
 _HISTORY_TIMES: Final = 5
-"""How many times the length of the history is looked ahead, and no further."""
+"""A forecast looks ahead so many times the length of the history, and no further."""
 
 _MOST_DAYS: Final = 1_826
 _PATHS: Final = 1_000
 _MOST_HELD_DAYS: Final = 60
 _BURN: Final = 9
-"""Days until every part of a model has been seen once: a week, a level and a slope. Models are compared on the rest."""
+"""After so many days every part of a model was seen once: a week, a level and a slope. The rest compares models."""
 
 _WANDERING: Final = (0.0, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
-"""Variance of the level's step from a day to the next, in variances of the noise."""
+"""The level's step from a day to the next may have these variances, in variances of the noise."""
+
+_FEWEST_ERRORS: Final = 28
+"""The errors of so many days say how noise is distributed; of fewer it is taken to be normal."""
 
 _CHANCE: Final = 0.01
 _FAR_SHARE: Final = 0.25
@@ -153,7 +156,7 @@ class Forecast:
     compound_share: float
     back_test: BackTest | None
     _totals: Any = field(repr=False, compare=False)
-    """Floats, path by day: the sum until then."""
+    """It holds the sum until each day, path by day."""
 
     @property
     def horizon_days(self) -> int:
@@ -253,7 +256,7 @@ def _dense(history: Sequence[tuple[datetime.date, float]]) -> list[float]:
 
 class _Futures(NamedTuple):
     paths: Floats
-    """Future by day."""
+    """Each row is a future, each column a day."""
     growth: Floats
     """For each future, the share by which a day grows in a year."""
     weekday_effects: Floats
@@ -269,9 +272,11 @@ class _Candidate(NamedTuple):
     wandering: float
     log_likelihood: float
     days: int
-    """That the likelihood is of."""
+    """The likelihood is that of so many days."""
     variance: float
-    """Of the noise, as estimated."""
+    """It is the noise's, as estimated."""
+    errors: Floats
+    """They are these days', in standard deviations, with their mean taken off."""
 
 
 def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
@@ -296,7 +301,8 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
         fitted = each.model.filter([1.0, each.wandering], return_ssm=True)
         # The noise's variance is not known either: with it, Student's t takes the place of the normal distribution.
         scale = numpy.sqrt(each.variance * each.days / rng.chisquare(each.days, count))[:, None]
-        path, slope = _simulated(fitted, each.wandering, scale, horizon_days, rng)
+        noise = _noise(each.errors, (count, horizon_days), rng)
+        path, slope = _simulated(fitted, each.wandering, scale, noise, rng)
         paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if each.log else numpy.maximum(path, 0.0))
         level = max(float(fitted.predicted_state[0, -1]), 1e-6)
         growths.append(
@@ -342,7 +348,11 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
                 variances = filtered.forecasts_error_cov[0, 0][scored]
                 variance = max(float((errors**2 / variances).mean()), _LEAST_VARIANCE)
                 likelihood = -0.5 * (float(numpy.log(variances).sum()) + days * math.log(variance)) - jacobian
-                found.append(_Candidate(model, log, weekly, wandering, likelihood, days, variance))
+                standard = errors / numpy.sqrt(variance * variances)
+                candidate = _Candidate(
+                    model, log, weekly, wandering, likelihood, days, variance, standard - standard.mean()
+                )
+                found.append(candidate)
     return found
 
 
@@ -356,8 +366,19 @@ def _first_scored(known: Any) -> int:
     return len(known)
 
 
+def _noise(errors: Floats, shape: tuple[int, int], rng: numpy.random.Generator) -> Floats:
+    """Return noise of futures, in standard deviations: as the days of the history erred, where these are enough.
+
+    Outages, holidays and imports make a few errors large. The normal distribution with the variance of all of them is
+    too wide for most days then.
+    """
+    if len(errors) < _FEWEST_ERRORS:
+        return rng.standard_normal(shape)
+    return rng.choice(errors, shape)
+
+
 def _simulated(
-    fitted: Any, wandering: float, scale: Floats, horizon_days: int, rng: numpy.random.Generator
+    fitted: Any, wandering: float, scale: Floats, noise: Floats, rng: numpy.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return futures of a model, one for each ``scale`` of the noise, and their slopes.
 
@@ -366,14 +387,13 @@ def _simulated(
     """
     import numpy
 
-    count = len(scale)
+    count, horizon_days = noise.shape
     state, covariance = fitted.predicted_state[:, -1], fitted.predicted_state_cov[:, :, -1]
     drawn = rng.multivariate_normal(numpy.zeros(len(state)), covariance, count, check_valid="ignore", method="eigh")
     states = state + scale * drawn
     steps = math.sqrt(wandering) * rng.standard_normal((count, horizon_days))
     steps[:, 0] = 0.0  # the first day's level is in the state
-    noise = scale * (steps.cumsum(axis=1) + rng.standard_normal((count, horizon_days)))
-    path = states[:, :1] + states[:, 1:2] * numpy.arange(horizon_days) + noise
+    path = states[:, :1] + states[:, 1:2] * numpy.arange(horizon_days) + scale * (steps.cumsum(axis=1) + noise)
     if states.shape[1] > 2:
         path += _week(states[:, 2:8].T)[numpy.arange(horizon_days) % 7].T
     return path, states[:, 1]

@@ -26,17 +26,17 @@ from schemaless.numbers import Interval, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.store.tools import tools_of
-from schemaless.survey.sampling import Bounds, Key, Measured, Sample, Window, sample
+from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample
 from schemaless.survey.sizing import content_values, rebuilt_files
 
 _DESCENT_PAGES: Final = 3
-"""From the root of an index to a leaf page, about."""
+"""A search reads about so many pages from the root of an index to a leaf."""
 
 _DECODED: Final = 2
-"""Bodies of each column and codec in a window that are fetched and decoded."""
+"""So many bodies of a column and codec are fetched and decoded in a window."""
 
 _PARTS: Final = ("bytes", "json", "bytes2", "both", "json2")
-"""Sums over those: body bytes, bytes of JSON text, and their squares and product."""
+"""These sums are kept of decoded bodies: body bytes, bytes of JSON text, their squares and their product."""
 
 _LONGEST_DECODED_BYTES: Final = 1 << 20
 
@@ -49,7 +49,6 @@ class Part:
     """What is sampled together: a shard, or all shards of a cluster.
 
     Attributes:
-        cluster: its name.
         shards: numbers.
         shard: its number where it is one shard on its own, else None.
         layout: how its server lays pages out.
@@ -138,10 +137,10 @@ def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime)
     """
     reader = _Reader(store, part, random.Random(~seed), now)  # noqa: S311 - nothing secret
     taken = sample(
-        tools_of(store).shards, list(part.shards), reader.measure, seed=seed, bounds=bounds, read_from=part.read_from
+        tools_of(store).shards, list(part.shards), reader.look, seed=seed, bounds=bounds, read_from=part.read_from
     )
     taken, halves, undecoded = _with_json(taken)
-    pages = sum(found.pages for found in taken.measured)
+    pages = sum(found.pages for found in taken.figures)
     return Taken(part, taken, reader.moments, reader.rows_read, pages, halves, undecoded)
 
 
@@ -154,7 +153,7 @@ class _Reader:
     rows_read: int = 0
     moments: list[Moment] = field(default_factory=list)
 
-    def measure(self, window: Window) -> Measured:
+    def look(self, window: Window) -> WindowFigures:
         shards, layout = tools_of(self.store).shards, self.part.layout
         sql = select_figures(shards.database(window.shard), window.after, window.up_to)
         values: defaultdict[Key, float] = defaultdict(float)
@@ -191,7 +190,7 @@ class _Reader:
         values.update(content_values(content, "file"))
         self._decode(window.shard, members, values)
         self.rows_read += rows
-        return Measured(values, rows, body_bytes, _DESCENT_PAGES + content.leaf_pages + content.overflow_pages)
+        return WindowFigures(values, rows, body_bytes, _DESCENT_PAGES + content.leaf_pages + content.overflow_pages)
 
     def _decode(
         self,
@@ -253,7 +252,7 @@ def _line(taken: Sample, name: tuple[str, str]) -> _Line | None:
     """Return the line through the bodies that were decoded, each with the weight of those it was drawn from."""
     sums = [0.0] * 6
     count = 0.0
-    for window, found in zip(taken.windows, taken.measured, strict=True):
+    for window, found in zip(taken.windows, taken.figures, strict=True):
         decoded = found.values.get(("decoded", *name), 0.0)
         if decoded:
             times = window.weight * found.values["cells", *name] / decoded
@@ -287,7 +286,7 @@ def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], lis
     """
     undecoded: list[tuple[str, str]] = []
     halves: dict[tuple[str, str], float] = {}
-    more: list[dict[Key, float]] = [dict(found.values) for found in taken.measured]
+    more: list[dict[Key, float]] = [dict(found.values) for found in taken.figures]
     for _, column, codec in taken.found("bytes"):
         name = column, codec
         line = _AS_STORED if codec in (LEGACY.name, UNREADABLE) else _line(taken, name)
@@ -306,5 +305,5 @@ def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], lis
                 variance += line.spread * cells * (cells / decoded - 1)
         if taken.exact:
             halves[name] = student_t((1 + taken.level) / 2, line.degrees) * math.sqrt(variance)
-    measured = [found._replace(values=values) for found, values in zip(taken.measured, more, strict=True)]
-    return replace(taken, measured=measured), halves, undecoded
+    figures = [found._replace(values=values) for found, values in zip(taken.figures, more, strict=True)]
+    return replace(taken, figures=figures), halves, undecoded

@@ -16,7 +16,7 @@ from schemaless.numbers import check_number
 __all__ = ["CONSTANT", "YEAR_DAYS", "Growth", "Kind"]
 
 YEAR_DAYS: Final = 365
-"""Of a rate of growth."""
+"""A rate of growth is that of so many days."""
 
 Kind = Literal["linear", "compound"]
 

@@ -15,13 +15,13 @@ from typing import Final
 from schemaless.capacity.days import grow
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, Taken, take
-from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Measurement, added
+from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement, added
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, nobody
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of
+from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, other_table_sizes
 from schemaless.mysql.sql.servers import SELECT_NOW
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
@@ -40,6 +40,8 @@ class MeasureBounds:
         pages: pages of 16 KiB.
         whole_rows: as many rows, if they have ``pages`` at most, are read as a whole.
         parts: as many shards are each measured on their own; of more, those of a cluster together.
+        inverted_share: days are searched for where no more of the cells in the sample are out of order.
+        day_shards: days are searched for in so many shards of a cluster; of more, in so many at random.
     """
 
     windows: int = 768
@@ -47,6 +49,8 @@ class MeasureBounds:
     pages: int = 16_384
     whole_rows: int = 20_000
     parts: int = 64
+    inverted_share: float = 0.01
+    day_shards: int = 16
 
     def of_part(self, parts: int) -> Bounds:
         """Return what of it one of so many parts may have."""
@@ -76,7 +80,6 @@ def measure(
     """Measure a datastore.
 
     Args:
-        store: the datastore.
         disks: by cluster, in place of what a server shows of its own; a note says where the two differ.
         seed: of the sample, to draw the same one again; the clock's unless given.
         bounds: how much is read.
@@ -97,7 +100,7 @@ def measure(
     clusters = [each for each in tools.topology.clusters if tools.topology.shards_of(each.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
-    work = _Work(store, of_part, by_shard, seed, now, disks or {})
+    work = _Work(store, of_part, bounds, by_shard, seed, now, disks or {})
     found: list[_ClusterTaken] = []
     for done in on_servers([(each.primary, each) for each in clusters], work.measure):
         found.append(done)
@@ -126,9 +129,9 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class _ClusterTaken:
-    space: ClusterSpace
+    space: ClusterFiles
     taken: list[Taken]
-    growth: list[DailyGrowth]
+    growth: list[DayIntake]
     notes: list[str]
     rows_read: int = 0
 
@@ -137,6 +140,7 @@ class _ClusterTaken:
 class _Work:
     store: Datastore
     bounds: Bounds
+    whole: MeasureBounds
     by_shard: bool
     seed: int
     now: datetime
@@ -156,7 +160,7 @@ class _Work:
             else:
                 return replace(done, notes=[*notes, *done.notes])
         shards = len(tools_of(self.store).topology.shards_of(cluster.name))
-        space = ClusterSpace(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
+        space = ClusterFiles(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
         return self._with_disk(_ClusterTaken(space, [], [], notes))
 
     def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
@@ -170,14 +174,17 @@ class _Work:
             layout = MARIADB if pool.run(lambda connection: connection.is_mariadb) else MYSQL
             notes.append(f"{cluster.name}: {error}; allocated bytes are those of such pages all the same")
         databases = [shards.database(shard) for shard in numbers]
-        files = sum(known_table_sizes(pool, databases).values(), TableSize(0, 0))
+        sizes = known_table_sizes(pool, databases)
+        files = sum(sizes.values(), TableSize(0, 0))
+        # Without PROCESS, a note says already what cannot be seen.
+        others = other_table_sizes(pool, databases) if files.measured else {}
         alone = [Part(cluster.name, (each,), each, layout, read_from) for each in numbers]
         parts = alone if self.by_shard else [Part(cluster.name, tuple(numbers), None, layout, read_from)]
         taken = [take(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
         rebuilt = added(each.file_bytes() for each in taken)
         bodies = added(each.body_bytes() for each in taken)
         between = sorted((rebuilt.low - bodies.low, rebuilt.mid - bodies.mid, rebuilt.high - bodies.high))
-        space = ClusterSpace(
+        space = ClusterFiles(
             cluster=cluster.name,
             node=str(node),
             read_from=node.role,
@@ -188,11 +195,23 @@ class _Work:
             file_bytes_measured=files.measured,
             rebuilt_bytes=rebuilt,
             overhead_bytes=Interval(*between),
+            shard_files=tuple(
+                (shard, sizes[name].file_bytes) for shard, name in zip(numbers, databases, strict=True) if name in sizes
+            ),
+            other_files=tuple((name, size.file_bytes) for name, size in sorted(others.items())),
         )
         shown = disk_space_of(pool, databases[0])
         if shown is not None:
             space = replace(space, disk_bytes=shown.total_bytes, free_bytes=shown.free_bytes, disk_from="server")
-        growth = grow(self.store, cluster.name, taken, self.seed, self.now)
+        growth = grow(
+            self.store,
+            cluster.name,
+            taken,
+            self.seed,
+            self.now,
+            inverted_share=self.whole.inverted_share,
+            most_shards=self.whole.day_shards,
+        )
         return self._with_disk(_ClusterTaken(space, taken, growth.days, [*notes, *growth.notes], growth.rows_read))
 
     def _with_disk(self, taken: _ClusterTaken) -> _ClusterTaken:
@@ -214,7 +233,7 @@ def _notes(found: Sequence[_ClusterTaken]) -> list[str]:
         ]
     if not all(each.space.file_bytes_measured for each in found if each.space.problem is None):
         notes.append(
-            "the account may not see files (PROCESS), so their sizes are of InnoDB's statistics, read anew, which "
+            "the account may not see files (PROCESS), so their sizes are of InnoDB's statistics, read again, which "
             "leave some MB of each out"
         )
     if not any(each.sample.windows for cluster in found for each in cluster.taken):

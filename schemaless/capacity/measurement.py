@@ -6,6 +6,7 @@ three are the same where it was counted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -15,11 +16,11 @@ from schemaless.errors import InvalidInput
 from schemaless.numbers import LEVEL, Interval
 
 UNREADABLE: Final = "unreadable"
-"""Stands for the codec of a body whose first bytes name none."""
+"""This stands for the codec of a body whose first bytes name none."""
 
 Method = Literal["count", "search", "sample"]
-"""How a day's cells were found: all cells were read; between its ends along added_id; or, where created_at does not
-follow added_id, by the created_at of the cells in the sample."""
+"""A day's cells were found by one of these: all cells were read; between its ends along added_id; or, where created_at
+does not follow added_id, by the created_at of the cells in the sample."""
 
 # stored; raised where older measurements cannot be read as they are any more
 JSON_FORMAT: Final = 1
@@ -30,11 +31,8 @@ class Group:
     """The cells of a column in a codec, in one shard or, of a datastore with many shards, in one cluster.
 
     Attributes:
-        cluster: its name.
         shard: its number; None where the shards of a cluster were measured together.
-        column_name: the column.
         codec: as stored: ``msgpack+zlib``, ``legacy``, or ``unreadable``.
-        cells: how many.
         body_bytes: of their bodies, as stored.
         allocated_bytes: what they take of the file of a table that was just rebuilt, by the page model: records,
             overflow pages, their part of the indexes and of what InnoDB keeps free. All groups add up to such files.
@@ -52,14 +50,11 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class DailyGrowth:
+class DayIntake:
     """What came in on one day: a column of a cluster.
 
     Attributes:
         day: UTC.
-        cluster: its name.
-        column_name: the column.
-        cells: how many.
         body_bytes: of their bodies, as they are stored now.
         method: see ``Method``.
         complete: False for the day of the measurement, which is not over, and the first day of all, which may have
@@ -76,11 +71,10 @@ class DailyGrowth:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSpace:
+class ClusterFiles:
     """The files and the disk of a cluster: of one copy, the one that was read.
 
     Attributes:
-        cluster: its name.
         node: the server that was read, or the primary where none could be.
         read_from: "primary" or "replica".
         copies: how many servers hold the cells, the primary among them.
@@ -94,6 +88,9 @@ class ClusterSpace:
         disk_bytes: the size of the file system; None where the server does not show it and no flag gave it.
         free_bytes: of that; None likewise.
         disk_from: "server", "flag", or None where it is not known.
+        shard_files: of each shard its number and the length of its file; none in measurements of before this was kept.
+        other_files: of each table beside ``cell`` its name and the lengths of its files in all shards together:
+            followers', indexes', what a move left. Empty where the account may not see files, or this was not kept yet.
     """
 
     cluster: str
@@ -110,6 +107,8 @@ class ClusterSpace:
     disk_bytes: int | None = None
     free_bytes: int | None = None
     disk_from: Literal["server", "flag"] | None = None
+    shard_files: tuple[tuple[int, int], ...] = ()
+    other_files: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,6 @@ class Measurement:
 
     Attributes:
         taken_at: when it began, UTC, by the clock of the catalog's server.
-        datastore: its name.
         shard_count: how many shards it has.
         groups: in the order of cluster, shard, column_name, codec.
         growth: in the order of cluster, column_name, day; days without cells between the first and the last are 0.
@@ -136,8 +134,8 @@ class Measurement:
     datastore: str
     shard_count: int
     groups: tuple[Group, ...]
-    growth: tuple[DailyGrowth, ...]
-    clusters: tuple[ClusterSpace, ...]
+    growth: tuple[DayIntake, ...]
+    clusters: tuple[ClusterFiles, ...]
     notes: tuple[str, ...] = ()
     rows_read: int = 0
     pages_read: int = 0
@@ -151,9 +149,17 @@ class Measurement:
         return sorted({group.column_name for group in self.groups} | {each.column_name for each in self.growth})
 
     @property
-    def problems(self) -> list[ClusterSpace]:
+    def problems(self) -> list[ClusterFiles]:
         """The clusters that could not be measured."""
         return [space for space in self.clusters if space.problem is not None]
+
+    @property
+    def other_files(self) -> dict[str, int]:
+        """The lengths of the files of each table beside ``cell``, of all clusters together."""
+        total: Counter[str] = Counter()
+        for space in self.clusters:
+            total.update(dict(space.other_files))
+        return dict(sorted(total.items()))
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads: plain values for ``json.dumps``."""
@@ -203,6 +209,8 @@ class Measurement:
                     "disk_bytes": space.disk_bytes,
                     "free_bytes": space.free_bytes,
                     "disk_from": space.disk_from,
+                    "shard_files": [list(each) for each in space.shard_files],
+                    "other_files": dict(space.other_files),
                 }
                 for space in self.clusters
             ],
@@ -234,10 +242,20 @@ class Measurement:
             shard_count=data["shard_count"],
             groups=tuple(Group(**{**each, **_estimates(each, sizes)}) for each in data["groups"]),
             growth=tuple(
-                DailyGrowth(**{**each, **_estimates(each, sizes[:2]), "day": date.fromisoformat(each["day"])})
+                DayIntake(**{**each, **_estimates(each, sizes[:2]), "day": date.fromisoformat(each["day"])})
                 for each in data["growth"]
             ),
-            clusters=tuple(ClusterSpace(**{**each, **_estimates(each, spaces)}) for each in data["clusters"]),
+            clusters=tuple(
+                ClusterFiles(
+                    **{
+                        **each,
+                        **_estimates(each, spaces),
+                        "shard_files": _pairs(each.get("shard_files", ())),
+                        "other_files": tuple(each.get("other_files", {}).items()),
+                    }
+                )
+                for each in data["clusters"]
+            ),
             notes=tuple(data["notes"]),
             rows_read=data["rows_read"],
             pages_read=data["pages_read"],
@@ -263,6 +281,10 @@ def added(estimates: Iterable[Interval]) -> Interval:
 
 def _numbers(estimate: Interval) -> list[int]:
     return [round(estimate.low), round(estimate.mid), round(estimate.high)]
+
+
+def _pairs(data: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((shard, size) for shard, size in data)
 
 
 def _estimates(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Interval | None]:

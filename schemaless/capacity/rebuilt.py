@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Final
 
-from schemaless.capacity.measurement import ClusterSpace, Group, Measurement
+from schemaless.capacity.measurement import ClusterFiles, Group, Measurement
 from schemaless.codec.registry import Codec
 from schemaless.mysql.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.mysql.sizes import layout_of
@@ -58,9 +58,7 @@ def unit_of(
     """Return what a cell takes whose body has one of these lengths; None without any.
 
     Args:
-        column: its name.
         lengths: of bodies.
-        layout: the server's.
         share: that these lengths add up to, of those now, with its 95 % interval.
         before: lengths of the same bodies now. Where they are known, of a shard too, only the ratio has to be.
     """
@@ -87,7 +85,7 @@ def disk_per_body(column: str, lengths: Sequence[int], layout: Layout) -> float 
 
 
 def predicted_files(
-    measurement: Measurement, space: ClusterSpace, units: Mapping[str, Unit], layout: Layout
+    measurement: Measurement, space: ClusterFiles, units: Mapping[str, Unit], layout: Layout
 ) -> Interval | None:
     """Return how long a cluster's files are when every cell takes what ``units`` has for its column.
 
@@ -179,7 +177,7 @@ def is_small(measurement: Measurement) -> bool:
     return cells <= _SMALL_CELLS and sum(group.body_bytes.high for group in measurement.groups) <= _SMALL_BYTES
 
 
-def _shards(measurement: Measurement, space: ClusterSpace) -> list[_Shard]:
+def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
     found: dict[int | None, dict[str, list[Group]]] = {}
     for group in measurement.groups:
         if group.cluster == space.cluster:

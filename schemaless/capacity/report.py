@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from schemaless.capacity.disks import Disk
+from schemaless.capacity.filling import Filling
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement, added
+from schemaless.capacity.planning import Planning
 from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.series import Series
-from schemaless.capacity.skew import Skew
+from schemaless.capacity.skew import ShardSize, Skew
 from schemaless.capacity.steps import Rate, Step
-from schemaless.capacity.whatif import (
-    CodecTrial,
-    Scenario,
-)
+from schemaless.capacity.whatif import CodecEffect, Scenario
 from schemaless.mysql.page_model import MYSQL, Layout
 from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice
@@ -70,6 +69,7 @@ class DiskForecast:
         steps: days from which on each brought so many times as much as before.
         rate: of the last weeks, or of those since the last step.
         errors: half the width of each day's interval.
+        used: how the disk came to be as full as it is.
     """
 
     disk: Disk
@@ -78,10 +78,11 @@ class DiskForecast:
     steps: tuple[Step, ...] = ()
     rate: Rate | None = None
     errors: tuple[float, ...] = ()
+    used: Filling = field(default_factory=Filling)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CapacityReport:
     """How long the disks last, and what would change it.
 
     Attributes:
@@ -98,6 +99,7 @@ class Report:
         choice: which codec is worth it, and why; None where nothing was tried.
         codec: what a re-encoding would be to: the one that was asked for, or that is worth it; or None.
         scenarios: ``now`` first.
+        planning: when each disk is how full, what to order by when, what it costs.
         skew: over shards and clusters.
         warnings: why the headline is not to be relied on, if it is not.
         notes: what a reader has to know before using a figure.
@@ -112,11 +114,12 @@ class Report:
     total: DiskForecast | None
     too_few: tuple[str, ...]
     columns: tuple[ColumnForecast, ...]
-    trials: tuple[CodecTrial, ...]
+    trials: tuple[CodecEffect, ...]
     weights: Mapping[tuple[str, str], float]
     choice: Choice | None
     codec: str | None
     scenarios: tuple[Scenario, ...]
+    planning: Planning
     skew: Skew
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -132,8 +135,17 @@ class Report:
         """After all was re-encoded to ``codec`` and rebuilt; None where there is none to go to."""
         return next((each for each in self.scenarios if self.codec is not None and each.name == self.codec), None)
 
+    @property
+    def shard_sizes(self) -> tuple[ShardSize, ...]:
+        """The shards: by allocated bytes where they were measured one by one, else by the lengths of their files."""
+        return self.skew.shards or tuple(
+            ShardSize(shard, space.cluster, size)
+            for space in self.measurement.clusters
+            for shard, size in space.shard_files
+        )
 
-class StoredNow(NamedTuple):
+
+class CodecTotal(NamedTuple):
     """The cells of a column in a codec, of all clusters together."""
 
     column_name: str
@@ -144,7 +156,7 @@ class StoredNow(NamedTuple):
     json_bytes: Interval
 
 
-def stored(measurement: Measurement) -> list[StoredNow]:
+def stored(measurement: Measurement) -> list[CodecTotal]:
     """Return what is stored, by column and codec."""
     found = []
     for column, codec in sorted({(group.column_name, group.codec) for group in measurement.groups}):
@@ -153,5 +165,5 @@ def stored(measurement: Measurement) -> list[StoredNow]:
             added(getattr(group, name) for group in groups)
             for name in ("cells", "body_bytes", "allocated_bytes", "json_bytes")
         ]
-        found.append(StoredNow(column, codec, *sizes))
+        found.append(CodecTotal(column, codec, *sizes))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from schemaless.capacity.forecast import Forecast, NoForecast
@@ -10,17 +11,17 @@ from schemaless.capacity.series import RECENT_DAYS
 from schemaless.codec.registry import LEGACY, NONE
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import DiskForecast, Report
+    from schemaless.capacity.report import CapacityReport, DiskForecast
     from schemaless.capacity.steps import Step
 
-__all__ = ["how_obtained", "notes_of", "warnings_of"]
+__all__ = ["beside_the_cells", "how_obtained", "notes_of", "warnings_of"]
 
 _STALE_DAYS: Final = 3
 _RECENT_STEP_DAYS: Final = 56
 _ONE_CODEC_SHARE: Final = 0.98
 
 
-def warnings_of(report: Report) -> list[str]:
+def warnings_of(report: CapacityReport) -> list[str]:
     """Return why the headline is not to be relied on: forecasts that failed their back-test, steps in the level."""
     first = report.now.first
     found = []
@@ -52,7 +53,7 @@ def _is_recent(each: DiskForecast, step: Step) -> bool:
     return (each.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
 
 
-def notes_of(report: Report) -> list[str]:
+def notes_of(report: CapacityReport) -> list[str]:
     """Return what a reader has to know before using a figure."""
     newest, notes = report.measurement, []
     age = (report.made_at - newest.taken_at).total_seconds() / 86_400
@@ -99,6 +100,30 @@ def notes_of(report: Report) -> list[str]:
     if fewer > 0:
         notes.append(f"{fewer} more series of a cluster and column have no forecast of their own, only in their disk's")
     return notes
+
+
+def beside_the_cells(measurements: Sequence[Measurement]) -> list[str]:
+    """Return what the tables of followers and indexes take, and what they grow by, of measurements oldest first."""
+    newest = measurements[-1]
+    taken = newest.other_files
+    if not taken:
+        return []
+    each = ", ".join(f"{table} {_mib(size)}" for table, size in taken.items())
+    text = f"beside the cells, other tables of the shards take {_mib(sum(taken.values()))}: {each}"
+    earlier = [one for one in measurements if one.other_files and _days(one, newest) >= 1]
+    if earlier:
+        grown = sum(taken.values()) - sum(earlier[0].other_files.values())
+        days = _days(earlier[0], newest)
+        text += f"; they grew by {_mib(grown / days)} a day over {days:.0f} days"
+    return [f"{text}. They are part of what is used of a disk now; no forecast counts their growth"]
+
+
+def _days(earlier: Measurement, later: Measurement) -> float:
+    return (later.taken_at - earlier.taken_at).total_seconds() / 86_400
+
+
+def _mib(size: float) -> str:
+    return f"{size / (1 << 20):,.1f} MiB"
 
 
 def _mixed(measurement: Measurement, column: str) -> bool:
@@ -150,8 +175,8 @@ _GROWTH: Final = (
 _FORECAST: Final = (
     "of bytes a day: level, slope, weekly pattern and noise (statsmodels' unobserved components), averaged over "
     "40 models by how well each foretold every day of the history from those before it. The 80 % and 95 % bands "
-    "are of 1,000 simulated futures; sums are added up within each. It looks five times as far ahead as the "
-    "history is long, five years at most."
+    "are of 1,000 simulated futures, whose days err as those of the history did; sums are added up within each. It "
+    "looks five times as far ahead as the history is long, five years at most."
 )
 _BACK_TEST: Final = (
     "the same forecast, made without the last quarter of the history and held against it. A band that is right "

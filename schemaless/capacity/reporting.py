@@ -13,21 +13,18 @@ from typing import Final
 
 from schemaless.capacity import history
 from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
+from schemaless.capacity.filling import filling
 from schemaless.capacity.forecast import Forecast, forecast
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.planning import Cost, Level, Planning, Wishes, costs, levels, verdict
 from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted_files, unit_of, whole_files
-from schemaless.capacity.report import NOTHING_TRIED, ColumnForecast, DiskForecast, Report, Tried
-from schemaless.capacity.report_notes import how_obtained, notes_of, warnings_of
+from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, ColumnForecast, DiskForecast, Tried
+from schemaless.capacity.report_notes import beside_the_cells, how_obtained, notes_of, warnings_of
 from schemaless.capacity.series import Series, daily, errors, weighted
 from schemaless.capacity.skew import ShardSize, Skew, skew
 from schemaless.capacity.steps import rate, steps
-from schemaless.capacity.whatif import (
-    best_codec,
-    codec_trials,
-    growth_weights,
-    scenarios,
-)
+from schemaless.capacity.whatif import Scenario, best_codec, codec_effects, growth_weights, mean, scenarios
 from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
@@ -53,9 +50,10 @@ def make(
     fresh: bool = False,
     least_gain: float = LEAST_GAIN,
     most_cpu: float = MOST_CPU,
+    wishes: Wishes | None = None,
     seed: int = 1,
     listener: Listener = nobody,
-) -> Report:
+) -> CapacityReport:
     """Make a report of a datastore. Writes nothing.
 
     Args:
@@ -65,6 +63,7 @@ def make(
         fresh: measure anew, although the catalog has measurements; without any that is done anyhow.
         least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
         most_cpu: how many times the time of the default codec the one that is worth it may take.
+        wishes: thresholds, lead time, price, and how long the disks have to last.
         seed: of samples and simulated futures.
         listener: told each step.
 
@@ -94,7 +93,7 @@ def make(
         cells = _cells(store, measurements[-1], seed)
         if cells is not None:
             tried = try_all(cells, listener)
-            choice = best_codec(codec_trials(tried.columns, []), measurements[-1], DEFAULT.name, least_gain, most_cpu)
+            choice = best_codec(codec_effects(tried.columns, []), measurements[-1], DEFAULT.name, least_gain, most_cpu)
             target = codec or (choice.chosen.name if choice is not None and choice.chosen is not None else None)
             if target is not None and is_small(measurements[-1]):
                 listener(Step(f"trying {target} on every cell"))
@@ -114,6 +113,7 @@ def make(
         disks=disks,
         least_gain=least_gain,
         most_cpu=most_cpu,
+        wishes=wishes,
         seed=seed,
         notes=notes,
     )
@@ -128,9 +128,10 @@ def put_together(
     disks: Mapping[str, GivenDisk] | None = None,
     least_gain: float = LEAST_GAIN,
     most_cpu: float = MOST_CPU,
+    wishes: Wishes | None = None,
     seed: int = 1,
     notes: Sequence[str] = (),
-) -> Report:
+) -> CapacityReport:
     """Return a report of what was measured and tried. Asks no server.
 
     Args:
@@ -141,6 +142,7 @@ def put_together(
         disks: by cluster, in place of what was measured.
         least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
         most_cpu: how many times the time of the default codec the one that is worth it may take.
+        wishes: thresholds, lead time, price, and how long the disks have to last.
         seed: of the simulated futures.
         notes: what the reading has to say.
 
@@ -150,7 +152,7 @@ def put_together(
     spaces, differences = with_disks(measurements[-1].clusters, disks or {})
     newest = replace(measurements[-1], clusters=spaces)
     series = daily([*measurements[:-1], newest])
-    trials = codec_trials(tried.columns, series)
+    trials = codec_effects(tried.columns, series)
     choice = best_codec(trials, newest, DEFAULT.name, least_gain, most_cpu)
     if codec is None:
         codec = choice.chosen.name if choice is not None and choice.chosen is not None else None
@@ -158,8 +160,11 @@ def put_together(
         codec = None
     weights = growth_weights(newest, tried.disk_per_body)
     found = [
-        _disk_forecast(disk, [each for each in series if each.cluster in disk.clusters], weights, seed)
-        for disk in disks_of(newest)
+        replace(each, used=filling(each.disk, each.history, [*measurements[:-1], newest]))
+        for each in (
+            _disk_forecast(disk, [each for each in series if each.cluster in disk.clusters], weights, seed)
+            for disk in disks_of(newest)
+        )
     ]
     outlooks = scenarios(
         newest,
@@ -172,7 +177,7 @@ def put_together(
         codec,
         {each.disk.name: each.rate for each in found},
     )
-    report = Report(
+    report = CapacityReport(
         made_at=made_at,
         measurement=newest,
         measured_at=tuple(each.taken_at for each in measurements),
@@ -186,14 +191,49 @@ def put_together(
         choice=choice,
         codec=codec,
         scenarios=tuple(outlooks),
+        planning=Planning(wishes or Wishes()),
         skew=_skew(newest),
         warnings=(),
         notes=(),
         how=how_obtained(newest, codec),
     )
+    report = replace(report, planning=_planning(report, seed))
     return replace(
-        report, warnings=tuple(warnings_of(report)), notes=(*notes, *differences, *newest.notes, *notes_of(report))
+        report,
+        warnings=tuple(warnings_of(report)),
+        notes=(*notes, *differences, *newest.notes, *notes_of(report), *beside_the_cells(measurements)),
     )
+
+
+def _planning(report: CapacityReport, seed: int) -> Planning:
+    now, after, wishes = report.now, report.after, report.planning.wishes
+    order = [each.disk for each in now.worst_first]
+    disks = {each.disk.name: each.disk for each in report.disks}
+    forecasts = {each.disk.name: each.forecast for each in report.disks}
+    rates = {each.disk.name: each.rate for each in report.disks}
+
+    def of(scenario: Scenario | None) -> tuple[Level, ...]:
+        return () if scenario is None else levels(scenario, order, disks, forecasts, rates, wishes)
+
+    return Planning(wishes, of(now), of(after), _costs(report, seed), verdict(now, wishes))
+
+
+def _costs(report: CapacityReport, seed: int) -> tuple[Cost, ...]:
+    """Return what a year costs: one forecast of all copies, since the bands of disks must not be added up."""
+    codec, after, wishes = report.codec, report.after, report.planning.wishes
+    if wishes.price_per_tb is None:
+        return ()
+    copies = {name: each.disk.copies for each in report.disks for name in each.disk.clusters}
+    weights = {key: weight * copies.get(key[0], 1) for key, weight in report.weights.items()}
+    found = forecast(weighted(report.series, weights), seed=seed)
+    if not isinstance(found, Forecast):
+        return ()
+    if codec is None or after is None:
+        return costs(found, None, wishes)
+    of_disk = {each.disk.name: each.disk.copies for each in report.disks}
+    days = {each.disk: (each.bytes_per_day or 0.0) * of_disk[each.disk] for each in report.now.disks}
+    times = mean({each.disk: each.times for each in after.disks if each.times is not None}, days)
+    return costs(found, (codec, times), wishes)
 
 
 def try_all(cells: CellSample, listener: Listener = nobody) -> Tried:

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.capacity.measurement import DailyGrowth, Measurement
+from schemaless.capacity.measurement import DayIntake, Measurement
 
 __all__ = ["RECENT_DAYS", "Day", "Series", "daily", "errors", "weighted"]
 
 _MOST_DAYS: Final = 730
-"""Of a series: two years. What was before says little about what comes, and costs time."""
+"""A series has two years at most: what was before says little about what comes, and costs time."""
 
 RECENT_DAYS: Final = 28
-"""What "a day now" is the average of."""
+""""A day now" is the average of so many days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -
     return [value**0.5 for _, value in sorted(squares.items())]
 
 
-def _of(growth: Iterable[DailyGrowth], cluster: str, column: str) -> list[DailyGrowth]:
+def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntake]:
     return [each for each in growth if each.cluster == cluster and each.column_name == column]
 
 

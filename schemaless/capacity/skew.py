@@ -11,10 +11,12 @@ from typing import Final
 
 from schemaless.errors import InvalidInput
 
-__all__ = ["Fill", "Move", "ShardSize", "Skew", "skew"]
+__all__ = ["Fill", "Move", "ShardSize", "Skew", "fullest", "skew"]
 
 TOLERANCE: Final = 0.02
 """Clusters within so much of their share count as even: no move is worth less."""
+
+_MOST_FULLEST: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,6 @@ class Fill:
     """A cluster's bytes.
 
     Attributes:
-        cluster: its name.
         now_bytes: what its shards take.
         even_bytes: its share of what all take.
         after_bytes: what its shards take after the moves.
@@ -91,6 +92,11 @@ class Skew:
     def moved_bytes(self) -> float:
         """What the moves copy, of one copy."""
         return sum(move.size_bytes for move in self.moves)
+
+
+def fullest(shards: Sequence[ShardSize]) -> list[ShardSize]:
+    """Return the ten largest shards, the largest first; fewer where there are fewer."""
+    return sorted(shards, key=lambda each: (-each.size_bytes, each.shard))[:_MOST_FULLEST]
 
 
 def skew(

@@ -33,10 +33,10 @@ _STANDARD_ERRORS: Final = 6.0
 _MOST_STEPS: Final = 3
 _LEAST_VARIANCE: Final = 1e-6
 _MOST_ALIKE: Final = 0.9
-"""Correlation of neighbouring errors: beyond it a standard error is no more than a guess."""
+"""Where neighbouring errors are more alike than this, a standard error is no more than a guess."""
 
 _OUTLIER: Final = 4.0
-"""In standard deviations, by the median: a day of an import is no step, and counts for so much."""
+"""A day counts for so many standard deviations at most: an import of one day is no step."""
 
 
 @dataclass(frozen=True, slots=True)

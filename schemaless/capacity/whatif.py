@@ -27,27 +27,28 @@ from schemaless.survey.choice import Choice, Option, choose
 from schemaless.survey.column_trials import ColumnTrial
 
 __all__ = [
-    "CodecTrial",
+    "CodecEffect",
     "DiskOutlook",
     "Scenario",
     "best_codec",
-    "codec_trials",
+    "codec_effects",
+    "days_at_rate",
+    "days_until",
     "growth_weights",
+    "mean",
     "scenarios",
 ]
 
 GROWTH_FACTORS: Final = (2, 10)
 _80_OF_95: Final = 1.2816 / 1.9600
-"""Half the width of an 80 % interval, of one of 95 %."""
+"""Half an interval of 80 % is this part of half an interval of 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
-class CodecTrial:
+class CodecEffect:
     """A codec, as tried on sampled cells of a column.
 
     Attributes:
-        column_name: the column.
-        codec: its name.
         sampled: how many cells it was tried on.
         left: how many of these cannot be had in it.
         body_share: new body bytes over those now.
@@ -95,6 +96,7 @@ class DiskOutlook:
         at_rate: days until it is full if each day brings what the last weeks did, the same every day; None where that
             is not known.
         rate_days: how many days those weeks are.
+        times: what each day takes of the disk, as a part of what is forecast; None where that was not asked.
     """
 
     disk: str
@@ -106,6 +108,15 @@ class DiskOutlook:
     horizon_days: int | None
     at_rate: Interval | None = None
     rate_days: int | None = None
+    times: Interval | None = None
+
+    @property
+    def urgency(self) -> tuple[float, ...]:
+        """What disks are sorted by: the one that is full first, then those beyond the horizon, then the unknown."""
+        if self.days is None:
+            return (math.inf,) * 5
+        early = (self.days.low_80, self.days.low_95, math.inf if self.at_rate is None else self.at_rate.mid)
+        return 0, self.days.mid, *early
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +140,12 @@ class Scenario:
     @property
     def first(self) -> DiskOutlook | None:
         """The disk that is full first; None where it can be said of none."""
-        known = [each for each in self.disks if each.days is not None]
-        return min(known, key=lambda each: (each.days or (0,))[2:] + (each.days or (0,)), default=None)
+        return next((each for each in self.worst_first if each.days is not None), None)
+
+    @property
+    def worst_first(self) -> list[DiskOutlook]:
+        """The disks, the one that is full first before the others."""
+        return sorted(self.disks, key=lambda each: each.urgency)
 
     @property
     def unknown(self) -> list[DiskOutlook]:
@@ -138,7 +153,7 @@ class Scenario:
         return [each for each in self.disks if each.days is None]
 
 
-def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecTrial]:
+def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecEffect]:
     """Return trials as shares of what there is now.
 
     A column is left out whose sampled cells have no bytes at all, or are too few to carry an interval.
@@ -150,7 +165,7 @@ def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list
             continue
         cells = sum(days.cells_per_day for days in series if days.column_name == each.column_name)
         found.append(
-            CodecTrial(
+            CodecEffect(
                 column_name=each.column_name,
                 codec=each.codec.name,
                 sampled=each.sampled,
@@ -167,7 +182,7 @@ def codec_trials(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list
 
 
 def best_codec(
-    trials: Sequence[CodecTrial], measurement: Measurement, default: str, least_gain: float, most_cpu: float
+    trials: Sequence[CodecEffect], measurement: Measurement, default: str, least_gain: float, most_cpu: float
 ) -> Choice | None:
     """Decide which codec all columns together should be re-encoded to; None where nothing was tried.
 
@@ -179,8 +194,8 @@ def best_codec(
     options = [
         Option(
             codec,
-            _mean({each.column_name: each.migrated_share for each in group}, pages),
-            _mean({each.column_name: each.body_share for each in group}, bodies).mid,
+            mean({each.column_name: each.migrated_share for each in group}, pages),
+            mean({each.column_name: each.body_share for each in group}, bodies).mid,
             sum((each.encode_s + each.decode_s) * cells[each.column_name] for each in group),
             sum(each.left for each in group),
         )
@@ -214,7 +229,7 @@ def scenarios(
     disks: Sequence[Disk],
     forecasts: Mapping[str, Forecast | NoForecast],
     series: Sequence[Series],
-    trials: Sequence[CodecTrial],
+    trials: Sequence[CodecEffect],
     files: Mapping[tuple[str, str], Interval],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
@@ -237,17 +252,17 @@ def scenarios(
     found = [
         what_if.scenario("now", "As it is.", None),
         what_if.scenario(
-            "rebuilt", "The tables are rebuilt where that gives space back, nothing is re-encoded.", None, rebuilt=True
+            "rebuilt", "The tables are rebuilt where that gives space back; no body is re-encoded.", None, rebuilt=True
         ),
     ]
     there = {group.codec for group in measurement.groups}
     for name in _by_codec(trials):
         if there == {name}:
             continue  # nothing would be re-encoded: that is 'rebuilt'
-        text = f"All is re-encoded to {name}, the tables are rebuilt, and new cells are written so."
+        text = f"All bodies are re-encoded to {name}, new cells too; the tables are rebuilt."
         found += [what_if.scenario(name, text, name, rebuilt=True)]
     if codec is not None:
-        text = f"All is re-encoded to {codec} and nothing is rebuilt: files keep their length, new cells take less."
+        text = f"All bodies are re-encoded to {codec}; the files keep their length, and new cells take less."
         found += [what_if.scenario(f"{codec}, not rebuilt", text, codec)]
     for factor in GROWTH_FACTORS:
         text = f"Each day brings {factor} times as much."
@@ -265,7 +280,7 @@ class _WhatIf:
     disks: Sequence[Disk]
     forecasts: Mapping[str, Forecast | NoForecast]
     series: Sequence[Series]
-    trials: Sequence[CodecTrial]
+    trials: Sequence[CodecEffect]
     files: Mapping[tuple[str, str], Interval]
     weights: Mapping[tuple[str, str], float]
     rates: Mapping[str, Rate | None]
@@ -292,7 +307,7 @@ class _WhatIf:
         """Return the lengths of the disk's files at the start.
 
         Small files grow in steps, and a rebuild may make them longer. Where bodies get no longer, it is not done then:
-        nobody would.
+        nobody would. That needs a length that was measured: statistics may be from before most cells came.
         """
         if disk.file_bytes is None:
             return None
@@ -305,14 +320,14 @@ class _WhatIf:
             size = space.rebuilt_bytes if codec is None else self.files.get((space.cluster, codec))
             if size is None:
                 return None
-            if shrinks and space.file_bytes is not None:
+            if shrinks and space.file_bytes is not None and space.file_bytes_measured:
                 size = Interval(*(min(end, float(space.file_bytes)) for end in (size.low, size.mid, size.high)))
             sizes.append(size)
         return added(sizes)
 
     def growth_factor(self, disk: Disk, codec: str | None) -> Interval:
         """Return how much a day takes of the disk in a codec, as a part of what it takes now."""
-        return _mean(
+        return mean(
             {each.column_name: each.allocated_share for each in self.trials if each.codec == codec},
             {name: self._bytes_per_day(disk, name) for name in self.measurement.column_names},
         )
@@ -324,7 +339,7 @@ class _WhatIf:
         rate = None if forecast is None else per_day * factor.mid
 
         def cannot(why: str) -> DiskOutlook:
-            return DiskOutlook(disk.name, free, rate, None, why, None, None)
+            return DiskOutlook(disk.name, free, rate, None, why, None, None, times=factor)
 
         if disk.problem is not None:
             return cannot(f"not measured: {disk.problem}")
@@ -334,9 +349,9 @@ class _WhatIf:
             return cannot(forecast.reason)
         if free is None:
             return cannot("its disk is not known; give --disk CLUSTER=SIZE:FREE")
-        days = _days(forecast, free, factor)
+        days = days_until(forecast, free, factor)
         last = self.rates.get(disk.name)
-        at_rate = None if last is None else _at_rate(last.per_day, free, factor)
+        at_rate = None if last is None else days_at_rate(last.per_day, free, factor)
         return DiskOutlook(
             disk=disk.name,
             free_bytes=free,
@@ -347,6 +362,7 @@ class _WhatIf:
             horizon_days=forecast.horizon_days,
             at_rate=at_rate,
             rate_days=None if last is None else last.days,
+            times=factor,
         )
 
     def lost_host(self) -> Scenario:
@@ -395,7 +411,7 @@ class _WhatIf:
         )
 
 
-def _days(forecast: Forecast, free: Interval, factor: Interval) -> Band:
+def days_until(forecast: Forecast, free: Interval, factor: Interval) -> Band:
     """Return days until so much is full, when each day takes ``factor`` of what is forecast."""
     low, mid, high = free.low / factor.high, free.mid / factor.mid, free.high / factor.low
     best = forecast.days_until(mid)
@@ -409,7 +425,7 @@ def _days(forecast: Forecast, free: Interval, factor: Interval) -> Band:
     )
 
 
-def _at_rate(per_day: Interval, free: Interval, factor: Interval) -> Interval:
+def days_at_rate(per_day: Interval, free: Interval, factor: Interval) -> Interval:
     """Return days until so much is full, when every day takes ``factor`` of the rate."""
 
     def days(room: float, taken: float) -> float:
@@ -426,8 +442,8 @@ def _groups(measurement: Measurement, column: str) -> list[Group]:
     return [group for group in measurement.groups if group.column_name == column]
 
 
-def _mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Interval:
-    """Return the columns' shares, weighted; a column that was not tried stays as it is."""
+def mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Interval:
+    """Return the shares of columns, or of disks, weighted; what was not tried stays as it is."""
     total = sum(weights.values())
     if not total:
         return Interval.of(1.0)
@@ -435,8 +451,8 @@ def _mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Inter
     return Interval(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
 
 
-def _by_codec(trials: Sequence[CodecTrial]) -> dict[str, list[CodecTrial]]:
-    found: dict[str, list[CodecTrial]] = {}
+def _by_codec(trials: Sequence[CodecEffect]) -> dict[str, list[CodecEffect]]:
+    found: dict[str, list[CodecEffect]] = {}
     for each in trials:
         found.setdefault(each.codec, []).append(each)
     return found

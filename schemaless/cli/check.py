@@ -8,7 +8,7 @@ from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.migrate.verify import check as check_cells
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, out, print_json
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_option, out, print_json
 
 
 @click.command()
@@ -38,15 +38,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
         with proving_hands("checking", store, shards, workers, dask, faults) as (hands, listener):
             report = check_cells(store, shards, hands=hands, listener=listener)
     if as_json:
-        print_json(
-            {
-                "shards": report.shards,
-                "cells": report.cells,
-                "body_bytes": report.body_bytes,
-                "by_codec": dict(report.by_codec),
-                "faults": faults.found,
-            }
-        )
+        print_json({**facts(report, "shards", "cells", "body_bytes", "by_codec"), "faults": faults.found})
     else:
         codecs = ", ".join(f"{cells:,} {name}" for name, cells in report.by_codec.most_common()) or "no cells"
         verdict = f"{report.faults.total():,} faults" if report.faults else "clean"

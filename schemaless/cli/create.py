@@ -6,13 +6,7 @@ import click
 
 from schemaless.admin.create import create as create_datastore
 from schemaless.events import Advanced
-from schemaless.terminal.output import (
-    json_option,
-    note,
-    out,
-    print_json,
-    progress,
-)
+from schemaless.terminal.output import json_option, note, out, print_json, progress
 
 
 @click.command()

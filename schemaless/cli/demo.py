@@ -12,18 +12,13 @@ from schemaless.demo.story import run
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="NDJSON of your own, plain or gzipped.")
-@click.option(
-    "--row-key", metavar="EXPR", default="@line", show_default=True, help="With --data: as in 'schemaless load'."
-)
-@click.option(
-    "--ref-key", metavar="EXPR", default="=1", show_default=True, help="With --data: as in 'schemaless load'."
-)
-@click.option("--flavour", type=click.Choice(["mysql", "mariadb"]), default="mysql", show_default=True)
+@click.option("--row-key", metavar="EXPR", default="@line", help="With --data: as in 'schemaless load'.")
+@click.option("--ref-key", metavar="EXPR", default="=1", help="With --data: as in 'schemaless load'.")
+@click.option("--flavour", type=click.Choice(["mysql", "mariadb"]), default="mysql")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
     default=Path(".schemaless") / "demo",
-    show_default=True,
     help="Where the two servers keep their data; emptied at the start.",
 )
 @codec_option("--to", legacy=False, help_text="What to re-encode to.")
@@ -32,7 +27,7 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
 
     Starts two private servers, creates a datastore of 16 shards on them, loads the logbooks of aircraft that left New
     York in 2013 as legacy JSON text, reads some back, says how long disks would last, re-encodes all of them, checks
-    every cell, and says what that gained. The servers go on running afterwards, for you to look around.
+    every cell, and says what that gained. The servers keep running afterwards, for you to look around.
 
     \b
     Examples:

@@ -7,19 +7,26 @@ from typing import Any
 
 import click
 
+from schemaless.cli.options import datastore_option
 from schemaless.cluster.topology import Node, Topology, new_topology
 from schemaless.errors import InvalidInput
+from schemaless.mysql.configuration import datastore_url
+from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.grants import ROLES, Role, ServerGrants, parse_account
 from schemaless.mysql.grants import grants as grants_of
 from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import datastore_url, parse_url
-from schemaless.store.catalog import read_catalog
+from schemaless.mysql.pools import Pools
+from schemaless.mysql.urls import parse_url
+from schemaless.store.catalog import find_catalog, read_catalog
+from schemaless.store.registry import BACKFILLING, READY, Registry
 from schemaless.terminal.output import json_option, print_json
 
 _MEANS: dict[Role, str] = {
     "app": "reads cells and writes new ones; can change or delete none",
     "tail": "reads cells, and sees who is writing, for the change feed",
+    "follow": "reads the change feed, keeps how far triggers are, and indexes",
     "migrate": "reads cells, replaces bodies and nothing else of a cell, keeps jobs",
+    "move": "moves shards from server to server; it alone may drop tables",
     "measure": "reads cells and the sizes of files, keeps measurements",
     "admin": "creates the datastore, upgrades its tables, writes its catalog",
 }
@@ -28,16 +35,18 @@ _MEANS: dict[Role, str] = {
 @click.command()
 @click.option("--role", type=click.Choice(ROLES), required=True, help="Which one; see above.")
 @click.option("--account", metavar="NAME[@HOST]", help="Such as app@'10.0.%'.  [default: the role, from any host]")
-@click.option("--url", envvar="SCHEMALESS_URL", show_envvar=True, metavar="URL", help="The datastore.")
+@datastore_option(required=False)
 @click.option("--name", metavar="NAME", help="Instead of --url: a datastore that is yet to be created, for admin.")
 @click.option("--shards", type=int, metavar="N", help="With --name: as for create.")
 @click.option("--cluster", "clusters", multiple=True, metavar="URL", help="With --name: as for create.")
 @click.option("--create-user", is_flag=True, help="Begin with CREATE USER, locked and without a password.")
 @click.option("--server", metavar="SERVER", help="Only what is for this server, such as db-1:3306.")
 @click.option("--replicas", is_flag=True, help="Also for replicas; they take accounts from their primary as a rule.")
-@click.option("--lock-tables", is_flag=True, help="With tail: for servers that do not show metadata locks.")
+@click.option("--lock-tables", is_flag=True, help="With tail, follow: for servers that do not show metadata locks.")
 @click.option(
-    "--no-server-wide", is_flag=True, help="With migrate, measure, admin: nothing on *.*; see the page on operations."
+    "--no-server-wide",
+    is_flag=True,
+    help="With follow, migrate, move, measure, admin: nothing on *.*; see the page on operations.",
 )
 @click.option("--partial-revokes", is_flag=True, help="For servers that run with partial_revokes=ON.")
 @json_option
@@ -61,12 +70,14 @@ def grants(
     \b
       app      reads cells and writes new ones; can change or delete none
       tail     reads cells, and sees who is writing, for the change feed
+      follow   reads the change feed, keeps how far triggers are, and indexes
       migrate  reads cells, replaces bodies and nothing else of a cell, keeps jobs
+      move     moves shards from server to server; it alone may drop tables
       measure  reads cells and the sizes of files, keeps measurements
       admin    creates the datastore, upgrades its tables, writes its catalog
 
     Nothing is run: paste it into mysql on each server that it names, as an account that may grant. All of it may be run
-    again, and has to be for shards that came later. Its tables must be there, except for admin.
+    again, and has to be for shards and indexes that came later. Its tables must be there, except for admin.
 
     \b
     Examples:
@@ -77,8 +88,9 @@ def grants(
     if name is not None:
         mariadb = False  # for admin alone, who gets the same on both
         topology, catalog = _planned(role, name, shards, clusters)
+        indexes: tuple[int, ...] = ()
     else:
-        topology, catalog, mariadb = _existing(url, shards, clusters)
+        topology, catalog, mariadb, indexes = _existing(url, shards, clusters)
     who = parse_account(account or role)
     parts = grants_of(
         role,
@@ -91,6 +103,7 @@ def grants(
         lock_tables=lock_tables,
         server_wide=not no_server_wide,
         mariadb=mariadb,
+        indexes=indexes,
     )
     if server is not None:
         names = [str(part.node) for part in parts]
@@ -123,25 +136,33 @@ def _planned(role: Role, name: str, shards: int | None, clusters: tuple[str, ...
     return new_topology(name, shards, nodes), nodes[0]
 
 
-def _existing(url: str | None, shards: int | None, clusters: tuple[str, ...]) -> tuple[Topology, Node, bool]:
+def _existing(
+    url: str | None, shards: int | None, clusters: tuple[str, ...]
+) -> tuple[Topology, Node, bool, tuple[int, ...]]:
     if url is None:
         raise InvalidInput("name the datastore by --url or SCHEMALESS_URL, or one to be created by --name")
     if shards is not None or clusters:
         raise InvalidInput("--shards and --cluster go with --name; an existing datastore's are in its catalog")
     parsed, name = datastore_url(url)
-    with closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
+    with closing(Pools(parsed.credentials, PoolOptions())) as pools:
+        node = find_catalog(parsed, name, pools.pool_for).node
+        pool = pools.pool_for(node)
         topology = read_catalog(pool, name).topology
-        return topology, parsed.node, pool.run(lambda connection: connection.is_mariadb)
+        return topology, node, pool.run(lambda connection: connection.is_mariadb), _indexes(pool, name)
+
+
+def _indexes(pool: NodePool, name: str) -> tuple[int, ...]:
+    """Return the numbers of the indexes whose tables are there; none where the catalog is still to be upgraded."""
+    try:
+        entries = Registry(lambda: pool, name).read()
+    except DatabaseMissing:
+        return ()
+    return tuple(entry.number for entry in entries if entry.state in (BACKFILLING, READY))
 
 
 def _json(parts: list[ServerGrants]) -> list[dict[str, Any]]:
     return [
-        {
-            "server": str(part.node),
-            "role": part.node.role,
-            "holds": part.holds,
-            "statements": list(part.statements),
-        }
+        {"server": str(part.node), "role": part.node.role, "holds": part.holds, "statements": list(part.statements)}
         for part in parts
     ]
 

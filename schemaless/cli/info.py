@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -9,18 +10,11 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import AccessDenied
 from schemaless.events import Advanced
-from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.mysql.sizes import TableSize, cell_table_sizes, other_table_sizes
 from schemaless.mysql.sql.figures import estimate_cells
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
-from schemaless.terminal.output import (
-    bytes_text,
-    json_option,
-    out,
-    print_json,
-    print_table,
-    progress,
-)
+from schemaless.terminal.output import bytes_text, json_option, out, print_json, print_table, progress
 
 _BLOCK_ROWS = 10_000
 
@@ -65,6 +59,13 @@ def info(url: str, count: bool, as_json: bool) -> None:
         ],
         text_columns=3,
     )
+    known = [cluster["other_tables"] for cluster in clusters if cluster["other_tables"] is not None]
+    if known:
+        totals: Counter[str] = Counter()
+        for tables in known:
+            totals.update({table: sizes["file_bytes"] for table, sizes in tables.items()})
+        listed = ", ".join(f"{table} {bytes_text(total)}" for table, total in sorted(totals.items()))
+        out().print(f"beside the cells: {listed}", soft_wrap=True, highlight=False)
 
 
 def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
@@ -82,10 +83,16 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
     else:
         sql = estimate_cells(databases)
         cells = int(pool.run(lambda connection: connection.rows(sql))[0][0])
+    size: TableSize | None
+    others: dict[str, dict[str, int]] | None
     try:
         size = sum(cell_table_sizes(pool, databases).values(), TableSize(0, 0))
+        others = {
+            table: {"file_bytes": other.file_bytes, "allocated_bytes": other.allocated_bytes}
+            for table, other in other_table_sizes(pool, databases).items()
+        }
     except AccessDenied:
-        size = None
+        size = others = None
     return {
         "name": name,
         "primary": str(cluster.primary),
@@ -96,4 +103,5 @@ def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
         "cells_exact": count,
         "file_bytes": None if size is None else size.file_bytes,
         "allocated_bytes": None if size is None else size.allocated_bytes,
+        "other_tables": others,
     }

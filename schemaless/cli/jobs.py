@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -14,22 +14,33 @@ from typing import Any, Final, Self
 import click
 from rich.live import Live
 
-from schemaless.cli.options import shards_text
-from schemaless.errors import InvalidInput, SchemalessError
+from schemaless.cli.options import open_store, shards_text, with_options
+from schemaless.errors import InvalidInput, JobConflict, SchemalessError
 from schemaless.events import Event
-from schemaless.jobs.job import Job, RunBegan, RunGoesOn, ShardState, go_on_command
+from schemaless.jobs.job import (
+    Job,
+    JobState,
+    Kind,
+    RunBegan,
+    RunGoesOn,
+    ShardState,
+    abort_command,
+    begin_command,
+    go_on_command,
+    job_name,
+)
 from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.names import who
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.terminal.output import bytes_text, err, note, out, print_json, print_table
 from schemaless.terminal.progress import ProgressLine, amount_text, duration
 
-_LOOK_S: Final = 1.0
 _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
-"""Of a job that has run for hours: its log is read by people."""
+"""A job that has run for hours has a line no more often: its log is read by people."""
 _SHARDS_SHOWN: Final = 16
-_DONE_TO_CELLS: Final = {"migrate": "re-encoded", "restore": "put back"}
+_DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back"}
 
 
 def job_option(help_text: str) -> Callable[[Any], Any]:
@@ -39,18 +50,15 @@ def job_option(help_text: str) -> Callable[[Any], Any]:
 
 def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say who does the work."""
-    for option in reversed(
-        (
-            click.option("--workers", type=int, default=1, show_default=True, help="Processes on this machine."),
-            click.option(
-                "--dask",
-                metavar="ADDRESS",
-                help="Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+    return with_options(
+        command,
+        click.option("--workers", default=1, help="Processes on this machine."),
+        click.option(
+            "--dask",
+            metavar="ADDRESS",
+            help="Work on the Dask cluster of this scheduler; 'local' starts one with --workers workers.",
+        ),
+    )
 
 
 class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -108,7 +116,6 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
             name,
             type=_Limit(number),
             default=None if usual is None else ("off" if getattr(usual, name) is None else getattr(usual, name)),
-            show_default=usual is not None,
             metavar="N|off",
             help=help_text,
         )
@@ -116,30 +123,60 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
     ]
     file_help = "Wait while this file is there; an absolute path, or off."
     options.append(click.option("--flag-file", metavar="FILE", help=file_help))
-    for option in reversed(options):
-        with_changes = option(with_changes)
-    return with_changes
+    return with_options(with_changes, *options)
 
 
-def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False) -> Job:
-    """Return the job that an option names, or the migration that is meant without it: see ``Ledger.latest``.
+def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False, kind: Kind = "migrate") -> Job:
+    """Return the job that an option names, or that of a kind which is meant without it: see ``Ledger.latest``.
 
     Raises:
         InvalidInput: there is none.
     """
-    job = ledger.job(job_id) if job_id is not None else ledger.latest("migrate")
+    job = ledger.job(job_id) if job_id is not None else ledger.latest(kind)
     if job is None or (unfinished and job_id is None and not job.unfinished):
-        what = "unfinished migration" if unfinished else "migration yet"
+        what = f"unfinished {job_name(kind)}" if unfinished else f"{job_name(kind)} yet"
         others = [f"--job {other.job_id} is a {other.kind}" for other in ledger.jobs() if other.unfinished]
-        next_step = ", ".join(others) or "'schemaless migrate run --execute' begins one"
+        next_step = ", ".join(others) or f"'{begin_command(kind)}' begins one"
         raise InvalidInput(f"there is no {what}; {next_step}")
     return job
+
+
+def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobState, *, kind: Kind = "migrate") -> None:
+    """Take a job from one of some states to another, and say so.
+
+    Args:
+        url: of the datastore.
+        job_id: which one; the unfinished one of the kind where none is named.
+        before: the states that it may be in.
+        after: the state that it gets.
+        kind: of the job, where none is named.
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store)
+        job = chosen_job(ledger, job_id, unfinished=True, kind=kind)
+        if job.kind == "move" and after == "aborted":
+            # What it has copied is to be dropped, and what it has fenced to be given back.
+            raise JobConflict(
+                f"job {job.job_id} is a move; '{abort_command(job.kind, job.job_id)}' ends it", job.job_id
+            )
+        if not ledger.change_state(job.job_id, before, after, f"by {who()}"):
+            now = ledger.job(job.job_id)
+            if now.state == after:
+                note(f"job {job.job_id} is {after} already")
+                return
+            raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
+        runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
+        out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
+        if after == "running" and not runners:
+            note(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
 
 
 class JobProgress:
     """Shows how far a job is, on standard error: a picture where that is a terminal, else a line now and then."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, look_s: float = 1.0) -> None:
+        """Show what a ledger says, asking it no more often than every ``look_s`` seconds."""
+        self._look_s = look_s
         self._ledger = ledger
         self._job_id = 0
         self._live: Live | None = None
@@ -175,7 +212,7 @@ class JobProgress:
             waits_by = thresholds_text(job.thresholds.asdict())
             note(f"job {job.job_id} waits by: {waits_by}; 'schemaless migrate throttle' changes that")
         if job.state == "paused":
-            note(f"job {job.job_id} is paused ({job.message}); 'schemaless migrate resume' lets it go on")
+            note(f"job {job.job_id} is paused ({job.message}); 'schemaless migrate resume' lets it continue")
         console = err(wrap=True)
         if console.is_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=False)
@@ -183,7 +220,7 @@ class JobProgress:
 
     def _look(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._looked_s < self._look_s:
             return
         self._looked_s = now_s
         status = status_of(self._ledger, self._job_id)

@@ -14,11 +14,7 @@ import click
 from schemaless.admin import ndjson as loading
 from schemaless.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
 from schemaless.cell import CellKey, NewStoredCell
-from schemaless.cli.options import (
-    codec_option,
-    open_store,
-    url_option,
-)
+from schemaless.cli.options import codec_option, open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidInput
@@ -35,9 +31,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @url_option
 @click.option("--column", metavar="NAME", help="The column_name of every cell.")
 @click.option("--row-key", metavar="EXPR", help="Where the row_key is: PATH, uuid5:PATH or @line; see above.")
-@click.option(
-    "--ref-key", metavar="EXPR", default="=1", show_default=True, help="Where the ref_key is: PATH, =N or @line."
-)
+@click.option("--ref-key", metavar="EXPR", default="=1", help="Where the ref_key is: PATH, =N or @line.")
 @click.option(
     "--created-at",
     metavar="PATH",
@@ -108,7 +102,7 @@ def load(
         check_column_name(column)
         check_ref_key_expression(ref_key)
         key_of = _key_of(column, row_key, ref_key)
-    total = loading.LoadReport()
+    total = loading.LoadOutcome()
     passed_over: list[dict[str, Any]] = []
     with open_store(url) as store:
         for name in files:
@@ -116,7 +110,7 @@ def load(
             with ExitStack() as stack:
                 stream, size, position = _open(name, stack)
                 shown = stack.enter_context(progress(f"loading {Path(name).name}", size, "bytes"))
-                report = loading.load(
+                outcome = loading.load(
                     store,
                     stream,
                     to_cell,
@@ -124,10 +118,10 @@ def load(
                     keep_going=keep_going,
                     listener=_listener(name, shown, position),
                 )
-            total.created += report.created
-            total.there += report.there
-            total.body_bytes += report.body_bytes
-            passed_over += [{"file": name, "line": number, "why": message} for number, message in report.failures]
+            total.created += outcome.created
+            total.there += outcome.there
+            total.body_bytes += outcome.body_bytes
+            passed_over += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
     if as_json:
         print_json(
             {
@@ -191,14 +185,11 @@ def _open(name: str, stack: ExitStack) -> tuple[Iterator[bytes], int | None, Cal
 
 
 def _reader(
-    store: Datastore,
-    key_of: loading.KeyOf | None,
-    codec: Codec | None,
-    created_at_of: loading.CreatedAtOf | None,
+    store: Datastore, key_of: loading.KeyOf | None, codec: Codec | None, created_at_of: loading.CreatedAtOf | None
 ) -> Callable[[bytes, int], NewStoredCell | None]:
     """Return what makes cells of a file's lines; without ``key_of``, of a dump's."""
     tools = tools_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
-    dictionaries = loading.DumpDictionaries(tools.dictionaries, functools.partial(bring, tools.catalog, store.name))
+    dictionaries = loading.DumpDictionaries(tools.dictionaries, functools.partial(bring, tools.shelves))
     return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, UnknownCodec
 from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
@@ -23,27 +24,36 @@ from schemaless.terminal.shown import shown
 
 _NOUNS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line for the overview; held against the command's own help by a test)
+    "config": ("schemaless.cli.config.group", "config", "Name datastores, and show which setting counts."),
     "local": ("schemaless.cli.local.group", "local", "Private MySQL servers here: no root, no Docker."),
     "create": ("schemaless.cli.create", "create", "Create a datastore."),
     "grants": ("schemaless.cli.grants", "grants", "Print the SQL that gives an account a role."),
     "info": ("schemaless.cli.info", "info", "Show a datastore's topology and cell counts."),
     "topology": ("schemaless.cli.topology.group", "topology", "Show and change the servers of a datastore."),
+    "shards": ("schemaless.cli.shards.group", "shards", "Move shards to another cluster."),
     "schema": ("schemaless.cli.schema.group", "schema", "Upgrade tables, or show their versions."),
     "cell": ("schemaless.cli.cell.group", "cell", "Write and read single cells, or follow them all."),
     "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),
     "dump": ("schemaless.cli.dump", "dump", "Write cells as NDJSON."),
     "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
+    "trigger": ("schemaless.cli.trigger.group", "trigger", "Call a function for each new cell."),
+    "index": ("schemaless.cli.index.group", "index", "Find rows by what is in their documents."),
     "migrate": ("schemaless.cli.migrate.group", "migrate", "Re-encode bodies in place."),
     "codec": ("schemaless.cli.codec.group", "codec", "What columns are written in, and zstd dictionaries."),
     "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
     "capacity": ("schemaless.cli.capacity.group", "capacity", "How long the disks last."),
+    "metrics": ("schemaless.cli.metrics", "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
     "bench": ("schemaless.cli.bench.group", "bench", "Which codec, on your own documents."),
+    "man": ("schemaless.cli.man", "man", "Print the manual page."),
     "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
 }
 
 
 READ_ONLY = frozenset(
     {
+        "config path",
+        "config show",
+        "man",
         "grants",
         "info",
         "dump",
@@ -51,9 +61,14 @@ READ_ONLY = frozenset(
         "local status",
         "topology show",
         "schema status",
+        "shards plan",
+        "shards status",
         "cell get",
         "cell history",
         "cell tail",
+        "trigger parked",
+        "trigger status",
+        "index status",
         "migrate plan",
         "migrate report",
         "migrate status",
@@ -64,12 +79,28 @@ READ_ONLY = frozenset(
         "capacity history",
         "capacity model",
         "capacity report",
+        "metrics",
         "bench codecs",
     }
 )
 """Commands that change nothing in a datastore."""
 
-ONLY_WITH_EXECUTE = frozenset({"migrate run", "migrate restore", "rebuild", "codec remove"})
+ONLY_WITH_EXECUTE = frozenset(
+    {
+        "trigger remove",
+        "trigger replay",
+        "trigger reset",
+        "trigger skip",
+        "index check",
+        "index drop",
+        "migrate run",
+        "migrate restore",
+        "rebuild",
+        "shards drop-moved",
+        "shards move",
+        "codec remove",
+    }
+)
 """Commands that change nothing without ``--execute``."""
 
 
@@ -91,6 +122,12 @@ class _Nouns(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in _NOUNS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what a shell may complete to, without loading every noun for its line of help."""
+        nouns = [(name, line) for name, (_, _, line) in _NOUNS.items() if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [CompletionItem(name, help=line) for name, line in nouns] + options
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             outcome = super().invoke(ctx)
@@ -105,19 +142,34 @@ class _ReaderGone(Exception):
     """The reader of standard output (head, less) has gone."""
 
 
-@click.group(cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from schemaless.cli.options import complete_name  # at the top, it would have --help import SQLAlchemy
+
+    return complete_name(ctx, param, incomplete)
+
+
+@click.group(
+    cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+)
 @click.version_option(package_name="schemaless-store", prog_name="schemaless")
 @click.option("--traceback", is_flag=True, help="Show the Python traceback of an error; may stand anywhere.")
-def cli(traceback: bool) -> None:
+@click.option(
+    "-d",
+    "--datastore",
+    metavar="NAME",
+    shell_complete=_names,
+    help="The datastore, by its name in the configuration; may stand behind the command too.",
+)
+def cli(traceback: bool, datastore: str | None) -> None:
     """An append-only cell store on sharded MySQL.
 
     Data goes to standard output, progress and errors to standard error. Nothing that is stored is rewritten without
-    --execute. The datastore is named by --url or SCHEMALESS_URL, for example
+    --execute. The datastore is named by -d, by --url or by SCHEMALESS_URL, for example
 
         mysql://app@db-1:3306/mezzanine
 
-    with the password, if there is one, in SCHEMALESS_PASSWORD. Start with 'schemaless demo', or 'schemaless local up'
-    and 'schemaless create'.
+    or by a name that 'schemaless config add' gave to such a URL. The password, if there is one, is in
+    SCHEMALESS_PASSWORD. Start with 'schemaless demo', or 'schemaless local up' and 'schemaless create'.
 
     Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
     """
@@ -183,7 +235,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _changes_nothing(arguments: list[str]) -> bool:
-    commands = {" ".join(arguments[:count]) for count in (1, 2)}
+    words = list(arguments)
+    while words and words[0].startswith("-"):  # of -d NAME, the name goes with it
+        words = words[2:] if words[0] in ("-d", "--datastore") else words[1:]
+    commands = {" ".join(words[:count]) for count in (1, 2)}
     return bool(commands & READ_ONLY or (commands & ONLY_WITH_EXECUTE and "--execute" not in arguments))
 
 

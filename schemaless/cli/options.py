@@ -3,35 +3,82 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from schemaless.admin.fields import hashed
 from schemaless.cli.quantities import share_of
-from schemaless.codec.registry import DEFAULT, Codec, codec_named, codec_names
+from schemaless.codec.registry import DEFAULT, codec_names
 from schemaless.errors import InvalidInput
+from schemaless.mysql.configuration import read_configuration
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import connect
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
+from schemaless.terminal.output import note
 
-url_option = click.option(
-    "--url",
-    envvar="SCHEMALESS_URL",
-    required=True,
-    show_envvar=True,
-    metavar="URL",
-    help="The datastore, such as mysql://app@db-1:3306/mezzanine.",
-)
+
+class DatastoreOption(click.Option):
+    """``--url`` of a command; without it, ``-d`` before the command, ``SCHEMALESS_URL``, and the configured default."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the URL or name that counts, and which of the four places it is from."""
+        value, source = super().consume_value(ctx, opts)
+        if source is ParameterSource.COMMANDLINE:
+            return value, source
+        if (named := ctx.find_root().params.get("datastore")) is not None:
+            return named, ParameterSource.COMMANDLINE
+        if source is ParameterSource.ENVIRONMENT or (default := read_configuration().default) is None:
+            return value, source
+        return default, ParameterSource.DEFAULT_MAP
+
+
+def complete_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names in the configuration that a shell may complete to; none where it cannot be read."""
+    try:
+        return [name for name in read_configuration().datastores if name.startswith(incomplete)]
+    except InvalidInput:  # the command itself says what is wrong
+        return []
+
+
+def datastore_option(*, required: bool = True) -> Callable[[Any], Any]:
+    """Return the option that names the datastore, by a URL or by a name in the configuration."""
+    return click.option(
+        "--url",
+        "-d",
+        "--datastore",
+        "url",
+        cls=DatastoreOption,
+        envvar="SCHEMALESS_URL",
+        required=required,
+        show_envvar=True,
+        metavar="NAME|URL",
+        shell_complete=complete_name,
+        help="The datastore: its name in the configuration, or a URL such as mysql://app@db-1:3306/mezzanine.",
+    )
+
+
+url_option = datastore_option()
 
 
 shards_option = click.option(
-    "--shards",
-    "shards_text",
-    metavar="LIST",
-    help="Only these shards, such as 0-3,8.  [default: all]",
+    "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all]"
 )
+
+
+def with_options(command: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Add options to a command, in their order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def note_dry() -> None:
+    """Say that nothing was changed, since --execute was not given."""
+    note("nothing was changed; add --execute to do it")
 
 
 def open_store(url: str) -> Datastore:
@@ -44,9 +91,7 @@ def codec_option(
 ) -> Callable[[Any], Any]:
     """Return an option that takes a codec's name."""
     names = [name for name in codec_names() if legacy or name != "legacy"]
-    return click.option(
-        flag, "codec", type=click.Choice(names), default=default, show_default=default is not None, help=help_text
-    )
+    return click.option(flag, "codec", type=click.Choice(names), default=default, help=help_text)
 
 
 codec_details = (
@@ -59,62 +104,64 @@ codec_details = (
         help="Compress by zstd with this dictionary; 'schemaless codec train' makes one.",
     ),
 )
-"""Options beside that of ``codec_option``."""
+"""Commands with ``codec_option`` that take more of a codec have these options, too."""
 
 
 def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options by which ``store.choice`` decides which codec is worth it."""
-    for option in (
-        click.option(
-            "--least-gain",
-            type=share_of,
-            metavar="SHARE",
-            default=f"{LEAST_GAIN:.0%}",
-            show_default=True,
-            help="What a rewrite has to save of the pages to be advised.",
-        ),
+    """Add the options by which ``survey.choice`` decides which codec is worth it."""
+    return with_options(
+        command,
         click.option(
             "--cpu",
             "most_cpu",
             type=click.FloatRange(min=0, min_open=True),
             default=MOST_CPU,
-            show_default=True,
             metavar="FACTOR",
             help="How many times the time of the default codec encoding and decoding may take.",
         ),
-    ):
-        command = option(command)
-    return command
+        click.option(
+            "--least-gain",
+            type=share_of,
+            metavar="SHARE",
+            default=f"{LEAST_GAIN:.0%}",
+            help="What a rewrite has to save of the pages to be advised.",
+        ),
+    )
 
 
-def what_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say what to re-encode."""
-    for option in reversed(
-        (
-            codec_option(
-                "--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."
-            ),
-            *codec_details,
-            click.option(
-                "--from",
-                "sources",
-                type=click.Choice(codec_names()),
-                multiple=True,
-                help="Only bodies in this codec, as stored; may be repeated.  [default: all that are not in --to]",
-            ),
-            click.option(
-                "--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."
-            ),
-            shards_option,
-        )
-    ):
-        command = option(command)
-    return command
+class Rewrite(NamedTuple):
+    """What is to be re-encoded to what, as ``rewrite_options`` say it; empty ``sources`` and ``columns`` are all."""
+
+    to: str
+    level: int | None
+    dictionary: int | None
+    sources: tuple[str, ...]
+    columns: tuple[str, ...]
+    shards_text: str | None
 
 
-def codec_of(name: str) -> Codec:
-    """Return the codec that a codec option names."""
-    return codec_named(name)
+def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say what to re-encode; they come as ``rewrite``."""
+
+    @wraps(command)
+    def with_rewrite(*arguments: Any, codec: str, dictionary_id: int | None, **options: Any) -> Any:
+        others = {name: options.pop(name) for name in ("level", "sources", "columns", "shards_text")}
+        return command(*arguments, rewrite=Rewrite(to=codec, dictionary=dictionary_id, **others), **options)
+
+    return with_options(
+        with_rewrite,
+        codec_option("--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."),
+        *codec_details,
+        click.option(
+            "--from",
+            "sources",
+            type=click.Choice(codec_names()),
+            multiple=True,
+            help="Only bodies in this codec, as stored; may be repeated.  [default: all that are not in --to]",
+        ),
+        click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."),
+        shards_option,
+    )
 
 
 def shards_of(text: str | None, shard_count: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from schemaless.errors import ShardIdentityMismatch
+from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.events import Listener, only, together
 from schemaless.jobs.workers import Workers
 from schemaless.jobs.workers import workers as some_workers
@@ -35,7 +35,7 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
     """Return how many added_ids shards span, without those that the check will find missing or exchanged."""
     total = 0
     for shard in shards:
-        with suppress(ShardIdentityMismatch, DatabaseMissing):
+        with suppress(ShardIdentityMismatch, ShardMoving, DatabaseMissing):
             total += tools_of(store).id_span(shard)
     return total
 

@@ -7,11 +7,10 @@ from typing import Any
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import size_of
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import REBUILD, RebuildSpec, ShardPlan, ShardRebuilt
-from schemaless.jobs.rebuild import plan as make_plan
+from schemaless.jobs.rebuild import REBUILD, RebuildPlan, RebuildSpec, ShardRebuilt, plan_rebuild
 from schemaless.jobs.rebuild import run as run_rebuild
 from schemaless.jobs.throttle import Thresholds
 from schemaless.numbers import Interval
@@ -20,6 +19,7 @@ from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
+    facts,
     json_option,
     note,
     out,
@@ -36,15 +36,13 @@ _ROWS_SHOWN = 64
 @url_option
 @shards_option
 @click.option("--execute", is_flag=True, help="Really rebuild; without it, say what it would take and give.")
-@job_option("Go on with this job, as it was begun, whatever else it is about.")
+@job_option("Continue this job as it was begun, whatever the other options say.")
 @workers_options
 @throttle_options
 @click.option(
     "--max-rebuild-lag",
     "max_rebuild_lag_s",
-    type=float,
     default=600.0,
-    show_default=True,
     metavar="SECONDS",
     help="Leave shards alone whose rebuild may take longer, where the cluster has replicas: they lag by it.",
 )
@@ -57,13 +55,11 @@ _ROWS_SHOWN = 64
 @click.option(
     "--lock-wait",
     "lock_wait_s",
-    type=int,
     default=2,
-    show_default=True,
     metavar="SECONDS",
     help="How long to wait for an open transaction, while writers wait behind; then it is tried again later.",
 )
-@click.option("--attempts", type=int, default=30, show_default=True, help="How often that is tried for a shard.")
+@click.option("--attempts", default=30, help="How often that is tried for a shard.")
 @json_option
 def rebuild(
     url: str,
@@ -81,7 +77,7 @@ def rebuild(
 ) -> int:
     """Rebuild tables, so that files give free space back.
 
-    Online, one shard at a time on each server, while readers and writers go on. A rebuild needs room for the new file
+    Online, one shard at a time on each server, while applications read and write. A rebuild needs room for the new file
     beside the old one, cannot be slowed down once it runs, and makes the replicas lag by its own length: so it waits
     for them between shards, and leaves alone what would take too long or does not fit. Killed at any moment, a table
     is what it was, or rebuilt; the same command goes on. The account needs the role admin.
@@ -106,9 +102,9 @@ def rebuild(
             job, spec, shards = REBUILD.resumed(ledger, job_id)
         if not execute:
             with progress("sampling", len(shards), "shards") as listener:
-                plans = make_plan(store, spec, shards, listener=listener)
+                plans = plan_rebuild(store, spec, shards, listener=listener)
             _show_plan(plans, as_json)
-            note("nothing was changed; add --execute to do it")
+            note_dry()
             return 0
         with JobProgress(ledger) as shown:
             rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
@@ -116,7 +112,7 @@ def rebuild(
     return EXIT_FAILED if any(each.state == "failed" for each in rebuilt) else 0
 
 
-def _show_plan(plans: list[ShardPlan], as_json: bool) -> None:
+def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
     if as_json:
         print_json({"total": _plan_total(plans), "shards": [_plan_json(each) for each in plans]})
         return
@@ -158,7 +154,7 @@ def _show_plan(plans: list[ShardPlan], as_json: bool) -> None:
         note(f"{len(plans)} shards: --json lists them all")
 
 
-def _plan_total(plans: list[ShardPlan]) -> dict[str, Any]:
+def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
     return {
         "shards": len(plans),
         "file_bytes": sum(each.size.file_bytes for each in plans),
@@ -168,20 +164,17 @@ def _plan_total(plans: list[ShardPlan]) -> dict[str, Any]:
     }
 
 
-def _plan_json(each: ShardPlan) -> dict[str, Any]:
+def _plan_json(plan: RebuildPlan) -> dict[str, Any]:
     return {
-        "shard": each.shard,
-        "cluster": each.cluster,
-        "replicas": each.replicas,
-        "file_bytes": each.size.file_bytes,
-        "file_bytes_measured": each.size.measured,
-        "cells": estimate_json(each.prediction.cells),
-        "body_bytes": estimate_json(each.prediction.body_bytes),
-        "rebuilt_bytes": estimate_json(each.prediction.file_bytes),
-        "needed_bytes": round(each.needed_bytes),
-        "free_bytes": each.free_bytes,
-        "seconds": estimate_json(each.seconds, digits=2),
-        "refusal": each.refusal,
+        **facts(plan, "shard", "cluster", "replicas"),
+        "file_bytes": plan.size.file_bytes,
+        "file_bytes_measured": plan.size.measured,
+        **facts(plan.prediction, "cells", "body_bytes"),
+        "rebuilt_bytes": estimate_json(plan.prediction.file_bytes),
+        "needed_bytes": round(plan.needed_bytes),
+        "free_bytes": plan.free_bytes,
+        "seconds": estimate_json(plan.seconds, digits=2),
+        "refusal": plan.refusal,
     }
 
 
@@ -232,16 +225,10 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
         note(f"{len(rebuilt)} shards: --json lists them all")
 
 
-def _rebuilt_json(each: ShardRebuilt) -> dict[str, Any]:
+def _rebuilt_json(rebuilt: ShardRebuilt) -> dict[str, Any]:
     return {
-        "shard": each.shard,
-        "cluster": each.cluster,
-        "state": each.state,
-        "before_bytes": each.before_bytes,
-        "after_bytes": each.after_bytes,
-        "predicted_bytes": each.predicted and estimate_json(each.predicted),
-        "off": None if each.off is None else round(each.off, 4),
-        "seconds": each.seconds,
-        "attempts": each.attempts,
-        "message": each.message,
+        **facts(rebuilt, "shard", "cluster", "state", "before_bytes", "after_bytes"),
+        "predicted_bytes": rebuilt.predicted and estimate_json(rebuilt.predicted),
+        "off": None if rebuilt.off is None else round(rebuilt.off, 4),
+        **facts(rebuilt, "seconds", "attempts", "message"),
     }

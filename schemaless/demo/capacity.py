@@ -15,12 +15,12 @@ from schemaless.capacity import history
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.measure import measure
 from schemaless.capacity.reporting import make
-from schemaless.pages.capacity_page import page
+from schemaless.pages.capacity_page import capacity_html
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.files import write_whole
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import CapacityReport
 
 DAYS: Final = 180
 _WEEK: Final = (1.15, 1.1, 1.05, 1.05, 1.15, 0.8, 0.7)
@@ -53,7 +53,7 @@ def times(count: int) -> Callable[[int], datetime]:
     return at
 
 
-def report(store: Datastore, codec: str, file: Path) -> Report:
+def report(store: Datastore, codec: str, file: Path) -> CapacityReport:
     """Measure, keep that, write the page of the report, and return it.
 
     The disks are made up: half as large again as what is on them. They are kept so, and a later report says the same.
@@ -65,5 +65,5 @@ def report(store: Datastore, codec: str, file: Path) -> Report:
     spaces, _ = with_disks(first.clusters, disks)
     history.keep(store, replace(first, clusters=spaces))
     found = make(store, codec=codec)
-    write_whole(file, page(found))
+    write_whole(file, capacity_html(found))
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from schemaless.admin.fields import ref_key_in, row_key_in
-from schemaless.admin.ndjson import LinePassedOver, LoadReport, document_reader, load
+from schemaless.admin.ndjson import LinePassedOver, LoadOutcome, document_reader, load
 from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
@@ -17,13 +17,10 @@ from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, Schemaless
 from schemaless.events import Advanced, Listener, only, together
 from schemaless.keys import cell_key
 from schemaless.store.datastore import Datastore
-from schemaless.terminal.output import (
-    note,
-    progress,
-)
+from schemaless.terminal.output import note, progress
 
 
-def load_logbooks(store: Datastore) -> LoadReport:
+def load_logbooks(store: Datastore) -> LoadOutcome:
     """Load the built-in logbooks as legacy JSON text, with made-up times."""
     logbooks = documents(limit=DEMO_DOCUMENTS, report=note)
     keys: dict[int, CellKey] = {}
@@ -78,7 +75,7 @@ def check_file(path: Path, row_key: str, ref_key: str) -> None:
     raise InvalidInput(f"--data: {path} holds no document{why}")
 
 
-def load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadReport:
+def load_file(store: Datastore, path: Path, row_key: str, ref_key: str) -> LoadOutcome:
     """Load a file of NDJSON as legacy JSON text, with made-up times; lines that cannot be loaded are named."""
     with path.open("rb") as raw:
         at = times(sum(1 for _ in open_lines(raw, str(path))))

@@ -6,21 +6,16 @@ import shlex
 from pathlib import Path
 
 from schemaless.capacity.model import GB, TB, Plan, days_until_full
-from schemaless.migrate.tally import MigrateReport
+from schemaless.migrate.tally import MigrateOutcome
 from schemaless.mysql.sizes import TableSize
-from schemaless.terminal.output import (
-    bytes_text,
-    line_break,
-    out,
-    print_table,
-)
+from schemaless.terminal.output import bytes_text, line_break, out, print_table
 
 _DOCUMENTS_PER_DAY = 1_000_000
 
 
-def show_gain(report: MigrateReport, before: TableSize, after: TableSize, last: TableSize) -> None:
+def show_gain(outcome: MigrateOutcome, before: TableSize, after: TableSize, last: TableSize) -> None:
     """Print what was reclaimed; the sizes are before, re-encoded and rebuilt."""
-    total = report.total()
+    total = outcome.total()
     share = total.bytes_after / total.bytes_before if total.bytes_before else 1.0
     print_table(
         None,
@@ -54,9 +49,9 @@ def show_gain(report: MigrateReport, before: TableSize, after: TableSize, last: 
         out().print(f"{count:,} bodies left as they are: {reason}")
 
 
-def show_days(report: MigrateReport) -> None:
+def show_days(outcome: MigrateOutcome) -> None:
     """Print how long a disk would last, with the bodies before and after."""
-    total = report.total()
+    total = outcome.total()
     if not total.cells:
         return
 
@@ -73,7 +68,7 @@ def show_days(report: MigrateReport) -> None:
     out().print("\nA disk of 1 TB (1,000 GB) at a million such documents a day, by body bytes:")
     print_table(
         None,
-        ["", "JSON text", report.codec],
+        ["", "JSON text", outcome.codec],
         [
             ["bytes a day", f"{per_day[0]:.1f} GB", f"{per_day[1]:.1f} GB"],
             ["full after", days(total.bytes_before, 0), days(total.bytes_after, 0)],

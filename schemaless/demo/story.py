@@ -21,28 +21,21 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.local import servers as local_servers
 from schemaless.migrate.faults import Fault
-from schemaless.migrate.reclaimed import report as space_report
+from schemaless.migrate.reclaimed import reclaimed_report
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
 from schemaless.mysql.sizes import TableSize, cell_table_sizes
-from schemaless.pages.capacity_text import answer
-from schemaless.pages.reclaimed_page import page as report_page
+from schemaless.pages.capacity_words import answer
+from schemaless.pages.reclaimed_page import reclaimed_html
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import connect
 from schemaless.store.tools import tools_of
 from schemaless.terminal.files import write_whole
-from schemaless.terminal.output import (
-    EXIT_FAILED,
-    bytes_text,
-    estimate_text,
-    note,
-    out,
-    progress,
-)
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, estimate_text, note, out, progress
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import CapacityReport
 from schemaless.demo.documents import check_file, load_file, load_logbooks
 from schemaless.demo.gain import command_at, next_steps, show_days, show_gain
 
@@ -148,7 +141,7 @@ def _steps(
             out().print(f"   their files have {bytes_text(last.file_bytes)}; step 5 said {files}", markup=False)
         page = folder.absolute() / "report.html"
         job = Ledger(store).job(report.job_id)
-        write_whole(page, report_page(space_report(store, job, datetime.now(UTC))))
+        write_whole(page, reclaimed_html(reclaimed_report(store, job, datetime.now(UTC))))
 
     _step("What it gained")
     show_gain(report, before, after, last)
@@ -164,7 +157,7 @@ def _steps(
     return EXIT_FAILED if checked.faults or total.left or changed else 0
 
 
-def _capacity(store: Datastore, codec: str, file: Path) -> Report | None:
+def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None:
     """Make the capacity report and print its answer; None where the extra [report] is not installed."""
     try:
         found = capacity_report(store, codec, file)
@@ -194,7 +187,7 @@ def _says_what_is_left(folder: Path) -> Iterator[Callable[[str], None]]:
         yield now
     except (KeyboardInterrupt, SchemalessError):
         note(
-            f"the demo did not come to its end: {state}. Run the same command again to begin anew, or, to be "
+            f"the demo did not come to its end: {state}. Run the same command again to begin from the start, or, to be "
             f"rid of it: {command_at(folder)} local down --delete --folder {shlex.quote(str(folder))}"
         )
         raise

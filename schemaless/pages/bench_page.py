@@ -11,7 +11,7 @@ from schemaless.bench import dictionaries
 from schemaless.bench.results import BASELINE, STAGES, Combination, Result
 from schemaless.pages import charts
 from schemaless.pages.bench_charts import charts_of
-from schemaless.pages.frame import answers, page, section, table, terms
+from schemaless.pages.frame import answers, html_page, section, table, terms
 from schemaless.terminal.output import bytes_text
 
 HEADER: Final = (
@@ -30,7 +30,7 @@ _QUIET_SHARE: Final = 0.95
 _QUIET_LOAD: Final = 0.5
 
 
-def page_of(result: Result) -> str:
+def bench_html(result: Result) -> str:
     """Return the page.
 
     Raises:
@@ -48,7 +48,7 @@ def page_of(result: Result) -> str:
         section("What is missing", _missing(result)) if result.absentees or result.failed else "",
         section("How it was measured", terms(method(result)), long=True),
     ]
-    return page(
+    return html_page(
         f"Codecs on {corpus.name}",
         f"{corpus.documents:,} documents, {bytes_text(corpus.json_bytes)} of JSON: {corpus.about}",
         sections,
@@ -160,7 +160,7 @@ def summary_of(results: Sequence[Result]) -> str:
     sections = [section("Documents", table(["", "documents", "as JSON", "what"], corpora) + f"<ul>{links}</ul>")]
     sections += [section(title, table(header, rows), long=True) for title, header, rows in matrices(results)]
     sections.append(section("How it was measured", terms(method(results[0])[1:]), long=True))
-    return page("Codecs on several sets of documents", _lead_text(results), sections)
+    return html_page("Codecs on several sets of documents", _lead_text(results), sections)
 
 
 def _lead_text(results: Sequence[Result]) -> str:

@@ -10,40 +10,45 @@ from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.capacity.bars import bars
 from schemaless.capacity.forecast import Band, Forecast
-from schemaless.pages.capacity_text import answer, days_text
+from schemaless.pages.capacity_planning import MANY_SHARDS, level_name
+from schemaless.pages.capacity_words import answer, days_text
 from schemaless.pages.charts import INK, SERIES, SOFT, Chart
 from schemaless.terminal.output import bytes_text, estimate_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import CapacityReport
     from schemaless.capacity.whatif import Scenario
 
 _NOW, _AFTER = SERIES[0], SERIES[1]
-_MOST_SHARDS: Final = 256
+_SIZE: Final = (440, 380)
+"""A chart has this size in CSS pixels: two stand side by side on a screen, and one shrinks little on a phone."""
+
+_FEWEST_PAST_DAYS: Final = 28
+_BINS: Final = 32
+_MOST_POINTS: Final = 120
 _FEWEST_DAYS_BY_WEEK: Final = 42
 _FREE: Final = "free in files"
 _LONGEST_NAME: Final = 32
-_NARROW_CHARACTERS: Final = 50
-_WIDE_CHARACTERS: Final = 120
+_LEGEND_CHARACTERS: Final = 58
 _FUTURE_TIMES: Final = 1.0
 """How far the growth chart looks ahead, in lengths of the history."""
 
 
-def charts(report: Report) -> list[Chart]:
+def charts(report: CapacityReport) -> list[Chart]:
     """Return the charts that there are figures for, in the order of the page."""
     found = [_fill(report), _growth(report), _bytes(report), _days_by_codec(report), _skew(report)]
     return [each for each in found if each is not None]
 
 
-def overview(report: Report) -> Chart | None:
+def overview(report: CapacityReport) -> Chart | None:
     """Return up to four charts as one picture, for where a page cannot go; None where there is none."""
     parts = charts(report)[:4]
     if not parts:
         return None
 
-    def draw(figure: Figure, narrow: bool) -> None:
+    def draw(figure: Figure, _: bool) -> None:
         rows, columns = (1, 1) if len(parts) == 1 else (math.ceil(len(parts) / 2), 2)
         cells: Any = figure.subfigures(rows, columns, squeeze=False)
         for part, cell in zip(parts, cells.flat, strict=False):
@@ -76,8 +81,8 @@ def _known(scenario: Scenario) -> bool:
     return scenario.first is not None
 
 
-def _fill(report: Report) -> Chart | None:
-    """Return how the disk fills that is full first: now, and after re-encoding."""
+def _fill(report: CapacityReport) -> Chart | None:
+    """Return how the disk filled that is full first, and how it fills: as it is, and after re-encoding."""
     first = report.now.first
     if first is None:
         return None
@@ -92,24 +97,49 @@ def _fill(report: Report) -> Chart | None:
         factor = outlook.bytes_per_day / first.bytes_per_day
         lines.append((f"as {report.codec}", _AFTER, size - outlook.free_bytes.mid, factor))
     until = _until(report, first.disk, found.horizon_days)
-    days = [found.first_day + datetime.timedelta(day) for day in range(until + 1)]
-    zero = Band(0, 0, 0, 0, 0)
-    sums = [zero, *found.cumulative[:until]]
+    # As many as are seen: the bands of five years by day are most of a page.
+    ahead = [*range(0, until, math.ceil(until / _MOST_POINTS)), until]
+    days = [found.first_day + datetime.timedelta(day) for day in ahead]
+    sums = [found.cumulative[day - 1] if day else Band(0, 0, 0, 0, 0) for day in ahead]
+    past = disk.used.by_day[-max(_FEWEST_PAST_DAYS, until) :]
+    begin = past[0][0] if past else days[0]
+    measured = [(at, used) for at, used in disk.used.measured if at.date() >= begin]
+    levels = [(each, _NOW) for each in report.planning.now if each.disk == first.disk]
+    levels += [(each, _AFTER) for each in report.planning.after if each.disk == first.disk]
 
-    def draw(figure: Figure, narrow: bool) -> None:
+    def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
+        axes.plot([day for day, _ in past], [used for _, used in past], color=INK, label="until now")
+        if len(measured) > 1:
+            x, y = [at for at, _ in measured], [used for _, used in measured]
+            axes.plot(x, y, color=SOFT, linestyle="", marker="o", markersize=3, label="its files, measured")
         for name, colour, used, factor in lines:
             parts = [[used + factor * band[place] for band in sums] for place in range(5)]
             axes.fill_between(days, parts[0], parts[4], color=colour, alpha=0.16, linewidth=0)
             axes.fill_between(days, parts[1], parts[3], color=colour, alpha=0.26, linewidth=0)
             axes.plot(days, parts[2], color=colour, label=name)
         axes.axhline(size, color=SERIES[4], linewidth=1.5, linestyle="--", label=f"the disk, {bytes_text(size)}")
+        for share in report.planning.wishes.thresholds:
+            axes.axhline(share * size, color=SERIES[2], linewidth=1.2, linestyle=":")
+            _above(axes, f"{share * 100:.4g} %", 0.01, share * size)
+        for level, colour in levels:
+            on = level.on or {}
+            mid, low, high = (on.get(name) for name in ("mid", "low_80", "high_80"))
+            if mid is not None and low is not None and mid <= days[-1] and level.days and level.days.high_95 > 0:
+                height = level.share * size
+                width = [low, min(high or days[-1], days[-1])]
+                axes.plot(width, [height, height], color=colour, linewidth=4, alpha=0.55)
+                axes.plot([mid], [height], color=colour, marker="D", markersize=5)
+        axes.axvline(days[0], color=SOFT, linewidth=1)
+        axes.annotate(
+            "today", (days[0], size * 1.12), (3, -3), textcoords="offset points", va="top", color=SOFT, fontsize=10
+        )
         axes.set_ylim(0, size * 1.12)
-        axes.set_xlim(days[0], days[-1])
+        axes.set_xlim(begin, days[-1])
         axes.grid(axis="y")
-        _bytes_axis(axes.yaxis)
-        _date_axis(axes.xaxis, narrow)
-        _legend(figure, narrow)
+        _bytes_axis(axes.yaxis, "used")
+        _date_axis(axes.xaxis)
+        _legend(figure)
 
     texts = "; ".join(
         f"{name} it is full in {days_text(each)}"
@@ -117,11 +147,19 @@ def _fill(report: Report) -> Chart | None:
         if each is not None
     )
     title = f"How the disk of {first.disk} fills" if len(report.disks) > 1 else "How the disk fills"
-    description = f"Bytes used of {bytes_text(size)}, by day, with 80 and 95 percent bands: {texts}."
-    return Chart("fill", title, description, draw)
+    description = (
+        f"Bytes used of {bytes_text(size)}: {len(past)} days until today, and {until:,} days ahead with 80 and 95 "
+        f"percent bands. {texts[:1].upper()}{texts[1:]}."
+    )
+    marks = [
+        f"{level_name(each)} on {each.on['mid']}" for each in report.planning.first() if each.on and each.on["mid"]
+    ]
+    if marks:
+        description += f" As it is: {'; '.join(marks)}; marks are as wide as 80 of 100 cases."
+    return Chart("fill", title, description, draw, _SIZE, None)
 
 
-def _until(report: Report, disk: str, horizon: int) -> int:
+def _until(report: CapacityReport, disk: str, horizon: int) -> int:
     """Return how many days of the filling are worth a picture: until both lines are well through, or the horizon."""
     ends = []
     for scenario in (report.now, report.after):
@@ -131,8 +169,8 @@ def _until(report: Report, disk: str, horizon: int) -> int:
     return max(7, min(horizon, math.ceil(1.15 * max(ends, default=horizon))))
 
 
-def _growth(report: Report) -> Chart | None:
-    """Return what came by day, and what is forecast; on a phone by week, where days would be a blot."""
+def _growth(report: CapacityReport) -> Chart | None:
+    """Return what came by day, and what is forecast; by week where days would be a blot."""
     total = report.total
     if total is None or len(total.history) < 2:
         return None
@@ -141,9 +179,10 @@ def _growth(report: Report) -> Chart | None:
     if isinstance(found, Forecast):
         ahead = found.daily[: max(28, math.ceil(_FUTURE_TIMES * len(history)))]
 
-    def draw(figure: Figure, narrow: bool) -> None:
+    step = 7 if len(history) >= _FEWEST_DAYS_BY_WEEK else 1
+
+    def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
-        step = 7 if narrow and len(history) >= _FEWEST_DAYS_BY_WEEK else 1
         measured = _averages(history, step)
         x = [day for day, _ in measured]
         values = [value for _, value in measured]
@@ -163,9 +202,9 @@ def _growth(report: Report) -> Chart | None:
         axes.set_ylim(0, top * 1.15 or 1)
         axes.grid(axis="y")
         axes.margins(x=0.01)
-        _bytes_axis(axes.yaxis)
-        _date_axis(axes.xaxis, narrow)
-        _legend(figure, narrow)
+        _bytes_axis(axes.yaxis, "a day" if step == 1 else "a day, weeks' average")
+        _date_axis(axes.xaxis)
+        _legend(figure)
 
     recent = [value for _, value in history[-28:]]
     description = (
@@ -173,7 +212,7 @@ def _growth(report: Report) -> Chart | None:
         + (f"; in {len(ahead)} days {bytes_text(ahead[-1].mid)} are forecast" if ahead else "; no forecast")
         + "."
     )
-    return Chart("growth", "Bytes of disk a day, measured and forecast", description, draw)
+    return Chart("growth", "Bytes of disk a day, measured and forecast", description, draw, _SIZE, None)
 
 
 def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list[tuple[datetime.date, float]]:
@@ -182,7 +221,7 @@ def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list
     return [(history[begin][0], sum(value for _, value in history[begin : begin + step]) / step) for begin in begins]
 
 
-def _bytes(report: Report) -> Chart | None:
+def _bytes(report: CapacityReport) -> Chart | None:
     """Return what the columns take of the files now, and in each codec."""
     found = bars(report)
     if not found:
@@ -192,7 +231,7 @@ def _bytes(report: Report) -> Chart | None:
     most = len(SERIES) - 1 if len(names) < len(SERIES) else len(SERIES) - 2  # the last colour is what is free
     shown, others = names[:most], names[most:]
 
-    def draw(figure: Figure, narrow: bool) -> None:
+    def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
         rows = range(len(found))
         left = [0.0] * len(found)
@@ -208,23 +247,23 @@ def _bytes(report: Report) -> Chart | None:
             total = bar.total
             if not total.exact:
                 axes.plot([total.low, total.high], [row, row], color=INK, linewidth=1.2)
-            text = estimate_text(total, bytes_text).replace(" (", "\n(" if narrow else " (")
+            text = estimate_text(total, bytes_text).replace(" (", "\n(")
             _beside(axes, text, max(total.mid, total.high), row)
         axes.set_yticks(rows, [bar.name for bar in found])
         axes.invert_yaxis()
-        axes.set_xlim(0, max(bar.total.high for bar in found) * (1.55 if narrow else 1.3))
+        axes.set_xlim(0, max(bar.total.high for bar in found) * 1.6)
         axes.grid(axis="x")
-        _bytes_axis(axes.xaxis, 4 if narrow else 6)
+        _bytes_axis(axes.xaxis, "files", 4)
         axes.tick_params(axis="y", labelcolor=INK)
-        _legend(figure, narrow)
+        _legend(figure)
 
     description = f"Files of {len(names)} columns: now {estimate_text(found[0].total, bytes_text)}"
     if len(found) > 1:
         description += f"; the least is {estimate_text(found[1].total, bytes_text)}, as {found[1].name}"
-    return Chart("bytes", "Files by column, now and in each codec", f"{description}.", draw)
+    return Chart("bytes", "Files by column, now and in each codec", f"{description}.", draw, _SIZE, None)
 
 
-def _days_by_codec(report: Report) -> Chart | None:
+def _days_by_codec(report: CapacityReport) -> Chart | None:
     """Return the days until full in each codec, with their intervals."""
     rows = [(each.name, each.first) for each in report.scenarios if each.name in ("now", each.codec)]
     known = [(name, first) for name, first in rows if first is not None and first.days is not None]
@@ -235,7 +274,7 @@ def _days_by_codec(report: Report) -> Chart | None:
     ends = [_ending(first.days, horizon) for _, first in known]
     most = max(end[3] for end in ends)
 
-    def draw(figure: Figure, narrow: bool) -> None:
+    def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
         for row, ((name, first), end) in enumerate(zip(known, ends, strict=True)):
             beyond = first.days is not None and math.isinf(first.days.mid)
@@ -250,14 +289,13 @@ def _days_by_codec(report: Report) -> Chart | None:
             _beside(axes, text, end[2] if beyond else end[4], row)
         axes.set_yticks(range(len(known)), [name for name, _ in known], color=INK)
         axes.invert_yaxis()
-        axes.set_xlim(0, most * (1.3 if narrow else 1.2))
-        axes.set_xlabel("days until the first disk is full; lines: 80 % (thick) and 95 %")
-        if narrow:
-            axes.set_xlabel("days until full; 80 % (thick), 95 %")
+        axes.set_xlim(0, most * 1.3)
+        axes.set_xlabel("days until full; 80 % (thick), 95 %")
         axes.grid(axis="x")
 
     texts = "; ".join(f"{name} {days_text(first)}" for name, first in known)
-    return Chart("days", "Days until full, now and in each codec", f"Days until the first disk is full: {texts}.", draw)
+    description = f"Days until the first disk is full: {texts}."
+    return Chart("days", "Days until full, now and in each codec", description, draw, _SIZE, None)
 
 
 def _ending(days: Band | None, horizon: int | None) -> list[float]:
@@ -265,55 +303,83 @@ def _ending(days: Band | None, horizon: int | None) -> list[float]:
     return [min(each, horizon or 0) for each in days or ()]
 
 
-def _skew(report: Report) -> Chart | None:
-    """Return the shards' sizes, or those of the clusters where shards are many."""
-    skew = report.skew
+def _skew(report: CapacityReport) -> Chart | None:
+    """Return the shards' sizes: one by one, or how they are distributed where they are many; else the clusters'."""
+    skew, sizes = report.skew, report.shard_sizes
     if not any(each.now_bytes for each in skew.clusters):
         return None
     names = [each.cluster for each in skew.clusters]
-    by_shard = bool(skew.shards) and len(skew.shards) <= _MOST_SHARDS
+    colours = {name: SERIES[place % len(SERIES)] for place, name in enumerate(names)}
+    many = len(sizes) > MANY_SHARDS
 
-    def draw(figure: Figure, narrow: bool) -> None:
+    def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
-        if by_shard:
-            for place, name in enumerate(names):
-                mine = [each for each in skew.shards if each.cluster == name]
-                axes.bar(
-                    [each.shard for each in mine],
-                    [each.size_bytes for each in mine],
-                    color=SERIES[place % len(SERIES)],
-                    label=name,
-                )
-            total = sum(each.size_bytes for each in skew.shards)
-            axes.axhline(total / skew.shard_count, color=SOFT, linewidth=1.2, linestyle="--", label="average")
+        if many:
+            stacked = names if len(names) < len(SERIES) else [""]
+            parts = [[each.size_bytes for each in sizes if each.cluster == name or not name] for name in stacked]
+            label = [name or "all clusters" for name in stacked]
+            axes.hist(parts, bins=_BINS, stacked=True, color=SERIES[: len(parts)], label=label)
+            axes.set_xlim(0, None)
+            axes.set_ylabel("shards")
+            _bytes_axis(axes.xaxis, "a shard's file" if not skew.shards else "a shard's allocated bytes", 5)
+            axes.yaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(nbins=6, integer=True))
+            mean = sum(each.size_bytes for each in sizes) / len(sizes)
+            axes.axvline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
+        elif sizes:
+            for name in names:
+                mine = [each for each in sizes if each.cluster == name]
+                x = [each.shard for each in mine]
+                axes.bar(x, [each.size_bytes for each in mine], color=colours[name], label=name)
+            mean = sum(each.size_bytes for each in sizes) / skew.shard_count
+            axes.axhline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
             axes.set_xlabel("shard")
             axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(integer=True))
         else:
-            for place, each in enumerate(skew.clusters):
-                axes.bar(place, each.now_bytes, color=SERIES[place % len(SERIES)])
+            worst = sorted(skew.clusters, key=lambda each: -each.now_bytes / (each.even_bytes or 1))
+            for place, each in enumerate(worst):
+                axes.bar(place, each.now_bytes, color=colours[each.cluster])
                 axes.plot([place - 0.4, place + 0.4], [each.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
-            axes.set_xlabel("cluster, in the order of their names")
+            axes.set_xlabel("cluster, the fullest first; dashed: its share")
         axes.grid(axis="y")
-        _bytes_axis(axes.yaxis)
-        if by_shard:
-            _legend(figure, narrow)
+        if not many:
+            _bytes_axis(axes.yaxis, "allocated" if skew.shards or not sizes else "file")
+        if sizes:
+            _legend(figure)
 
-    what = "shard" if by_shard else "cluster"
     ratio = f"; the largest shard has {skew.shard_ratio:.2f} times the average" if skew.shard_ratio is not None else ""
     description = (
-        f"{len(skew.clusters)} clusters; the fullest one has {skew.cluster_ratio:.2f} times its share{ratio}; "
-        f"{len(skew.moves)} moves would even it out."
+        f"{len(sizes) or skew.shard_count:,} shards in {len(skew.clusters)} clusters; the fullest cluster has "
+        f"{skew.cluster_ratio:.2f} times its share{ratio}; {len(skew.moves)} moves would even it out."
     )
-    return Chart("skew", f"Allocated bytes of each {what}", description, draw, (960, 380), (380, 340))
+    if many:
+        title = f"How {len(sizes):,} shards are distributed by size"
+    elif sizes:
+        title = "Allocated bytes of each shard" if skew.shards else "Files of the shards"
+    else:
+        title = "Allocated bytes of each cluster"
+    return Chart("skew", title, description, draw, _SIZE, None)
 
 
-def _legend(figure: Any, narrow: bool) -> None:
+def _legend(figure: Any) -> None:
     """Put a legend below the drawing, in as many columns as its names have room for."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     short = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}...{name[-4:]}" for name in names]
-    room = _NARROW_CHARACTERS if narrow else _WIDE_CHARACTERS
-    columns = max(1, min(len(short), room // (max(map(len, short), default=1) + 6)))
+    columns = max(1, min(len(short), _LEGEND_CHARACTERS // (max(map(len, short), default=1) + 6)))
     figure.legend(handles, short, loc="outside lower center", ncols=columns)
+
+
+def _above(axes: Any, text: str, x_share: float, y: float) -> None:
+    """Write what a line across stands for, at its left end."""
+    axes.annotate(
+        text,
+        (x_share, y),
+        (0, 2),
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+        va="bottom",
+        color=SOFT,
+        fontsize=10,
+    )
 
 
 def _beside(axes: Any, text: str, x: float, y: float) -> None:
@@ -321,10 +387,10 @@ def _beside(axes: Any, text: str, x: float, y: float) -> None:
     axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", color=INK, fontsize=10)
 
 
-def _bytes_axis(axis: Any, most_ticks: int = 6) -> None:
+def _bytes_axis(axis: Any, what: str, most_ticks: int = 6) -> None:
     """Label an axis whose limits are set with round numbers of KiB, MiB, ..., which those of the library are not."""
     high = max(axis.get_view_interval())
-    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
     power = min(max(0, int(math.log(high, 1024))), len(units) - 1) if high >= 1 else 0
     unit = 1024.0**power
     least = high / unit / most_ticks
@@ -335,12 +401,13 @@ def _bytes_axis(axis: Any, most_ticks: int = 6) -> None:
         if factor * 10.0**exponent >= least
     )
     ticks = [step * number for number in range(math.floor(high / unit / step) + 1)]
-    axis.set_ticks([tick * unit for tick in ticks], [f"{tick:g} {units[power]}" if tick else "0" for tick in ticks])
+    axis.set_ticks([tick * unit for tick in ticks], [f"{tick:g}" for tick in ticks])
+    axis.set_label_text(f"{what}, {units[power]}")
 
 
-def _date_axis(axis: Any, narrow: bool) -> None:
+def _date_axis(axis: Any) -> None:
     dates = import_module("matplotlib.dates")
-    locator = dates.AutoDateLocator(minticks=3, maxticks=5 if narrow else 9)
+    locator = dates.AutoDateLocator(minticks=3, maxticks=6)
     locator.intervald[dates.MONTHLY] = [1, 2, 3, 4, 6, 12]  # two to three years with few ticks, too
     axis.set_major_locator(locator)
     axis.set_major_formatter(dates.ConciseDateFormatter(locator))

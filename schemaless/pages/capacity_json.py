@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from schemaless.capacity.forecast import Band, NoForecast
+from schemaless.capacity.skew import fullest
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import ColumnForecast, DiskForecast, Report
+    from schemaless.capacity.planning import Level, Planning
+    from schemaless.capacity.report import CapacityReport, ColumnForecast, DiskForecast
 
 __all__ = ["full_on", "report_json"]
 
 
-def report_json(report: Report) -> dict[str, Any]:
+def report_json(report: CapacityReport) -> dict[str, Any]:
     """Return a report for ``json.dumps``."""
     return {
         "made_at": report.made_at.isoformat(timespec="seconds"),
@@ -27,6 +30,7 @@ def report_json(report: Report) -> dict[str, Any]:
             "now": _first_json(report.now),
             "after_re_encoding": None if report.after is None else {"codec": report.codec, **_first_json(report.after)},
         },
+        "planning": _planning_json(report.planning),
         "measured_at": [each.isoformat(timespec="seconds") for each in report.measured_at],
         "measurement": report.measurement.to_json(),
         "forecasts": {
@@ -41,6 +45,12 @@ def report_json(report: Report) -> dict[str, Any]:
                     "rate": None
                     if each.rate is None
                     else {"days": each.rate.days, "bytes_per_day": _bytes(each.rate.per_day)},
+                    "used": {
+                        "by_growth": [[day.isoformat(), round(size)] for day, size in each.used.by_day],
+                        "by_files": [
+                            [at.isoformat(timespec="seconds"), round(size)] for at, size in each.used.measured
+                        ],
+                    },
                     **_forecast_json(each),
                 }
                 for each in report.disks
@@ -94,6 +104,11 @@ def report_json(report: Report) -> dict[str, Any]:
                 {"shard": each.shard, "cluster": each.cluster, "bytes": round(each.size_bytes)}
                 for each in report.skew.shards
             ],
+            "fullest_shards": [
+                {"shard": each.shard, "cluster": each.cluster, "bytes": round(each.size_bytes)}
+                for each in fullest(report.shard_sizes)
+            ],
+            "fullest_by": "allocated" if report.skew.shards else "file",
             "moves": [
                 {
                     "shard": each.shard,
@@ -107,6 +122,46 @@ def report_json(report: Report) -> dict[str, Any]:
         "notes": list(report.notes),
         "how": dict(report.how),
     }
+
+
+def _planning_json(planning: Planning) -> dict[str, Any]:
+    asked, verdict = planning.wishes, planning.verdict
+    return {
+        "thresholds": list(asked.thresholds),
+        "lead_days": asked.lead_days,
+        "price_per_tb": asked.price_per_tb,
+        "now": [_level_json(each) for each in planning.now],
+        "after_re_encoding": [_level_json(each) for each in planning.after],
+        "costs": [
+            {
+                "stored": each.name,
+                "days": each.days,
+                "bytes": {name: round(size) for name, size in each.size_bytes._asdict().items()},
+                "price": {name: round(price, 2) for name, price in each.price._asdict().items()},
+            }
+            for each in planning.costs
+        ],
+        "verdict": None
+        if verdict is None
+        else {"fail_below_days": verdict.asked_days, "failed": verdict.failed, "reasons": list(verdict.reasons)},
+    }
+
+
+def _level_json(level: Level) -> dict[str, Any]:
+    return {
+        "disk": level.disk,
+        "share": level.share,
+        "days": None if level.days is None else _band(level.days),
+        "on": _dates_json(level.on),
+        "order_by": _dates_json(level.order_by),
+        "at_constant_rate": None if level.at_rate is None else _plain_json(level.at_rate),
+        "horizon_days": level.horizon_days,
+        "why": level.why,
+    }
+
+
+def _dates_json(dates: Mapping[str, datetime.date | None] | None) -> dict[str, str | None] | None:
+    return None if dates is None else {name: None if day is None else day.isoformat() for name, day in dates.items()}
 
 
 def _choice_json(choice: Choice) -> dict[str, Any]:
@@ -152,11 +207,12 @@ def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
 
 def _at_rate_json(outlook: DiskOutlook) -> dict[str, Any] | None:
     days = outlook.at_rate
-    if days is None:
-        return None
+    return None if days is None else {"rate_of_days": outlook.rate_days, "days_until_full": _plain_json(days)}
+
+
+def _plain_json(days: Interval) -> dict[str, float | None]:
     ends = {name: getattr(days, name) for name in ("low", "mid", "high")}
-    plain = {name: None if math.isinf(value) else round(value, 3) for name, value in ends.items()}
-    return {"rate_of_days": outlook.rate_days, "days_until_full": plain}
+    return {name: None if math.isinf(value) else round(value, 3) for name, value in ends.items()}
 
 
 def full_on(outlook: DiskOutlook) -> dict[str, str | None] | None:

@@ -6,21 +6,30 @@ in a table too.
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING, Final
 
 from schemaless.pages import frame as shared
 from schemaless.pages.capacity_charts import charts
-from schemaless.pages.capacity_text import Table, answer, history_table, shard_table, tables
+from schemaless.pages.capacity_planning import FULLEST, cost_answer, levels_text, order_answer
+from schemaless.pages.capacity_text import history_table, tables
+from schemaless.pages.capacity_words import Table, answer
 from schemaless.pages.charts import STYLE as CHART_STYLE
 from schemaless.terminal.output import bytes_text, estimate_text
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import CapacityReport
+
+_DATE: Final = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 
 _STYLE: Final = """
+.day { white-space: nowrap; }
+.answer p { font-size: .875rem; }
 h1 { overflow-wrap: anywhere; }
 .answers { grid-template-columns: repeat(auto-fit, minmax(min(17rem, 100%), 1fr)); }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: 0 2rem; }
+.charts section { min-width: 0; }
 .answer h2 { margin: 0; font-size: .875rem; font-weight: 600; color: var(--soft); }
 .answer b { font-size: 1.7rem; line-height: 1.25; }
 .answer.first b { color: var(--chart-1); } .answer.after b { color: var(--chart-2); }
@@ -31,7 +40,8 @@ h1 { overflow-wrap: anywhere; }
 .wide:focus-visible { outline: 2px solid var(--chart-1); }
 th, td { padding: .3rem .45rem; }
 th.text, td.text { text-align: left; white-space: normal; min-width: 5rem; }
-td.long { min-width: 11rem; }
+td.long { min-width: 12rem; }
+@media screen and (max-width: 40rem) { td.long { min-width: 32rem; } }
 summary { color: var(--soft); font-size: .875rem; }
 @media print {
   body { font-size: 10pt; }
@@ -46,23 +56,23 @@ summary { color: var(--soft); font-size: .875rem; }
 """
 
 
-def page(report: Report) -> str:
+def capacity_html(report: CapacityReport) -> str:
     """Return the page."""
-    return shared.page(
+    return shared.html_page(
         f"How long the disks of {report.measurement.datastore} last",
         _when(report),
         [
             _answers(report),
             _notes(report),
-            *(shared.section(chart.title, chart.html() + _behind(chart.name, report)) for chart in charts(report)),
-            *(shared.section(each.title, _table(each), long=True) for each in tables(report)),
+            _charts(report),
+            *(shared.section(each.title, _table(each), long=True) for each in tables(report) if each.title != FULLEST),
             shared.section("How the figures were obtained, and what is assumed", shared.terms(report.how), long=True),
         ],
         style=CHART_STYLE + _STYLE,
     )
 
 
-def _when(report: Report) -> str:
+def _when(report: CapacityReport) -> str:
     times = len(report.measured_at)
     kept = "" if times == 1 else f", the newest of {times}, since {report.measured_at[0]:%Y-%m-%d}"
     return (
@@ -71,9 +81,10 @@ def _when(report: Report) -> str:
     )
 
 
-def _answers(report: Report) -> str:
+def _answers(report: CapacityReport) -> str:
     now = answer(report.now)
     boxes = [("first", "Until full, as it is", now.days, now.detail)]
+    levels = levels_text(report)
     warned = "".join(f"<li>Warning: {escape(each)}.</li>" for each in report.warnings)
     warnings = f'<ul class="warnings">{warned}</ul>' if warned else ""
     if report.after is not None:
@@ -88,29 +99,44 @@ def _answers(report: Report) -> str:
         if report.after is not None and report.after.file_bytes is not None:
             detail += f". As {report.codec}, rebuilt: {estimate_text(report.after.file_bytes, bytes_text)}"
         boxes.append(("", "Stored", files, detail + "."))
+    asked = (("For the disk that is full first", order_answer(report)), ("All disks", cost_answer(report)))
+    boxes += [("", head, each.days, _sentence(each.detail)) for head, each in asked if each is not None]
     inner = "".join(
-        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{escape(big)}</b>{warnings if kind == "first" else ""}'
-        f'<span class="soft">{escape(small)}</span></div>'
+        f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b>{warnings if kind == "first" else ""}'
+        f'<p class="soft">{_text(small)}</p>'
+        f"{f'<p>{_text(levels)}</p>' if kind == 'first' and levels else ''}</div>"
         for kind, head, big, small in boxes
     )
     return f'<div class="answers">{inner}</div>'
 
 
-def _notes(report: Report) -> str:
+def _text(text: str) -> str:
+    """Return text for the page, in which no date is broken."""
+    return _DATE.sub(r'<span class="day">\g<0></span>', escape(text))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _notes(report: CapacityReport) -> str:
     if not report.notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     return f'<aside class="notes" aria-label="What to know before using a figure"><ul>{items}</ul></aside>'
 
 
-def _behind(name: str, report: Report) -> str:
+def _charts(report: CapacityReport) -> str:
+    drawn = [shared.section(each.title, each.html() + _behind(each.name, report)) for each in charts(report)]
+    drawn += [shared.section(each.title, _table(each)) for each in tables(report) if drawn and each.title == FULLEST]
+    return f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
+
+
+def _behind(name: str, report: CapacityReport) -> str:
     """Return the table behind a chart, where it is none of the page's own tables."""
-    table = {"growth": history_table, "skew": shard_table}.get(name)
-    if table is None:
+    if name != "growth":
         return ""
-    made = table(report)
-    if not made.rows:
-        return ""
+    made = history_table(report)
     return f"<details><summary>{escape(made.title)}: {len(made.rows)} lines</summary>{_table(made)}</details>"
 
 

@@ -1,116 +1,41 @@
-"""A capacity report in words and tables, for the terminal and the page alike."""
+"""The tables of a capacity report, for the terminal and the page alike."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import added
 from schemaless.numbers import Interval
+from schemaless.pages.capacity_planning import allocated, costs_table, fullest_table, levels_table
+from schemaless.pages.capacity_words import (
+    Table,
+    at_rate_text,
+    date_text,
+    per_day_text,
+    seconds_text,
+    share_text,
+    until_text,
+    whole,
+)
 from schemaless.terminal.output import bytes_text, estimate_text
 
 if TYPE_CHECKING:
-    from schemaless.capacity.report import ColumnForecast, DiskForecast, Report
-    from schemaless.capacity.whatif import DiskOutlook, Scenario
+    from schemaless.capacity.report import CapacityReport, ColumnForecast, DiskForecast
 
 WHAT_IF = "What if"
 _MARKS_DAYS = (7, 30, 90, 180, 365, 730, 1_460)
 _MOST_SHARD_ROWS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of the report: the first ``text_columns`` are words, the others figures, but for a ``last_text``."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    text_columns: int = 1
-    note: str = ""
-    last_text: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a scenario comes to: a few words, and a sentence with the interval and the date."""
-
-    days: str
-    detail: str
-
-
-def answer(scenario: Scenario) -> Answer:
-    """Return the answer of a scenario, which is that of the disk that is full first."""
-    first = scenario.first
-    if first is None:
-        reasons = sorted({each.why or "" for each in scenario.unknown}) or ["there is no cluster with cells"]
-        why = "; ".join(reasons)
-        return Answer("not known", f"{why[:1].upper()}{why[1:]}.")
-    words = interval_text(first)
-    ends = first.days is not None and math.isfinite(first.days.mid)
-    where = f" {first.disk} is full first." if len(scenario.disks) > 1 and ends else ""
-    unknown = [each.disk for each in scenario.unknown]
-    apart = f" Nothing is known of {', '.join(unknown)}." if unknown else ""
-    return Answer(days_text(first), f"{words}{where}{apart}{_constant_text(first)}")
-
-
-def _constant_text(outlook: DiskOutlook) -> str:
-    """Return what the constant rate of the last weeks says, as a sentence behind others."""
-    if outlook.at_rate is None or outlook.rate_days is None or outlook.at_rate.mid == 0:
-        return ""
-    mid, opened, ends = at_rate_text(outlook.at_rate).partition(" (")
-    sentence = mid if mid == "never" else f"{mid} days{opened}{ends}"
-    return f" At the constant rate of the last {outlook.rate_days} days: {sentence}."
-
-
-def at_rate_text(days: Interval | None) -> str:
-    """Return days at a constant rate with their interval, in whole days."""
-    if days is None:
-        return ""
-    return estimate_text(days, lambda value: "never" if math.isinf(value) else f"{math.floor(value):,}")
-
-
-def days_text(outlook: DiskOutlook) -> str:
-    """Return an outlook's days in a word or two."""
-    if outlook.days is None:
-        return "not known"
-    return _days(outlook.days.mid, outlook.horizon_days or 0)
-
-
-def interval_text(outlook: DiskOutlook) -> str:
-    """Return the date, and both intervals, as sentences."""
-    days, first = outlook.days, outlook.first_day
-    if days is None or first is None:
-        return f"{outlook.why}."
-    horizon = outlook.horizon_days or 0
-    if days.high_95 == 0:
-        return "Its disk does not hold what is there at the start."
-    if _all_beyond(outlook):
-        return f"No simulated future has it full within {horizon:,} days, which is as far as the history lets one look."
-    parts = []
-    if math.isfinite(days.mid):
-        parts.append(f"On {date_text(first, days.mid)}.")
-    for percent, low, high in ((80, days.low_80, days.high_80), (95, days.low_95, days.high_95)):
-        if math.isinf(low):
-            parts.append(f"{percent} %: more than {horizon:,} days.")
-        elif math.isinf(high):
-            parts.append(f"{percent} %: {_whole(low)} days or more.")
-        else:
-            parts.append(f"{percent} %: {_whole(low)} to {_whole(high)} days.")
-    return " ".join(parts)
-
-
-def date_text(first_day: datetime.date, days: float) -> str:
-    """Return the date in which so many days end."""
-    return (first_day + datetime.timedelta(math.floor(days))).isoformat()
-
-
-def tables(report: Report) -> list[Table]:
+def tables(report: CapacityReport) -> list[Table]:
     """Return every table that has rows, in the order of the page."""
     found = [
+        levels_table(report),
+        costs_table(report),
         _scenarios(report),
         _forecasts(report),
         _coming(report),
@@ -118,21 +43,13 @@ def tables(report: Report) -> list[Table]:
         _codecs(report),
         _clusters(report),
         _cluster_skew(report),
+        fullest_table(report),
         _moves(report),
     ]
     return [each for each in found if each.rows]
 
 
-def shard_table(report: Report) -> Table:
-    """Return the shards' sizes."""
-    rows = [
-        [str(each.shard), each.cluster, estimate_text(_allocated(report, each.cluster, each.shard), bytes_text)]
-        for each in report.skew.shards
-    ]
-    return Table("Shards", ["shard", "cluster", "allocated"], rows, 2)
-
-
-def history_table(report: Report) -> Table:
+def history_table(report: CapacityReport) -> Table:
     """Return what came in by week, and what is forecast for as many weeks."""
     total = report.total
     rows: list[list[str]] = []
@@ -155,7 +72,7 @@ def history_table(report: Report) -> Table:
     return Table("By week", ["week from", "days", "", "bytes of disk"], rows, 3)
 
 
-def _scenarios(report: Report) -> Table:
+def _scenarios(report: CapacityReport) -> Table:
     rows = []
     for each in report.scenarios:
         first = each.first
@@ -167,7 +84,7 @@ def _scenarios(report: Report) -> Table:
         rows.append(
             [
                 each.name,
-                _days(days.mid, horizon),
+                until_text(days.mid, horizon),
                 _range(days.low_80, days.high_80, horizon),
                 _range(days.low_95, days.high_95, horizon),
                 at_rate_text(first.at_rate),
@@ -177,11 +94,11 @@ def _scenarios(report: Report) -> Table:
             ]
         )
     columns = ["what if", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "what it is"]
-    note = "Constant rate: each day as the last weeks were, with its 95 % interval."
+    note = "Constant rate: the days if each one brings what those of the last weeks brought, with their 95 % interval."
     return Table(WHAT_IF, columns, rows, note=note, last_text=True)
 
 
-def _forecasts(report: Report) -> Table:
+def _forecasts(report: CapacityReport) -> Table:
     rows = [_forecast_row(each.disk.name, "bytes of disk", each) for each in report.disks]
     rows += [_forecast_row(f"{each.cluster} {each.column_name}", "body bytes", each) for each in report.columns]
     columns = [
@@ -220,7 +137,7 @@ def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> 
     return [name, unit, str(found.history_days), now, year, week, *held]
 
 
-def _coming(report: Report) -> Table:
+def _coming(report: CapacityReport) -> Table:
     total = report.total
     if total is None or not isinstance(total.forecast, Forecast):
         return Table("What will come", [], [])
@@ -242,7 +159,7 @@ def _coming(report: Report) -> Table:
     )
 
 
-def _stored(report: Report) -> Table:
+def _stored(report: CapacityReport) -> Table:
     from schemaless.capacity.report import stored
 
     rows = [
@@ -259,7 +176,7 @@ def _stored(report: Report) -> Table:
     return Table("Stored now", ["column", "codec", "cells", "body bytes", "allocated", "as JSON text"], rows, 2)
 
 
-def _codecs(report: Report) -> Table:
+def _codecs(report: CapacityReport) -> Table:
     rows = [
         [
             each.column_name,
@@ -291,9 +208,11 @@ def _codecs(report: Report) -> Table:
     )
 
 
-def _clusters(report: Report) -> Table:
+def _clusters(report: CapacityReport) -> Table:
     rows = []
-    for space in report.measurement.clusters:
+    places = {each.disk: place for place, each in enumerate(report.now.worst_first)}
+    order = {name: places[each.disk.name] for each in report.disks for name in each.disk.clusters}
+    for space in sorted(report.measurement.clusters, key=lambda each: order.get(each.cluster, len(order))):
         known = space.problem is None
         rows.append(
             [
@@ -312,14 +231,15 @@ def _clusters(report: Report) -> Table:
     return Table("Clusters", columns, rows, 2)
 
 
-def _cluster_skew(report: Report) -> Table:
+def _cluster_skew(report: CapacityReport) -> Table:
+    everything = added(group.allocated_bytes for group in report.measurement.groups)
     rows = [
         [
             each.cluster,
-            estimate_text(_allocated(report, each.cluster), bytes_text),
-            bytes_text(each.even_bytes),
+            estimate_text(allocated(report, each.cluster), bytes_text),
+            estimate_text(_likely(each.even_bytes, everything), bytes_text),
             f"{each.now_bytes / each.even_bytes:.2f}" if each.even_bytes else "",
-            bytes_text(each.after_bytes),
+            estimate_text(_likely(each.after_bytes, allocated(report, each.cluster)), bytes_text),
         ]
         for each in report.skew.clusters
     ]
@@ -331,17 +251,19 @@ def _cluster_skew(report: Report) -> Table:
     return Table("Skew", ["cluster", "allocated", "its share", "of its share", "after the moves"], rows, 1, note)
 
 
-def _allocated(report: Report, cluster: str, shard: int | None = None) -> Interval:
-    return added(
-        group.allocated_bytes
-        for group in report.measurement.groups
-        if group.cluster == cluster and shard in (None, group.shard)
-    )
+def _likely(size: float, like: Interval) -> Interval:
+    """Return a size with an interval that is as wide, in proportion, as that of what it was made from."""
+    return like.times(size / like.mid) if like.mid else Interval.of(size)
 
 
-def _moves(report: Report) -> Table:
+def _moves(report: CapacityReport) -> Table:
     rows = [
-        [str(each.shard), each.from_cluster, each.to_cluster, bytes_text(each.size_bytes)]
+        [
+            str(each.shard),
+            each.from_cluster,
+            each.to_cluster,
+            estimate_text(allocated(report, each.from_cluster, each.shard), bytes_text),
+        ]
         for each in report.skew.moves[:_MOST_SHARD_ROWS]
     ]
     more = len(report.skew.moves) - len(rows)
@@ -349,34 +271,6 @@ def _moves(report: Report) -> Table:
         f" {more} more in --json." if more > 0 else ""
     )
     return Table("Moves that would even it out", ["shard", "from", "to", "allocated"], rows, 3, note)
-
-
-def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
-    """Return what a day brings now, as the last four weeks did, with its interval; "?" of less than two weeks."""
-    from schemaless.capacity.steps import rate
-
-    found = rate(history)
-    return "?" if found is None else estimate_text(found.per_day, bytes_text)
-
-
-def seconds_text(seconds: float) -> str:
-    """Return CPU time for people."""
-    if seconds >= 7200:
-        return f"{seconds / 3600:,.1f} h"
-    if seconds >= 120:
-        return f"{seconds / 60:,.1f} min"
-    return f"{seconds:,.1f} s" if seconds >= 0.1 else f"{seconds * 1000:,.2f} ms"
-
-
-def share_text(share: float) -> str:
-    """Return a share of growth as percent; beyond all measure it is said to be so."""
-    return f"{share:+.0%}" if share < 100 else "over +10,000%"
-
-
-def joined(words: Iterable[str]) -> str:
-    """Return a list in words."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _share_text(low: float, mid: float, high: float) -> str:
@@ -389,29 +283,12 @@ def _week_text(weekdays: Sequence[float]) -> str:
     return f"{names[most]} {weekdays[most]:.0%}, {names[least]} {weekdays[least]:.0%}"
 
 
-def _all_beyond(outlook: DiskOutlook) -> bool:
-    return outlook.days is not None and math.isinf(outlook.days.low_95)
-
-
 def _range(low: float, high: float, horizon: int) -> str:
     if math.isinf(low):
         return f"over {horizon:,}"
     if high == 0:
         return ""
-    return f"{_whole(low)} or more" if math.isinf(high) else f"{_whole(low)} to {_whole(high)}"
-
-
-def _whole(days: float) -> str:
-    return f"{math.floor(days):,}"
-
-
-def _days(days: float, horizon: int) -> str:
-    if math.isinf(days):
-        return f"over {horizon:,} days"
-    if days == 0:
-        return "no room"
-    whole = math.floor(days)
-    return "less than a day" if whole == 0 else "1 day" if whole == 1 else f"{whole:,} days"
+    return f"{whole(low)} or more" if math.isinf(high) else f"{whole(low)} to {whole(high)}"
 
 
 def _size(count: int | None) -> str:

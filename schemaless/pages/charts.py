@@ -47,7 +47,7 @@ SOFT: Final = _LIGHT["soft"]
 LINE: Final = _LIGHT["line"]
 CARD: Final = _LIGHT["card"]
 SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
-"""Blue, green, orange, violet, red, olive, pink, grey: told apart on both pages, and by most who see few colours.
+"""Charts take blue, green, orange, violet, red, olive, pink and grey in this order, apart to most who see few colours.
 
 All have 3:1 or more to paper and cards; blue and green, which stand for now and then, differ in luminance, too.
 """

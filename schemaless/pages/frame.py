@@ -38,7 +38,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; }
 """
 
 
-def page(title: str, below: str, sections: Iterable[str], *, style: str = "") -> str:
+def html_page(title: str, below: str, sections: Iterable[str], *, style: str = "") -> str:
     """Return a whole page.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Final
 
-from schemaless.migrate.reclaimed import Part, SpaceReport, Stages
+from schemaless.migrate.reclaimed import Part, ReclaimedReport, Stages
 from schemaless.pages import frame
 from schemaless.terminal.output import bytes_text, estimate_text
 
@@ -41,7 +41,7 @@ th:first-child, td:first-child { white-space: normal; }
 _STAGES: Final = (("before", "before"), ("after", "after the run"), ("rebuilt", "after a rebuild"))
 
 
-def page(found: SpaceReport) -> str:
+def reclaimed_html(found: ReclaimedReport) -> str:
     """Return the page."""
     title = f"Migration {found.job.job_id} of {found.datastore} to {found.to}"
     sections = [
@@ -54,10 +54,10 @@ def page(found: SpaceReport) -> str:
         frame.section("By shard", _shard_table(found), long=True),
         frame.section("How the figures were obtained", _how(found)),
     ]
-    return frame.page(title, _begun(found), sections, style=_STYLE)
+    return frame.html_page(title, _begun(found), sections, style=_STYLE)
 
 
-def _begun(found: SpaceReport) -> str:
+def _begun(found: ReclaimedReport) -> str:
     job = found.job
     ended = "" if job.ended_at is None else f", ended {job.ended_at:%Y-%m-%d %H:%M}"
     return (
@@ -66,7 +66,7 @@ def _begun(found: SpaceReport) -> str:
     )
 
 
-def _answers(found: SpaceReport) -> str:
+def _answers(found: ReclaimedReport) -> str:
     total, tally = found.total, found.total.tally
     answers = [
         (
@@ -103,7 +103,7 @@ def _less(before: int, after: int) -> str:
     return f"{share:.1%} less" if share >= 0 else f"{-share:.1%} more"
 
 
-def _files(found: SpaceReport) -> str:
+def _files(found: ReclaimedReport) -> str:
     parts = [found.total, *(found.clusters if len(found.clusters) > 1 else ())]
     if found.total.file.before is None:
         return '<p class="soft">The sizes of files were not noted when this migration began.</p>'
@@ -180,7 +180,7 @@ def _every_shard(shards: Sequence[Part]) -> str:
     )
 
 
-def _columns(found: SpaceReport) -> str:
+def _columns(found: ReclaimedReport) -> str:
     widest = max([tally.bytes_before for tally in found.columns.values()] + [1])
     pictures = ""
     for name, tally in found.columns.items():
@@ -209,7 +209,7 @@ def _columns(found: SpaceReport) -> str:
     return pictures or '<p class="soft">No cell was re-encoded.</p>'
 
 
-def _predictions(found: SpaceReport) -> str:
+def _predictions(found: ReclaimedReport) -> str:
     rows = []
     for each in found.predictions:
         text = "{:,.0f}".format if each.what.startswith("cells") else bytes_text
@@ -218,7 +218,7 @@ def _predictions(found: SpaceReport) -> str:
     return frame.table(["", "predicted (95 % interval)", "actual", "off by"], rows)
 
 
-def _part_table(noun: str, parts: Sequence[Part], found: SpaceReport) -> str:
+def _part_table(noun: str, parts: Sequence[Part], found: ReclaimedReport) -> str:
     rows = [
         [
             part.name.removeprefix("shard "),
@@ -261,13 +261,13 @@ def _figures(part: Part) -> list[str]:
     ]
 
 
-def _shard_table(found: SpaceReport) -> str:
+def _shard_table(found: ReclaimedReport) -> str:
     rows = [[part.name.removeprefix("shard "), part.cluster, *_figures(part)] for part in found.shards]
     table = frame.table(["shard", "cluster", *_FIGURES], rows)
     return f"<details{' open' if len(rows) <= 32 else ''}><summary>{len(rows)} shards</summary>{table}</details>"
 
 
-def _how(found: SpaceReport) -> str:
+def _how(found: ReclaimedReport) -> str:
     sizes = (
         "what InnoDB says of each table's file, noted when the run began and when it ended, and by each rebuild"
         if found.total.measured

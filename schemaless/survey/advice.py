@@ -14,17 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemaless.codec.envelope import describe_body
-from schemaless.codec.registry import (
-    DEFAULT,
-    JSON,
-    NONE,
-    PACKED,
-    SERIALIZERS,
-    ZLIB,
-    ZSTD,
-    Codec,
-    codec_names,
-)
+from schemaless.codec.registry import DEFAULT, JSON, NONE, PACKED, SERIALIZERS, ZLIB, ZSTD, Codec, codec_names
 from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
 from schemaless.codec.trial import NOT_TRIED, worth_trying
@@ -33,11 +23,11 @@ from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
-from schemaless.survey.column_trials import LEAST_CELLS, CellSample, ColumnTrial, sample_cells, space_of, try_codec
+from schemaless.survey.column_trials import LEAST_CELLS, CellSample, ColumnTrial, column_size, sample_cells, try_codec
 from schemaless.survey.sampling import Bounds
 
-BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
-"""Of all columns together: so much is held in memory, too."""
+_BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)
+"""The sample of all columns together is as large: so much is held in memory, too."""
 
 _ZLIB_LEVELS: Final = (1, 6, 9)
 _ZSTD_LEVELS: Final = (1, 3, 6, 12, 19)
@@ -81,7 +71,6 @@ class ColumnAdvice:
     """What to do with a column.
 
     Attributes:
-        column_name: the column.
         cells: how many it has.
         stored: how many of the sampled cells are in which codec.
         body_bytes: what its bodies take now.
@@ -116,13 +105,7 @@ class ColumnAdvice:
 
 
 def train_column(
-    store: Datastore,
-    column_name: str,
-    codec: Codec,
-    *,
-    seed: int | None = None,
-    bounds: Bounds = BOUNDS,
-    listener: Listener = nobody,
+    store: Datastore, column_name: str, codec: Codec, *, seed: int | None = None, listener: Listener = nobody
 ) -> tuple[Training, dict[str, Any]]:
     """Train a dictionary on sampled cells of a column; return it, and what the catalog is to say of it.
 
@@ -130,7 +113,7 @@ def train_column(
         InvalidInput: the codec takes none, or there are too few cells or rows.
         ServerError: a server cannot be reached.
     """
-    cells = sample_cells(store, columns=[column_name], seed=seed, bounds=bounds, listener=listener)
+    cells = sample_cells(store, columns=[column_name], seed=seed, bounds=_BOUNDS, listener=listener)
     training = _trained(cells, column_name, codec)
     source = {
         "column": column_name,
@@ -160,19 +143,16 @@ def advise(
     most_cpu: float = MOST_CPU,
     least_gain: float = LEAST_GAIN,
     seed: int | None = None,
-    bounds: Bounds = BOUNDS,
     listener: Listener = nobody,
 ) -> list[ColumnAdvice]:
     """Say what each column should be written in. Changes nothing.
 
     Args:
-        store: the datastore.
         columns: only these; all that are met unless given.
         shards: numbers of the shards; all unless given.
         most_cpu: how many times the time of the default codec encoding and decoding may take.
         least_gain: what a rewrite has to save of the pages, 0 to 1.
         seed: of the sample; the clock's unless given.
-        bounds: how much is read.
         listener: told the total and each advance, in windows; then a step for each codec that is tried.
 
     Raises:
@@ -180,17 +160,12 @@ def advise(
         ServerError: a server cannot be reached.
     """
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=bounds, listener=listener)
+    cells = sample_cells(store, columns=columns, shards=shards, seed=drawn, bounds=_BOUNDS, listener=listener)
     return [_advise(store, cells, name, most_cpu, least_gain, listener) for name in cells.column_names()]
 
 
 def _advise(
-    store: Datastore,
-    cells: CellSample,
-    column_name: str,
-    most_cpu: float,
-    least_gain: float,
-    listener: Listener,
+    store: Datastore, cells: CellSample, column_name: str, most_cpu: float, least_gain: float, listener: Listener
 ) -> ColumnAdvice:
     notes: list[str] = []
     trainings: list[Training] = []
@@ -203,7 +178,7 @@ def _advise(
     unseen = _unseen(cells)
     whole = not trainings and not unseen.carries(column_name)
     compared = cells if whole else unseen
-    now = space_of(cells, column_name, _lengths(cells, column_name))
+    now = column_size(cells, column_name, _lengths(cells, column_name))
     candidates: list[Candidate] = []
     for codec in _codecs(trainings) if compared.carries(column_name) else ():
         listener(Step(f"trying {codec.name} on {column_name}"))

@@ -22,16 +22,16 @@ from schemaless.numbers import Interval
 __all__ = ["LEAST_GAIN", "MOST_CPU", "Choice", "Option", "choose", "share_text"]
 
 LEAST_GAIN: Final = 0.10
-"""What a rewrite has to save of the pages, at the bad end of its interval."""
+"""A rewrite has to save so much of the pages, at the bad end of its interval."""
 
 MOST_CPU: Final = 1.0
-"""How many times the time of the default codec encoding and decoding may take."""
+"""Encoding and decoding may take so many times what the default codec takes."""
 
 _CLOSE: Final = 0.01
-"""By so much may pages or bodies differ that are as good."""
+"""Pages or bodies that differ by no more than this are as good as each other."""
 
 PROVISIONAL: Final = (f"{PACKED.name}+",)
-"""How the names of codecs begin whose bytes no release has fixed yet: they are shown, and never advised."""
+"""Codecs whose names begin so have bytes that no release has fixed yet: they are shown, and never advised."""
 
 
 @dataclass(frozen=True, slots=True)

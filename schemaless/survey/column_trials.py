@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.cluster.topology import check_shard
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
@@ -21,18 +20,18 @@ from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.mysql.sizes import layout_of
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.store.pages import PageSize
+from schemaless.store.paging import PageSize
 from schemaless.store.tools import tools_of
-from schemaless.survey.sampling import Bounds, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sampling import Bounds, Sample, Window, WindowFigures, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
-"""Of all columns together: so much is held in memory, too."""
+"""The sample of all columns together is as large: so much is held in memory, too."""
 
 LEAST_CELLS: Final = 20
-"""Of a column in a sample: fewer carry no interval that one could believe."""
+"""A column has so many cells in a sample at least: fewer carry no interval that one could believe."""
 
 _LEAST_WINDOWS: Final = 8
-"""In which they lie: an interval is of the differences between windows."""
+"""They lie in so many windows at least: an interval is of the differences between windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +80,15 @@ class CellSample:
 
     def ratio(self, over: Sequence[float], under: Sequence[float]) -> Interval | None:
         """Return the ratio of two such totals; None where the second one is 0."""
-        both = [Measured({("over",): a, ("under",): b}, 0, 0) for a, b in zip(over, under, strict=True)]
-        return replace(self.taken, measured=both).ratio([("over",)], [("under",)])
+        both = [WindowFigures({("over",): a, ("under",): b}, 0, 0) for a, b in zip(over, under, strict=True)]
+        return replace(self.taken, figures=both).ratio([("over",)], [("under",)])
 
     def _with(self, key: tuple[str, ...], values: Sequence[float]) -> Sample:
-        return replace(self.taken, measured=[Measured({key: value}, 0, 0) for value in values])
+        return replace(self.taken, figures=[WindowFigures({key: value}, 0, 0) for value in values])
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class ColumnSize:
     """What the cells of a column take.
 
     Attributes:
@@ -107,7 +106,6 @@ class ColumnTrial:
     """A codec tried on the sampled cells of a column.
 
     Attributes:
-        column_name: the column.
         codec: what was tried.
         cells: how many cells the column has.
         sampled: how many were tried.
@@ -127,9 +125,9 @@ class ColumnTrial:
     codec: Codec
     cells: Interval
     sampled: int
-    now: Space
-    new: Space
-    migrated: Space
+    now: ColumnSize
+    new: ColumnSize
+    migrated: ColumnSize
     share: Interval | None
     migrated_share: Interval | None
     encode_s: float
@@ -148,7 +146,7 @@ class ColumnTrial:
         """The same after a migration."""
         return self._pages(self.migrated_share, self.migrated)
 
-    def _pages(self, share: Interval | None, space: Space) -> Interval | None:
+    def _pages(self, share: Interval | None, space: ColumnSize) -> Interval | None:
         """Return a share of pages; it is known as well as that of the bodies, in proportion."""
         if share is None or not self.now.allocated_bytes.mid:
             return None
@@ -168,7 +166,6 @@ def sample_cells(
     """Read a sample of the cells, bodies too. Changes nothing.
 
     Args:
-        store: the datastore.
         columns: only these; the others are read past.
         shards: numbers of the shards; all unless given.
         seed: of what is drawn; the clock's unless given.
@@ -181,14 +178,12 @@ def sample_cells(
         ServerError: a server cannot be reached.
     """
     tools = tools_of(store)
-    numbers = [
-        check_shard(shard, store.shard_count) for shard in (range(store.shard_count) if shards is None else shards)
-    ]
+    numbers = tools_of(store).chosen_shards(shards)
     wanted = None if columns is None else frozenset(map(check_column_name, columns))
     found: dict[tuple[int, int, int], list[SampledCell]] = {}
     size = PageSize()
 
-    def measure(window: Window) -> Measured:
+    def look(window: Window) -> WindowFigures:
         values: Counter[tuple[str, ...]] = Counter()
         cells: list[SampledCell] = []
         rows = body_bytes = 0
@@ -200,10 +195,10 @@ def sample_cells(
                 values["cells", column_name] += 1
                 values["bytes", column_name] += len(body)
         found[window.shard, window.after, window.up_to] = cells
-        return Measured(values, rows, body_bytes)
+        return WindowFigures(values, rows, body_bytes)
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    taken = sample(tools.shards, numbers, measure, seed=drawn, bounds=bounds, listener=listener)
+    taken = sample(tools.shards, numbers, look, seed=drawn, bounds=bounds, listener=listener)
     by_cluster = {
         cluster.name: layout_of(tools.shards.pool_for(cluster.primary))
         for cluster in {tools.topology.cluster_of(window.shard) for window in taken.windows}
@@ -221,7 +216,6 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
 
     Args:
         cells: what ``sample_cells`` gave; has cells of this column.
-        column_name: the column.
         codec: its level counts.
     """
     windows = [[cell.body for cell in window if cell.column_name == column_name] for window in cells.windows]
@@ -242,9 +236,9 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
         codec=codec,
         cells=cells.taken.count(("cells", column_name)),
         sampled=len(tried.new_bytes),
-        now=space_of(cells, column_name, now),
-        new=space_of(cells, column_name, new),
-        migrated=space_of(cells, column_name, migrated),
+        now=column_size(cells, column_name, now),
+        new=column_size(cells, column_name, new),
+        migrated=column_size(cells, column_name, migrated),
         share=cells.ratio([float(sum(window)) for window in new], before),
         migrated_share=cells.ratio([float(sum(window)) for window in migrated], before),
         encode_s=tried.encode_s / max(1, tried.encoded),
@@ -255,7 +249,7 @@ def try_codec(cells: CellSample, column_name: str, codec: Codec) -> ColumnTrial:
     )
 
 
-def space_of(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> Space:
+def column_size(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int]]) -> ColumnSize:
     """Return what bodies of these lengths would take, window by window of a sample."""
     pages: list[float] = []
     for window, layout in zip(lengths, cells.layouts, strict=True):
@@ -264,7 +258,7 @@ def space_of(cells: CellSample, column_name: str, lengths: Sequence[Sequence[int
             packer.add(column_name, length)
         content = packer.content()
         pages.append(content.leaf_pages + content.overflow_pages + content.key_pages)
-    return Space(
+    return ColumnSize(
         cells.estimate([float(sum(window)) for window in lengths]),
         cells.estimate([PAGE_BYTES * each for each in pages]),
     )

@@ -29,21 +29,21 @@ from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sql.cells import select_block_end, select_id_span
 from schemaless.mysql.sql.figures import select_probe
 from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
-from schemaless.store.pages import PageSize, Row, every_row
+from schemaless.store.paging import PageSize, Row, every_row
 from schemaless.store.shards import ReadFrom, Shards
 
 Key = tuple[str, ...]
-"""What a value is called by who measures, such as ``("cells", "BASE")``."""
+"""Whoever looks at a window calls a value by such a key, as ``("cells", "BASE")``."""
 
 _PROBE_ROUNDS: Final = 20
 _MOST_TIMES: Final = 8
-"""Of how many times the rows that it should have a window is read as a whole."""
+"""A window of so many times the rows that it should have is not read as a whole."""
 
 _FEWEST_WINDOWS: Final = 16
 """Below, a t interval says little; so few windows are read together, whatever they hold."""
 
 _FEW: Final = 30
-"""Of which few enough were seen that an interval by the windows' differences may be too narrow."""
+"""Where so few were seen, an interval by the windows' differences may be too narrow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Window(NamedTuple):
         return self.tiles * self.parts
 
 
-class Measured(NamedTuple):
+class WindowFigures(NamedTuple):
     """What was found in a window.
 
     Attributes:
@@ -124,7 +124,7 @@ class Sample:
 
     Attributes:
         windows: one of each stratum.
-        measured: what was found, window by window.
+        figures: what was found, window by window.
         tiles: how many tiles there are in all.
         ids: how many added_ids they are.
         seed: draws the same windows again, of the same datastore.
@@ -132,7 +132,7 @@ class Sample:
     """
 
     windows: list[Window]
-    measured: list[Measured]
+    figures: list[WindowFigures]
     tiles: int
     ids: int
     seed: int
@@ -147,20 +147,20 @@ class Sample:
     @property
     def rows(self) -> int:
         """How many rows were read."""
-        return sum(found.rows for found in self.measured)
+        return sum(found.rows for found in self.figures)
 
     @property
     def body_bytes(self) -> int:
         """Bytes of the bodies that were read."""
-        return sum(found.body_bytes for found in self.measured)
+        return sum(found.body_bytes for found in self.figures)
 
     def found(self, first: str) -> list[Key]:
         """Return every key that begins with ``first`` and that a window has, in their order."""
-        return sorted({key for found in self.measured for key in found.values if key[0] == first})
+        return sorted({key for found in self.figures for key in found.values if key[0] == first})
 
     def seen(self, *keys: Key) -> float:
         """Return the sum of some values over the windows that were read."""
-        return sum(found.values.get(key, 0) for found in self.measured for key in keys)
+        return sum(found.values.get(key, 0) for found in self.figures for key in keys)
 
     def total(self, *keys: Key) -> Interval:
         """Return the sum of some values over the whole datastore, with its interval.
@@ -171,7 +171,7 @@ class Sample:
         differences between neighbouring ones, which errs to the wider side (Wolter, Introduction to Variance
         Estimation, chapters 2.5 and 8).
         """
-        values = [sum(found.values.get(key, 0) for key in keys) for found in self.measured]
+        values = [sum(found.values.get(key, 0) for key in keys) for found in self.figures]
         widths = [window.up_to - window.after for window in self.windows]
         mid = self._weighted(values)
         if not self.exact:
@@ -201,8 +201,8 @@ class Sample:
 
         Windows with much of the one have much of the other, so it is known better than either.
         """
-        above = [sum(found.values.get(key, 0) for key in over) for found in self.measured]
-        below = [sum(found.values.get(key, 0) for key in under) for found in self.measured]
+        above = [sum(found.values.get(key, 0) for key in over) for found in self.figures]
+        below = [sum(found.values.get(key, 0) for key in under) for found in self.figures]
         total = self._weighted(below)
         if not total:
             return None
@@ -268,7 +268,7 @@ def _tiles(span: Span, width: int) -> int:
 def sample(
     shards: Shards,
     numbers: Sequence[int],
-    measure: Callable[[Window], Measured],
+    look: Callable[[Window], WindowFigures],
     *,
     seed: int,
     bounds: Bounds = BOUNDS,
@@ -280,7 +280,7 @@ def sample(
     Args:
         shards: the datastore's.
         numbers: which of them.
-        measure: says what is in a window; ``window_rows`` reads it.
+        look: says what is in a window; ``window_rows`` reads it.
         seed: of what is drawn.
         bounds: how much is read.
         read_from: where first and last added_ids, and how close they lie, are asked for.
@@ -296,14 +296,14 @@ def sample(
     tiles = tile_count(spans, width)
     # In rounds, each of which goes over everything: whichever is the last one, what was read is a sample of the whole.
     rounds = max(1, len(windows) // bounds.round_windows)
-    found: dict[int, tuple[Window, Measured]] = {}
+    found: dict[int, tuple[Window, WindowFigures]] = {}
     listener(Total(len(windows)))
     read_bytes = 0
     read_pages = 0.0
     for first in range(rounds):
         for number in range(first, len(windows), rounds):
             window = reader.part(windows[number], cap)
-            found[number] = window, measure(window)
+            found[number] = window, look(window)
             read_bytes += found[number][1].body_bytes
             read_pages += found[number][1].pages
             listener(Advanced())
@@ -313,7 +313,7 @@ def sample(
     stands_for = tiles / sum(window.tiles for window, _ in chosen) if chosen else 1.0
     return Sample(
         [window._replace(tiles=window.tiles * stands_for) for window, _ in chosen],
-        [measured for _, measured in chosen],
+        [figures for _, figures in chosen],
         tiles,
         _id_count(spans),
         seed,

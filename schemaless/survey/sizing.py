@@ -15,24 +15,24 @@ from schemaless.mysql.page_model import Content, Layout, Packer, rebuilt_file_by
 from schemaless.mysql.sql.figures import select_lengths
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.store.pages import PageSize
+from schemaless.store.paging import PageSize
 from schemaless.store.shards import ReadFrom
 from schemaless.store.tools import tools_of
-from schemaless.survey.sampling import Bounds, Key, Measured, Sample, Window, sample, window_rows
+from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample, window_rows
 
 BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_rows=2_000)
-"""Of one shard."""
+"""The sample of one shard is as large."""
 
 
 _POINTS: Final = tuple(NormalDist().inv_cdf((number + 0.5) / 9) for number in range(9))
 _95: Final = 1.96
 _MODEL_ERROR: Final = 0.02
 _MODEL_PAGES: Final = 0.25
-"""The page model's own standard error, where all lengths are known: a part of the pages, and some of each file."""
+"""The page model is off by so much where all lengths are known: a part of the pages, and some of each file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictedSize:
     """What a shard's table would take, were it rebuilt now.
 
     Attributes:
@@ -55,12 +55,10 @@ def predict(
     codec: Codec | None = None,
     read_from: ReadFrom = "primary",
     bounds: Bounds = BOUNDS,
-) -> Prediction:
+) -> PredictedSize:
     """Predict a shard's size after a rebuild. Reads a bounded number of rows, and of these lengths only.
 
     Args:
-        store: the datastore.
-        shard: its number.
         layout: how its server lays pages out.
         seed: of the sample.
         codec: what its cells are migrated to before; bodies are read then, and re-encoded here.
@@ -72,15 +70,17 @@ def predict(
     """
     rows_of: dict[int, list[tuple[str, int]]] = {}
 
-    def measure(window: Window) -> Measured:
+    def look(window: Window) -> WindowFigures:
         packer = Packer(layout)
         found = rows_of[window.after] = list(_lengths(store, window, codec, read_from))
         for column_name, length in found:
             packer.add(column_name, length)
         body_bytes = sum(length for _, length in found)
-        return Measured({**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(found), body_bytes)
+        return WindowFigures(
+            {**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(found), body_bytes
+        )
 
-    taken = sample(tools_of(store).shards, [shard], measure, seed=seed, bounds=bounds, read_from=read_from)
+    taken = sample(tools_of(store).shards, [shard], look, seed=seed, bounds=bounds, read_from=read_from)
     if taken.exact:
         # All of it, in its order: no page is begun with each window.
         packer = Packer(layout)
@@ -90,7 +90,7 @@ def predict(
         files = modelled(packer.content(), layout)
     else:
         files = rebuilt_files(taken, ("file",), layout, 1)
-    return Prediction(taken.total(("rows", "file")), taken.total(("bytes",)), files)
+    return PredictedSize(taken.total(("rows", "file")), taken.total(("bytes",)), files)
 
 
 def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: ReadFrom) -> Iterable[tuple[str, int]]:
@@ -115,7 +115,7 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
     """Return the bytes of the files of so many rebuilt shards from such values; where all was read, shard by shard."""
     if taken.exact:
         by_shard: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * len(fields(Content)))
-        for window, found in zip(taken.windows, taken.measured, strict=True):
+        for window, found in zip(taken.windows, taken.figures, strict=True):
             for place, part in enumerate(fields(Content)):
                 by_shard[window.shard][place] += found.values.get((part.name, *name), 0.0)
         # Of several kinds of servers, a shard has values of its own kind only.
@@ -143,7 +143,6 @@ def expected_file_bytes(content: Content, layout: Layout, error: float) -> tuple
 
     Args:
         content: most likely.
-        layout: the server's.
         error: standard error of it, as a part of it.
     """
     if not error:
@@ -166,7 +165,7 @@ def model_error(content: Content) -> float:
 
 def _apart(taken: Sample, name: Key, rows: float) -> float:
     """Return by how much shards of so many rows differ in what they take, as a part of it, if chance decides."""
-    known = [(found.values.get(("rows", *name), 0.0), _pages_of(found, name)) for found in taken.measured if found.rows]
+    known = [(found.values.get(("rows", *name), 0.0), _pages_of(found, name)) for found in taken.figures if found.rows]
     total_rows, total_pages = (sum(each[place] for each in known) for place in (0, 1))
     if not total_rows or not total_pages or not rows:
         return 0.0
@@ -176,8 +175,8 @@ def _apart(taken: Sample, name: Key, rows: float) -> float:
     return math.hypot(math.sqrt(variance) / mean, 1.0) / math.sqrt(rows)
 
 
-def _pages_of(found: Measured, name: Key) -> float:
-    return found.values.get(("leaf_pages", *name), 0.0) + found.values.get(("overflow_pages", *name), 0.0)
+def _pages_of(figures: WindowFigures, name: Key) -> float:
+    return figures.values.get(("leaf_pages", *name), 0.0) + figures.values.get(("overflow_pages", *name), 0.0)
 
 
 def _pages(content: Content) -> float:

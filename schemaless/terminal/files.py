@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -13,6 +13,7 @@ from typing import IO, Any
 import click
 
 from schemaless.errors import InvalidInput
+from schemaless.terminal.output import note
 
 
 class OutputFile(click.Path):
@@ -99,6 +100,26 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         if plain:
             part.unlink(missing_ok=True)
         raise
+
+
+def write_and_say(path: str | Path, content: str | bytes) -> None:
+    """Write a file as ``write_whole`` does, and say so."""
+    write_whole(path, content)
+    note(f"written: {path}")
+
+
+def write_csv(path: str | None, text: Callable[[], str]) -> bool:
+    """Write CSV to a file, or for ``-`` to standard output; return whether that has it, and nothing else may go there.
+
+    Raises:
+        InvalidInput, OSError: as ``write_whole``.
+    """
+    if path == "-":
+        click.echo(text(), nl=False)
+        return True
+    if path is not None:
+        write_and_say(path, text())
+    return False
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Final, TextIO
 
 import click
@@ -154,6 +155,19 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
         "mid": round(estimate.mid, digits),
         "high": round(estimate.high, digits),
         "exact": estimate.exact,
+    }
+
+
+def facts(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of a value by their names, for ``print_json``: intervals by their ends, times in ISO 8601."""
+    found = {name: getattr(value, name) for name in names}
+    return {
+        name: estimate_json(fact)
+        if hasattr(fact, "exact")
+        else fact.isoformat()
+        if isinstance(fact, datetime)
+        else fact
+        for name, fact in found.items()
     }
 
 

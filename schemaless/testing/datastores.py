@@ -20,12 +20,12 @@ from schemaless.mysql.sql.servers import set_session
 from schemaless.mysql.urls import parse_url
 
 _LOCK_WAIT: Final = set_session({"lock_wait_timeout": 1})
-"""In place of a day, or a year: a test may have left a transaction open."""
+"""Sessions wait so long in place of a day, or a year: a test may have left a transaction open."""
 
 _NEXT_ID: Final = re.compile(r" AUTO_INCREMENT=\d+")
 
 _Table = tuple[NodePool, str, str]
-"""Server, database and name."""
+"""A table is named by server, database and name."""
 
 
 class _Seen(NamedTuple):

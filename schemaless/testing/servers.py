@@ -15,7 +15,12 @@ from schemaless.local.servers import down, up
 
 @contextmanager
 def private_servers(
-    flavour: str = "mysql", count: int = 2, options: Mapping[str, object] | None = None, *, replicas: int = 0
+    flavour: str = "mysql",
+    count: int = 2,
+    options: Mapping[str, object] | None = None,
+    *,
+    replicas: int = 0,
+    semi_sync: bool = False,
 ) -> Iterator[list[LocalServer]]:
     """Yield ``count`` new servers in a temporary folder; they and the folder go at the end.
 
@@ -27,6 +32,7 @@ def private_servers(
         count: how many.
         options: further options of the servers, over the relaxed ones.
         replicas: of each; see ``LocalServer.replicas``.
+        semi_sync: whether a commit is acknowledged only once a replica has it.
 
     Raises:
         LocalServerError: no server program could be had, or it did not start.
@@ -34,7 +40,7 @@ def private_servers(
     folder = Path(tempfile.mkdtemp(prefix="schemaless-test-"))
     try:
         asked = {**RELAXED, **(options or {})}
-        yield up(folder, count, flavour, replicas=replicas, tied=True, remove=True, options=asked)
+        yield up(folder, count, flavour, replicas=replicas, semi_sync=semi_sync, tied=True, remove=True, options=asked)
     finally:
         try:
             down(folder, delete=True)

@@ -53,7 +53,7 @@ _SETS_ABREAST = 6
     + ", ".join(corpora.EXTREMES)
     + ". May be repeated.",
 )
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="More: less spread.")
+@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="More: less spread.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N documents.")
 @click.option(
     "--row-key",
@@ -129,8 +129,8 @@ def codecs(
     stopped = False
     many = len(files) + len(names) > 1
     try:
-        for load in [_file_loader(path, limit, row_key) for path in files] + [_set_loader(n, limit) for n in names]:
-            corpus = load()
+        for read in [_file_reader(path, limit, row_key) for path in files] + [_set_reader(n, limit) for n in names]:
+            corpus = read()
             result = _measured(corpus, rounds, only_serializers, only_compressors)
             results.append(result)
             if folder is not None:
@@ -207,7 +207,7 @@ def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None
                 raise InvalidInput(f"{option}: nobody is called {name!r}; take one of {', '.join(known)}")
 
 
-def _file_loader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:
+def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:
     def row_of(document: JSONDocument, line: bytes) -> str:
         return str(row_key_in(document, row_key or "@line", line))
 
@@ -216,7 +216,7 @@ def _file_loader(path: Path, limit: int | None, row_key: str | None) -> Callable
     return lambda: corpora.from_file(path, limit=limit, row_of=None if row_key is None else row_of)
 
 
-def _set_loader(name: str, limit: int | None) -> Callable[[], Corpus]:
+def _set_reader(name: str, limit: int | None) -> Callable[[], Corpus]:
     return lambda: corpora.built_in(name, limit=limit, report=note)
 
 
@@ -239,7 +239,7 @@ def _write(result: Result, folder: Path) -> None:
         return
     for name, chart in charts_of(result).items():
         write_whole(folder / f"{name}.png", chart.png())
-    write_whole(folder / "index.html", bench_page.page_of(result))
+    write_whole(folder / "index.html", bench_page.bench_html(result))
 
 
 def _show(result: Result) -> None:

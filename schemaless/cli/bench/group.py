@@ -7,13 +7,9 @@ import click
 from schemaless.cli.bench.codecs import codecs
 
 
-@click.group()
+@click.group(commands=[codecs])
 def bench() -> None:
     """Which codec, on your own documents.
 
     'codecs' repeats Uber's experiment on them, with everything that it compared and what has appeared since.
     """
-
-
-for _verb in (codecs,):
-    bench.add_command(_verb)

@@ -10,19 +10,10 @@ from schemaless.cli.capacity.model import model_command
 from schemaless.cli.capacity.report import report
 
 
-@click.group()
+@click.group(commands=[measure, history, report, model_command])
 def capacity() -> None:
     """How long the disks last.
 
     'measure' looks at a datastore, 'history' at what was measured, and 'report' says from that how long the disks last,
     now and after re-encoding; 'model' calculates it from figures that you give.
     """
-
-
-for _verb in (
-    measure,
-    history,
-    report,
-    model_command,
-):
-    capacity.add_command(_verb)

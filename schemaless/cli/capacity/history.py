@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from schemaless.cli.options import open_store, url_option
-from schemaless.terminal.output import (
-    bytes_text,
-    estimate_text,
-    json_option,
-    out,
-    print_json,
-    print_table,
-)
+from schemaless.terminal.output import bytes_text, estimate_text, json_option, out, print_json, print_table
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     from schemaless.capacity.measurement import Measurement
@@ -23,7 +16,7 @@ from schemaless.cli.capacity.shown import LAST_DAYS, measurement_json
 
 @click.command()
 @url_option
-@click.option("--last", type=click.IntRange(min=1), default=30, show_default=True, metavar="N", help="How many.")
+@click.option("--last", type=click.IntRange(min=1), default=30, metavar="N", help="How many.")
 @json_option
 def history(url: str, last: int, as_json: bool) -> None:
     """List the measurements that are kept in the catalog, oldest first.
@@ -50,19 +43,19 @@ def history(url: str, last: int, as_json: bool) -> None:
     )
 
 
-def _line(number: int, found: Measurement) -> list[str]:
+def _line(number: int, measurement: Measurement) -> list[str]:
     from schemaless.capacity.measurement import added
 
-    files = [space.file_bytes for space in found.clusters]
-    days = sorted({each.day for each in found.growth if each.complete})[-LAST_DAYS:]
-    recent = added(each.body_bytes for each in found.growth if each.day in days)
+    files = [space.file_bytes for space in measurement.clusters]
+    days = sorted({each.day for each in measurement.growth if each.complete})[-LAST_DAYS:]
+    recent = added(each.body_bytes for each in measurement.growth if each.day in days)
     return [
         str(number),
-        f"{found.taken_at:%Y-%m-%d %H:%M}",
-        estimate_text(added(group.cells for group in found.groups)),
-        estimate_text(added(group.body_bytes for group in found.groups), bytes_text),
-        estimate_text(added(group.allocated_bytes for group in found.groups), bytes_text),
+        f"{measurement.taken_at:%Y-%m-%d %H:%M}",
+        estimate_text(added(group.cells for group in measurement.groups)),
+        estimate_text(added(group.body_bytes for group in measurement.groups), bytes_text),
+        estimate_text(added(group.allocated_bytes for group in measurement.groups), bytes_text),
         bytes_text(sum(each or 0 for each in files)),
         estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
-        f"{len(found.clusters) - len(found.problems)} of {len(found.clusters)}",
+        f"{len(measurement.clusters) - len(measurement.problems)} of {len(measurement.clusters)}",
     ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
 from schemaless.cli.options import open_store, url_option
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -21,7 +22,6 @@ from schemaless.terminal.output import (
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     from schemaless.capacity.measurement import Measurement
-from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
 
 
 @click.command()
@@ -34,7 +34,7 @@ from schemaless.cli.capacity.shown import LAST_DAYS, disk_of, measurement_json
     help="The disk of a cluster's servers, in place of what they show, such as cluster-1=4TB:1.5TB; may be repeated.",
 )
 @click.option("--no-keep", is_flag=True, help="Do not write it into the catalog.")
-@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
 @json_option
 def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, as_json: bool) -> int:
     """Measure sizes and growth of a datastore, and keep that in the catalog.
@@ -60,29 +60,30 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
     failed = False
     with open_store(url) as store:
         with progress("measuring", None, "clusters") as listener:
-            found = take(store, disks=given, seed=seed, listener=listener)
+            measurement = take(store, disks=given, seed=seed, listener=listener)
         if not no_keep:
             try:
-                kept = keeping.keep(store, found)
+                kept = keeping.keep(store, measurement)
             except ServerError as error:
                 note(f"not kept in the catalog: {error}; 'schemaless grants --role measure' prints what it takes")
                 failed = True
     if as_json:
-        print_json({"sample_id": kept, **measurement_json(found)})
+        print_json({"sample_id": kept, **measurement_json(measurement)})
     else:
-        _show(found)
+        _show(measurement)
         if kept is not None:
             out().print(f"kept in the catalog as measurement {kept}")
-    return EXIT_FAILED if failed or found.problems else 0
+    return EXIT_FAILED if failed or measurement.problems else 0
 
 
-def _show(found: Measurement) -> None:
+def _show(measurement: Measurement) -> None:
     from schemaless.capacity.measurement import added
+    from schemaless.capacity.report_notes import beside_the_cells
 
-    names = sorted({(group.cluster, group.column_name, group.codec) for group in found.groups})
+    names = sorted({(group.cluster, group.column_name, group.codec) for group in measurement.groups})
     rows = []
     for name in names:
-        groups = [each for each in found.groups if (each.cluster, each.column_name, each.codec) == name]
+        groups = [each for each in measurement.groups if (each.cluster, each.column_name, each.codec) == name]
         cells = added(each.cells for each in groups)
         sizes = [
             added(getattr(each, size) for each in groups) for size in ("body_bytes", "allocated_bytes", "json_bytes")
@@ -110,30 +111,34 @@ def _show(found: Measurement) -> None:
                 _size(space.disk_bytes),
                 _size(space.free_bytes),
             ]
-            for space in found.clusters
+            for space in measurement.clusters
         ],
         text_columns=2,
     )
-    _show_growth(found)
-    for each in found.notes:
+    _show_growth(measurement)
+    for each in (*measurement.notes, *beside_the_cells([measurement])):
         out().print(f"note: {each}", markup=False)
-    exact = all(group.cells.exact for group in found.groups)
+    exact = all(group.cells.exact for group in measurement.groups)
     out().print(
-        f"\n{'all of it' if exact else 'a sample'} was read: {found.rows_read:,} rows; those whose bodies were touched "
-        f"lie in about {found.pages_read:,} pages; in {found.seconds:.1f} s"
-        + ("" if exact else f"\nin brackets the {found.level:.0%} interval (--seed {found.seed} draws it again)")
+        f"\n{'all of it' if exact else 'a sample'} was read: {measurement.rows_read:,} rows; those whose bodies were "
+        f"touched lie in about {measurement.pages_read:,} pages; in {measurement.seconds:.1f} s"
+        + (
+            ""
+            if exact
+            else f"\nin brackets the {measurement.level:.0%} interval (--seed {measurement.seed} draws it again)"
+        )
     )
 
 
-def _show_growth(found: Measurement) -> None:
+def _show_growth(measurement: Measurement) -> None:
     from schemaless.capacity.measurement import added
 
-    days = sorted({each.day for each in found.growth if each.complete})[-LAST_DAYS:]
+    days = sorted({each.day for each in measurement.growth if each.complete})[-LAST_DAYS:]
     if not days:
         return
     rows = []
-    for column in found.column_names:
-        mine = [each for each in found.growth if each.column_name == column and each.day in days]
+    for column in measurement.column_names:
+        mine = [each for each in measurement.growth if each.column_name == column and each.day in days]
         a_day = 1 / len(days)
         rows.append(
             [

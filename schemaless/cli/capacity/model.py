@@ -5,14 +5,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import click
 
 from schemaless.capacity import ratios
 from schemaless.capacity.disk_bytes import disk_bytes_range
-from schemaless.capacity.growth import Kind
 from schemaless.capacity.model import Plan
 from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
@@ -23,19 +22,6 @@ from schemaless.numbers import ZERO, Interval
 from schemaless.terminal.output import json_option, out, print_json, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}
-
-
-_RANGES: Final = (
-    "documents_per_day",
-    "bytes_per_document",
-    "disk_bytes_per_host",
-    "overhead_share",
-    "stored_bytes",
-    "growth_share_per_year",
-)
-
-
-_DECIDED: Final = ("growth_kind", "weekdays", "retention_days", "copies", "hosts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +35,31 @@ class _Variant:
     source: str | None = None
 
 
+def _range(flag: str, read: Callable[[str], float], metavar: str, help_text: str, **more: Any) -> Callable[[Any], Any]:
+    """Return an option that takes a value, or a range of them."""
+    name = more.pop("name", flag[2:].replace("-", "_"))
+    return click.option(flag, name, type=range_of(read), metavar=metavar, help=help_text, **more)
+
+
+_DAY = click.DateTime(["%Y-%m-%d"])
+
+
 @click.command("model")
-@click.option(
-    "--documents-per-day",
-    type=range_of(count_of),
-    metavar="NUMBER",
-    required=True,
-    help="New documents a day at first: 1000000 or 1M.",
-)
-@click.option(
+@_range("--documents-per-day", count_of, "NUMBER", "New documents a day at first: 1000000 or 1M.", required=True)
+@_range(
     "--bytes-per-document",
-    type=range_of(size_of),
-    metavar="SIZE",
-    help="What one takes on disk: 2822, 20KB, 4KiB. Body, row and index; where you know bodies only, give --body.",
+    size_of,
+    "SIZE",
+    "What one takes on disk: 2822, 20KB, 4KiB. Body, row and index; where you know bodies only, give --body.",
 )
-@click.option(
+@_range(
     "--body",
-    type=range_of(size_of),
-    metavar="SIZE",
-    help="How long a stored body is, in place of --bytes-per-document: pages, rows and index are added.",
+    size_of,
+    "SIZE",
+    "How long a stored body is, in place of --bytes-per-document: pages, rows and index are added.",
 )
-@click.option(
-    "--bytes-per-document-after",
-    type=range_of(size_of),
-    metavar="SIZE",
-    help="What one takes on disk after re-encoding; shows both side by side.",
+@_range(
+    "--bytes-per-document-after", size_of, "SIZE", "What one takes on disk after re-encoding; shows both side by side."
 )
 @click.option(
     "--codec",
@@ -86,52 +72,43 @@ class _Variant:
 @click.option(
     "--codec-now",
     default="legacy",
-    show_default=True,
     metavar="NAME",
     help="What bodies are in now, for a --codec without RATIO; legacy is JSON text.",
 )
-@click.option(
-    "--server",
-    type=click.Choice(list(_LAYOUTS)),
-    default="mysql",
-    show_default=True,
-    help="Whose pages --body is put into.",
+@click.option("--server", type=click.Choice(list(_LAYOUTS)), default="mysql", help="Whose pages --body is put into.")
+@click.option("--column", default="BASE", help="The column's name, which is in each row of --body.")
+@_range(
+    "--disk", size_of, "SIZE", "Each host's disk: 1TB, 512GiB, 3.5TB..4TB.", name="disk_bytes_per_host", required=True
 )
-@click.option("--column", default="BASE", show_default=True, help="The column's name, which is in each row of --body.")
-@click.option(
-    "--disk", type=range_of(size_of), metavar="SIZE", required=True, help="Each host's disk: 1TB, 512GiB, 3.5TB..4TB."
-)
-@click.option(
+@_range(
     "--overhead",
-    type=range_of(share_of),
-    metavar="SHARE",
+    share_of,
+    "SHARE",
+    "The part of the disk that cells cannot have, as 40% or 0.4.",
+    name="overhead_share",
     default="0%",
-    show_default=True,
-    help="The part of the disk that cells cannot have, as 40% or 0.4.",
 )
-@click.option(
+@_range(
     "--stored",
-    type=range_of(size_of),
-    metavar="SIZE",
-    help="What all hosts together hold of cells at the start, every copy counted.  [default: nothing]",
+    size_of,
+    "SIZE",
+    "What all hosts together hold of cells at the start, every copy counted.  [default: nothing]",
+    name="stored_bytes",
 )
-@click.option(
-    "--copies", type=int, default=1, show_default=True, help="How often each cell is stored, replicas included."
-)
+@click.option("--copies", default=1, help="How often each cell is stored, replicas included.")
 @click.option("--hosts", type=int, help="All hosts, replicas included.  [default: as many as copies]")
-@click.option(
+@_range(
     "--growth",
-    type=range_of(growth_of),
-    metavar="SHARE",
+    growth_of,
+    "SHARE",
+    "How many more documents a day after 365 days: 50%, 20%..50%..80%, -10%.",
+    name="growth_share_per_year",
     default="0%",
-    show_default=True,
-    help="How many more documents a day after 365 days: 50%, 20%..50%..80%, -10%.",
 )
 @click.option(
     "--growth-kind",
     type=click.Choice(["linear", "compound"]),
     default="compound",
-    show_default=True,
     help="linear adds the same each day, compound multiplies by the same.",
 )
 @click.option(
@@ -140,20 +117,14 @@ class _Variant:
     metavar="MON,...,SUN",
     help="What Monday to Sunday have of an average day: 1,1,1,1,1.3,0.8,0.6. Only proportions count.",
 )
-@click.option("--retention", type=float, metavar="DAYS", help="Cells are deleted at this age.  [default: never]")
 @click.option(
-    "--start",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="YYYY-MM-DD",
-    help="The first day.  [default: today, UTC]",
+    "--retention", "retention_days", type=float, metavar="DAYS", help="Cells are deleted at this age.  [default: never]"
 )
+@click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="The first day.  [default: today, UTC]")
 @click.option("--for-days", type=float, help="Also say how many hosts last for so many days, and what is free then.")
-@click.option(
-    "--until", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="The same, until the morning of this day."
-)
+@click.option("--until", type=_DAY, metavar="YYYY-MM-DD", help="The same, until the morning of this day.")
 @json_option
 def model_command(
-    documents_per_day: Interval,
     bytes_per_document: Interval | None,
     body: Interval | None,
     bytes_per_document_after: Interval | None,
@@ -161,19 +132,14 @@ def model_command(
     codec_now: str,
     server: str,
     column: str,
-    disk: Interval,
-    overhead: Interval,
-    stored: Interval | None,
+    stored_bytes: Interval | None,
     copies: int,
     hosts: int | None,
-    growth: Interval,
-    growth_kind: Kind,
-    weekdays: tuple[float, ...] | None,
-    retention: float | None,
     start: datetime.datetime | None,
     for_days: float | None,
     until: datetime.datetime | None,
     as_json: bool,
+    **ranges: Any,
 ) -> None:
     """Days until the disks are full, from figures that you give.
 
@@ -213,17 +179,11 @@ def model_command(
         return disk_bytes_range(body_bytes, column_name=column, layout=_LAYOUTS[server])
 
     now = Ranges(
-        documents_per_day=documents_per_day,
         bytes_per_document=bytes_per_document or on_disk(body or ZERO),
-        disk_bytes_per_host=disk,
-        overhead_share=overhead,
-        stored_bytes=stored or ZERO,
-        growth_share_per_year=growth,
-        growth_kind=growth_kind,
-        weekdays=weekdays,
-        retention_days=retention,
+        stored_bytes=stored_bytes or ZERO,
         copies=copies,
         hosts=max(copies, 1) if hosts is None else hosts,
+        **ranges,
     )
 
     def variant(bytes_each: Interval, *origin: Any) -> _Variant:
@@ -282,8 +242,10 @@ def _print(variants: dict[str, _Variant]) -> None:
 
 def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: float | None) -> dict[str, Any]:
     now = variants["now"]
-    inputs: dict[str, Any] = {name: _low_mid_high(getattr(now.ranges, name)) for name in _RANGES}
-    inputs |= {name: getattr(now.ranges, name) for name in _DECIDED}
+    given = {field.name: getattr(now.ranges, field.name) for field in fields(Ranges)}
+    inputs: dict[str, Any] = {
+        name: _low_mid_high(value) if isinstance(value, Interval) else value for name, value in given.items()
+    }
     inputs |= {"start": first_day.isoformat(), "for_days": for_days}
     inputs["body_bytes"] = None if now.body_bytes is None else _low_mid_high(now.body_bytes)
     result: dict[str, Any] = {"inputs": inputs} | _answer(now)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from schemaless.cli.capacity.shown import disk_of
+from schemaless.cli.capacity.shown import disk_of, shares_of
 from schemaless.cli.options import choice_options, open_store, url_option
 from schemaless.events import Step, only
-from schemaless.pages.capacity_text import WHAT_IF, answer, tables
-from schemaless.terminal.files import OutputFile, write_whole
-from schemaless.terminal.output import json_option, note, out, print_json, print_table
-from schemaless.terminal.shown import CSVText
+from schemaless.pages.capacity_csv import csv_text
+from schemaless.pages.capacity_planning import LEVELS, planning_lines, verdict_text
+from schemaless.pages.capacity_text import WHAT_IF, tables
+from schemaless.pages.capacity_words import answer
+from schemaless.terminal.files import OutputFile, write_and_say, write_csv
+from schemaless.terminal.output import EXIT_FAILED, error, json_option, note, out, print_json, print_table
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
-    from schemaless.capacity.report import Report
+    from schemaless.capacity.report import CapacityReport
 
 _FILE = OutputFile()
+_ALWAYS: Final = (LEVELS, WHAT_IF)
+"""Titles of the tables that are printed without ``--all``."""
 
 
 @click.command()
@@ -32,12 +35,25 @@ _FILE = OutputFile()
     metavar="CLUSTER=SIZE[:FREE]",
     help="A cluster's disk, in place of what was measured, such as cluster-1=4TB:1.5TB; may be repeated.",
 )
-@click.option("--fresh", is_flag=True, help="Measure anew, for this report only.")
+@click.option("--fresh", is_flag=True, help="Take a new measurement, for this report only.")
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write one page with charts.")
 @click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write a picture.")
 @click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Also write every figure as CSV; - alone.")
+@click.option(
+    "--thresholds",
+    type=shares_of,
+    metavar="SHARES",
+    default="80%,90%",
+    show_default=True,
+    help="Also say when each disk is so full.",
+)
+@click.option("--lead-time", "lead_days", type=float, metavar="DAYS", help="From an order to use: say when to order.")
+@click.option("--price-per-tb", type=float, metavar="PRICE", help="What a TB (1,000 GB) costs: say what growth costs.")
+@click.option(
+    "--fail-below", "fail_below_days", type=float, metavar="DAYS", help="Exit with 1 unless all disks last so long."
+)
 @click.option("--all", "show_all", is_flag=True, help="Print every table, not only what if.")
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Of samples and simulated futures.")
+@click.option("--seed", type=int, default=1, metavar="N", help="The seed of samples and simulated futures.")
 @json_option
 def report(
     url: str,
@@ -49,24 +65,37 @@ def report(
     html_file: str | None,
     png_file: str | None,
     csv_file: str | None,
+    thresholds: tuple[float, ...],
+    lead_days: float | None,
+    price_per_tb: float | None,
+    fail_below_days: float | None,
     show_all: bool,
     seed: int,
     as_json: bool,
-) -> None:
+) -> int:
     """Say how long the disks last, now and after re-encoding.
 
     From the measurements that 'capacity measure' keeps, a forecast of the growth, and a trial of every codec on some
     stored cells. First the answer, then what is to be known about it, then what if; --all adds the tables behind it.
     Writes nothing to the datastore. Needs the extra [report].
 
+    --fail-below goes by the early end of the 80 % interval. The exit status is 0 where all disks last so long, 1 where
+    one does not or cannot be said to, and where the report fails, and 2 for usage.
+
     \b
     Examples:
       schemaless capacity report
+      schemaless capacity report --thresholds 70%,85% --lead-time 45 --price-per-tb 90
+      schemaless capacity report --fail-below 60 --html report.html
       schemaless capacity report --html report.html --png report.png
       schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd --json
     """
+    from schemaless.capacity.planning import Wishes
     from schemaless.capacity.reporting import make
 
+    wishes = Wishes(
+        thresholds=thresholds, lead_days=lead_days, price_per_tb=price_per_tb, fail_below_days=fail_below_days
+    )
     given = dict(disk_of(disk) for disk in disks)
     with open_store(url) as store:
         found = make(
@@ -76,32 +105,31 @@ def report(
             fresh=fresh,
             least_gain=least_gain,
             most_cpu=most_cpu,
+            wishes=wishes,
             seed=seed,
             listener=only(Step, lambda step: note(step.what)),
         )
     if html_file is not None:
-        from schemaless.pages.capacity_page import page
+        from schemaless.pages.capacity_page import capacity_html
 
-        write_whole(html_file, page(found))
-        note(f"written: {html_file}")
+        write_and_say(html_file, capacity_html(found))
     if png_file is not None:
         _write_png(found, png_file)
-    if csv_file == "-":
-        click.echo(csv_text(found), nl=False)
-        return
-    if csv_file is not None:
-        write_whole(csv_file, csv_text(found))
-        note(f"written: {csv_file}")
+    csv_is_out = write_csv(csv_file, lambda: csv_text(found))
     if as_json:
         from schemaless.pages.capacity_json import report_json
 
         print_json(report_json(found))
-    else:
+    elif not csv_is_out:
         show(found, show_all=show_all)
+    if found.planning.verdict is None or not found.planning.verdict.failed:
+        return 0
+    error(verdict_text(found) or "")
+    return EXIT_FAILED
 
 
-def show(found: Report, *, show_all: bool = False) -> None:
-    """Print a report: the answer, notes, and what if; with ``show_all`` every other table too."""
+def show(found: CapacityReport, *, show_all: bool = False) -> None:
+    """Print a report: the answer, notes, levels, and what if; with ``show_all`` every other table too."""
     console = out()
     now = answer(found.now)
     console.print(f"{found.measurement.datastore}, measured {found.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
@@ -109,6 +137,8 @@ def show(found: Report, *, show_all: bool = False) -> None:
     for each in found.warnings:
         console.print(f"WARNING: {each}.", style="bold red", markup=False)
     console.print(now.detail, markup=False)
+    for line in planning_lines(found):
+        console.print(line, markup=False)
     if found.after is not None:
         after = answer(found.after)
         console.print(f"\n[bold]After re-encoding to {found.codec}, rebuilt: {after.days}.[/]")
@@ -117,8 +147,8 @@ def show(found: Report, *, show_all: bool = False) -> None:
     for each in found.notes:
         console.print(f"note: {each}", markup=False)
     every = tables(found)
-    others = [table for table in every if table.title != WHAT_IF]
-    for table in every if show_all else [table for table in every if table.title == WHAT_IF]:
+    others = [table for table in every if table.title not in _ALWAYS]
+    for table in every if show_all else [table for table in every if table.title in _ALWAYS]:
         last = -1 if table.last_text else None  # sentences are for the page
         rows = [row[:last] for row in table.rows]
         print_table(f"\n{table.title}", table.columns[:last], rows, text_columns=table.text_columns)
@@ -129,82 +159,11 @@ def show(found: Report, *, show_all: bool = False) -> None:
     console.print("\nHow each figure was obtained stands on the page (--html) and in --json.")
 
 
-def csv_text(found: Report) -> str:
-    """Return every figure on a line: what it is, of what, its unit, and its intervals; empty is not known, or never."""
-    writer = CSVText()
-    writer.writerow(["section", "name", "item", "figure", "unit", "low_95", "low_80", "value", "high_80", "high_95"])
-
-    def line(section: str, name: str, item: str, figure: str, unit: str, *values: Any) -> None:
-        low_95, low_80, mid, high_80, high_95 = values if len(values) == 5 else ("", "", *values, "", "")
-        numbers = [
-            "" if isinstance(value, float) and math.isinf(value) else value
-            for value in (low_95, low_80, mid, high_80, high_95)
-        ]
-        writer.writerow([section, name, item, figure, unit, *numbers])
-
-    for scenario in found.scenarios:
-        for outlook in scenario.disks:
-            where = ("scenario", scenario.name, outlook.disk)
-            if outlook.days is not None:
-                line(*where, "days_until_full", "days", *outlook.days)
-            if outlook.at_rate is not None:
-                low, mid, high = outlook.at_rate.low, outlook.at_rate.mid, outlook.at_rate.high
-                line(*where, "days_at_constant_rate", "days", low, "", mid, "", high)
-            if outlook.free_bytes is not None:
-                line(*where, "free", "bytes", round(outlook.free_bytes.mid))
-            if outlook.bytes_per_day is not None:
-                line(*where, "growth_per_day", "bytes", round(outlook.bytes_per_day))
-    for group in found.measurement.groups:
-        name = group.cluster if group.shard is None else f"{group.cluster} shard {group.shard}"
-        for figure in ("cells", "body_bytes", "allocated_bytes", "json_bytes"):
-            size = getattr(group, figure)
-            unit = "cells" if figure == "cells" else "bytes"
-            values = (round(size.low), "", round(size.mid), "", round(size.high))
-            line("stored", name, f"{group.column_name} {group.codec}", figure, unit, *values)
-    for trial in found.trials:
-        where = ("codec", trial.codec, trial.column_name)
-        for figure in ("body_share", "allocated_share"):
-            share = getattr(trial, figure)
-            line(*where, figure, "share", round(share.low, 5), "", round(share.mid, 5), "", round(share.high, 5))
-        line(*where, "encode", "cpu_s_per_day", trial.encode_s_per_day)
-        line(*where, "decode", "cpu_s_per_day", trial.decode_s_per_day)
-    for each in found.disks:
-        for day, value in each.history:
-            line("history", each.disk.name, day.isoformat(), "growth", "bytes", round(value))
-        _forecast_lines(line, each)
-    for fill in found.skew.clusters:
-        line("skew", fill.cluster, "", "now", "bytes", round(fill.now_bytes))
-        line("skew", fill.cluster, "", "even", "bytes", round(fill.even_bytes))
-    for move in found.skew.moves:
-        line(
-            "move",
-            f"shard {move.shard}",
-            f"{move.from_cluster} to {move.to_cluster}",
-            "move",
-            "bytes",
-            round(move.size_bytes),
-        )
-    return writer.getvalue()
-
-
-def _forecast_lines(line: Any, each: Any) -> None:
-    import datetime
-
-    from schemaless.capacity.forecast import Forecast
-
-    if not isinstance(each.forecast, Forecast):
-        return
-    for number, band in enumerate(each.forecast.daily):
-        day = each.forecast.first_day + datetime.timedelta(number)
-        line("forecast", each.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
-
-
-def _write_png(found: Report, file: str) -> None:
+def _write_png(found: CapacityReport, file: str) -> None:
     from schemaless.pages.capacity_charts import overview
 
     chart = overview(found)
     if chart is None:
         note(f"not written: {file}, as there is nothing to draw yet")
         return
-    write_whole(file, chart.png())
-    note(f"written: {file}")
+    write_and_say(file, chart.png())

@@ -8,27 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from schemaless.cli.quantities import size_of
-from schemaless.terminal.output import (
-    estimate_json,
-)
+from schemaless.cli.quantities import share_of, size_of
+from schemaless.terminal.output import estimate_json
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     from schemaless.capacity.disks import GivenDisk
-    from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
+    from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
 
 
 LAST_DAYS = 7
 
 
-def measurement_json(found: Measurement) -> dict[str, Any]:
+def measurement_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement for ``print_json``, as the catalog keeps it: in whole numbers."""
-    plain = found.to_json()
-    found = type(found).from_json(plain)
-    kinds: dict[str, Sequence[Group | DailyGrowth | ClusterSpace]] = {
-        "groups": found.groups,
-        "growth": found.growth,
-        "clusters": found.clusters,
+    plain = measurement.to_json()
+    measurement = type(measurement).from_json(plain)
+    kinds: dict[str, Sequence[Group | DayIntake | ClusterFiles]] = {
+        "groups": measurement.groups,
+        "growth": measurement.growth,
+        "clusters": measurement.clusters,
     }
     for name, items in kinds.items():
         for data, item in zip(plain[name], items, strict=True):
@@ -51,3 +49,8 @@ def disk_of(text: str) -> tuple[str, GivenDisk]:
     if disk.free_bytes is not None and disk.free_bytes > disk.disk_bytes:
         raise click.BadParameter(f"{text!r}: more is free than there is")
     return cluster, disk
+
+
+def shares_of(text: str) -> tuple[float, ...]:
+    """Return what ``--thresholds`` lists."""
+    return tuple(share_of(part.strip()) for part in text.split(","))

@@ -29,24 +29,24 @@ def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool)
     """
     row = row_key_of(row_key)
     with open_store(url) as store:
-        found = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
-    if found is None:
+        cell = store.get_cell_latest(row, column) if ref_key is None else store.get_cell(row, column, ref_key)
+    if cell is None:
         version = "" if ref_key is None else f" {ref_key}"
         error(f"no cell ({row}, {column}){version}; see 'schemaless cell history {row_key}'")
         return EXIT_FAILED
     if as_json:
-        print_json({**cell_facts(found), "body": found.body})
+        print_json({**cell_facts(cell), "body": cell.body})
     else:
-        print_json(found.body)
+        print_json(cell.body)
     return 0
 
 
-def cell_facts(found: Cell | Any) -> dict[str, Any]:
+def cell_facts(cell: Cell | Any) -> dict[str, Any]:
     """Return what identifies a cell, for ``--json``."""
     return {
-        "row_key": str(found.row_key),
-        "column_name": found.column_name,
-        "ref_key": found.ref_key,
-        "added_id": found.added_id,
-        "created_at": found.created_at.isoformat(),
+        "row_key": str(cell.row_key),
+        "column_name": cell.column_name,
+        "ref_key": cell.ref_key,
+        "added_id": cell.added_id,
+        "created_at": cell.created_at.isoformat(),
     }

@@ -10,18 +10,9 @@ from schemaless.cli.cell.put import put
 from schemaless.cli.cell.tail import tail
 
 
-@click.group()
+@click.group(commands=[put, get, history, tail])
 def cell() -> None:
     """Write and read single cells, or follow them all.
 
     ROW_KEY is a UUID, or uuid5:NAME for a row that has a name, as 'load --row-key uuid5:FIELD' makes them.
     """
-
-
-for _verb in (
-    put,
-    get,
-    history,
-    tail,
-):
-    cell.add_command(_verb)

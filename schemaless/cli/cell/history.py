@@ -14,7 +14,7 @@ from schemaless.terminal.output import EXIT_FAILED, error, json_option, out, pri
 @click.command()
 @click.argument("row_key")
 @click.argument("column", required=False)
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many a column.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, help="At most so many a column.")
 @url_option
 @json_option
 def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:

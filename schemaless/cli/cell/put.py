@@ -13,7 +13,6 @@ from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
-from schemaless.keys import check_column_name
 from schemaless.terminal.output import json_option, note, print_json
 
 
@@ -49,7 +48,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
     except CorruptBody as refusal:
         raise InvalidInput(f"BODY: {refusal.message}") from None
     with open_store(url) as store:
-        chosen = store.codec_for(check_column_name(column)) if codec is None else codec_named(codec)
+        chosen = store.codec_for(column) if codec is None else codec_named(codec)
         stored = text if chosen is LEGACY else recode(text, chosen).body
         try:
             done = store.put_stored_cells([NewStoredCell(row_key_of(row_key), column, ref_key, stored)], trusted=True)[

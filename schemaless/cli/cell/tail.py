@@ -34,17 +34,13 @@ _HELD_POLL_S = 0.02
 @click.option(
     "--offsets",
     type=OutputFile(Path),
-    help="Go on where this file says, and keep it up to date; made when it is missing.",
+    help="Continue at the locations in this file, and keep it up to date; it is made when it is missing.",
 )
 @click.option("--column", metavar="NAME", help="Only this column.")
 @click.option("--limit", type=click.IntRange(min=1), help="End after so many cells.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new cells, until Ctrl-C.")
-@click.option(
-    "--poll", type=click.FloatRange(min=0.01), default=0.5, show_default=True, help="Seconds between looks for more."
-)
-@click.option(
-    "--read-from", type=click.Choice(["primary", "replica"]), default="primary", show_default=True, help="Whom to ask."
-)
+@click.option("--poll", type=click.FloatRange(min=0.01), default=0.5, help="Seconds between looks for more.")
+@click.option("--read-from", type=click.Choice(["primary", "replica"]), default="primary", help="Whom to ask.")
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents.")
 def tail(
     url: str,
@@ -204,16 +200,16 @@ def _read_offsets(path: Path, store: Datastore) -> dict[int, int]:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        found = {int(shard): location for shard, location in data["locations"].items()}
+        locations = {int(shard): location for shard, location in data["locations"].items()}
         of = (data["datastore"], data["shard_count"])
     except FileNotFoundError:
         return {}
     except OSError as problem:
         raise InvalidInput(f"cannot read {path}: {problem.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise InvalidInput(f"{path} is no offsets file; name another, or remove it to begin anew") from None
+        raise InvalidInput(f"{path} is no offsets file; name another, or remove it to begin from the start") from None
     if of != (store.name, store.shard_count):
         raise InvalidInput(
             f"{path} belongs to datastore {of[0]!r} of {of[1]} shards, not to {store.name!r}; name another"
         )
-    return found
+    return locations

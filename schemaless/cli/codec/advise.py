@@ -49,7 +49,7 @@ class _Days:
 @choice_options
 @click.option("--per-day", type=click.FloatRange(min=0, min_open=True), metavar="N", help="New cells a day.")
 @click.option("--disk", metavar="SIZE", help="The disk of each server, such as 4TB.")
-@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
 @click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
 @json_option
 def advise(
@@ -82,7 +82,7 @@ def advise(
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
         with progress("sampling", None, "windows") as listener:
-            found = make_advice(
+            advice = make_advice(
                 store,
                 columns=columns or None,
                 shards=shards,
@@ -91,14 +91,14 @@ def advise(
                 seed=seed,
                 listener=listener,
             )
-        days = _days(store, found, per_day, disk_bytes)
+        days = _days(store, advice, per_day, disk_bytes)
     if as_json:
-        print_json({"columns": [_advice_json(each) for each in found], "days": _days_json(days)})
+        print_json({"columns": [_advice_json(each) for each in advice], "days": _days_json(days)})
         return
-    if not found:
+    if not advice:
         out().print("no cells were found" + (" of these columns" if columns else ""))
         return
-    for each in found:
+    for each in advice:
         _show(each, show_all)
     if days is not None:
         out().print(
@@ -106,7 +106,7 @@ def advise(
             f"at {days.basis}",
             markup=False,
         )
-    elif any(each.chosen is not None for each in found):
+    elif any(each.chosen is not None for each in advice):
         note("days of disk: give --per-day and --disk, or run 'schemaless capacity measure' once")
 
 
@@ -149,10 +149,7 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
         return
     bodies, pages = (
         f"{estimate_text(then, bytes_text)}, in place of {estimate_text(now, bytes_text)}"
-        for then, now in (
-            (chosen.body_bytes, advice.body_bytes),
-            (chosen.allocated_bytes, advice.allocated_bytes),
-        )
+        for then, now in ((chosen.body_bytes, advice.body_bytes), (chosen.allocated_bytes, advice.allocated_bytes))
     )
     times = None if choice is None or choice.chosen is None else choice.cpu_times(choice.chosen)
     out().print(
@@ -179,29 +176,31 @@ def commands(advice: ColumnAdvice) -> list[str]:
     chosen = advice.chosen
     if chosen is None:
         return []
-    found = []
+    lines = []
     dictionary = ""
     if chosen.codec.dictionary is not None:
         to = "" if chosen.codec.serializer == MSGPACK else f" --to {chosen.codec.name}"
-        found.append(f"schemaless codec train --column {advice.column_name}{to} --seed {advice.seed}")
+        lines.append(f"schemaless codec train --column {advice.column_name}{to} --seed {advice.seed}")
         dictionary = " --dictionary N   # N: what 'codec train' says"
     own = chosen.codec.level == chosen.codec.compressor.level
     level = "" if chosen.codec.level is None or own else f" --level {chosen.codec.level}"
-    found.append(f"schemaless codec set --column {advice.column_name} {chosen.codec.name}{level}{dictionary}")
-    found.append(
+    lines.append(f"schemaless codec set --column {advice.column_name} {chosen.codec.name}{level}{dictionary}")
+    lines.append(
         f"schemaless migrate run --execute --column {advice.column_name} --to {chosen.codec.name}{level}{dictionary}"
     )
-    found.append("schemaless rebuild --execute")
-    return found
+    lines.append("schemaless rebuild --execute")
+    return lines
 
 
-def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None) -> _Days | None:
+def _days(
+    store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
+) -> _Days | None:
     """Return how long disks last, as far as growth and disks are known."""
-    cells = sum(each.cells.mid for each in found)
+    cells = sum(each.cells.mid for each in advice)
     clusters = len(tools_of(store).topology.clusters)
     stored = None
     basis = given = ""
-    shares = {each.column_name: each.cells.mid / cells for each in found} if cells else {}
+    shares = {each.column_name: each.cells.mid / cells for each in advice} if cells else {}
     if per_day is not None and disk_bytes is not None:
         basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
     else:
@@ -244,12 +243,12 @@ def _days(store: Datastore, found: list[ColumnAdvice], per_day: float | None, di
 
     def both(end: str) -> tuple[float, float]:
         """Return days now and as advised, where pages are at the ``end`` of their interval."""
-        pages = [getattr(each.allocated_bytes, end) for each in found]
-        then = [getattr((each.chosen or each).allocated_bytes, end) for each in found]
+        pages = [getattr(each.allocated_bytes, end) for each in advice]
+        then = [getattr((each.chosen or each).allocated_bytes, end) for each in advice]
         per_cell = [
             sum(
                 shares[each.column_name] * size / max(1.0, each.cells.mid)
-                for each, size in zip(found, sizes, strict=True)
+                for each, size in zip(advice, sizes, strict=True)
             )
             for sizes in (pages, then)
         ]

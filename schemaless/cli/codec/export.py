@@ -17,12 +17,7 @@ from schemaless.errors import InvalidInput
 from schemaless.store import dictionaries as keeping
 from schemaless.store.tools import tools_of
 from schemaless.terminal.files import OutputFile, whole_file
-from schemaless.terminal.output import (
-    data_sink,
-    json_option,
-    out,
-    print_json,
-)
+from schemaless.terminal.output import data_sink, json_option, out, print_json
 
 
 @click.command("export")
@@ -74,7 +69,7 @@ def import_(url: str, file: str, as_json: bool) -> None:
                 dictionary, source = keeping.parse_dictionary_line(json.loads(line))
             except (InvalidInput, ValueError) as error:
                 raise InvalidInput(f"{file}, line {number}: {error}") from None
-            kept = keeping.bring(tools_of(store).catalog, store.name, dictionary, source)
+            kept = keeping.bring(tools_of(store).shelves, dictionary, source)
             taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
     if not taken:
         raise InvalidInput(f"{file}: no line of it is a dictionary's")

@@ -12,7 +12,7 @@ from schemaless.cli.codec.set import set_
 from schemaless.cli.codec.train import train
 
 
-@click.group()
+@click.group(commands=[advise, list_, train, set_, remove, export_, import_])
 def codec() -> None:
     """What columns are written in, and zstd dictionaries.
 
@@ -26,15 +26,3 @@ def codec() -> None:
 
     Readers need no setting: a body says what it is in, and which dictionary it needs.
     """
-
-
-for _verb in (
-    advise,
-    list_,
-    train,
-    set_,
-    remove,
-    export_,
-    import_,
-):
-    codec.add_command(_verb)

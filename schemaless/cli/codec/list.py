@@ -9,14 +9,7 @@ from schemaless.cli.options import open_store, url_option
 from schemaless.store import dictionaries as keeping
 from schemaless.store.columns import settings
 from schemaless.store.tools import tools_of
-from schemaless.terminal.output import (
-    EXIT_FAILED,
-    json_option,
-    note,
-    out,
-    print_json,
-    print_table,
-)
+from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
 
 
 @click.command("list")
@@ -34,13 +27,15 @@ def list_(url: str, as_json: bool) -> int:
     Exit status: 0, or 1 where a dictionary is lost or damaged.
     """
     with open_store(url) as store:
-        found = keeping.entries(tools_of(store).catalog, store.name)
+        entries = keeping.entries(tools_of(store).catalog, store.name)
         columns = settings(tools_of(store).catalog, store.name)
-    faulty = any(each.fault is not None for each in found)
+    faulty = any(each.fault is not None for each in entries)
     if as_json:
-        print_json({"dictionaries": [entry_json(each) for each in found], "columns": list(map(setting_json, columns))})
+        print_json(
+            {"dictionaries": [entry_json(each) for each in entries], "columns": list(map(setting_json, columns))}
+        )
         return EXIT_FAILED if faulty else 0
-    if found:
+    if entries:
         print_table(
             "dictionaries",
             ["id", "of column", "state", "bytes", "rows", "cells", "unseen rows take", "made (UTC)", "SHA-256"],
@@ -56,11 +51,11 @@ def list_(url: str, as_json: bool) -> int:
                     f"{each.created_at:%Y-%m-%d %H:%M}",
                     each.digest.hex()[:16],
                 ]
-                for each in found
+                for each in entries
             ],
             text_columns=3,
         )
-    for each in found:
+    for each in entries:
         if each.fault is not None:
             note(f"dictionary {each.id}: {each.fault}; restore it with 'schemaless codec import'")
     if columns:

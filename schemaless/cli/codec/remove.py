@@ -6,13 +6,8 @@ import click
 
 from schemaless.admin.removal import remove as remove_dictionary
 from schemaless.cli.codec.shown import entry_of
-from schemaless.cli.options import open_store, url_option
-from schemaless.terminal.output import (
-    EXIT_FAILED,
-    note,
-    out,
-    progress,
-)
+from schemaless.cli.options import note_dry, open_store, url_option
+from schemaless.terminal.output import EXIT_FAILED, out, progress
 
 
 @click.command()
@@ -38,7 +33,7 @@ def remove(url: str, dictionary_id: int, execute: bool) -> int:
             entry = entry_of(store, dictionary_id)
             step = "retire" if entry.retired_at is None else "look through all cells for, and remove,"
             out().print(f"would {step} dictionary {dictionary_id} of {store.name}")
-            note("nothing was changed; add --execute to do it")
+            note_dry()
             return 0
         with progress("looking for cells that need it", None, "cells") as listener:
             done = remove_dictionary(store, dictionary_id, listener=listener)

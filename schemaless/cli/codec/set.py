@@ -10,9 +10,7 @@ from schemaless.codec.registry import codec_names
 from schemaless.errors import InvalidInput
 from schemaless.store.columns import REFRESH_S, ColumnSetting, set_column, unset_column
 from schemaless.store.tools import tools_of
-from schemaless.terminal.output import (
-    out,
-)
+from schemaless.terminal.output import out
 
 _DEFAULT = "default"
 
@@ -27,8 +25,8 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
     """Set what new cells of a column are written in.
 
     CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write learn of it within a
-    minute, and go on meanwhile as before; either way everybody reads what they write. Cells that are there stay as they
-    are: 'schemaless migrate' re-encodes them. The account has the role admin.
+    minute, and use the old codec until then; every process reads cells in either. Cells that are there already stay as
+    they are: 'schemaless migrate' re-encodes them. The account needs the role admin.
 
     \b
     Examples:
@@ -46,6 +44,6 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
             if dictionary_id is not None:
                 tools_of(store).dictionaries.get(dictionary_id)
             setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
-            set_column(tools_of(store).catalog, store.name, setting)
+            set_column(tools_of(store).shelves, setting)
             words = setting_words(setting)
     out().print(f"new cells of {column_name} are written in {words}, by each process within {REFRESH_S:.0f} s")

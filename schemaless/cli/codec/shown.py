@@ -10,6 +10,7 @@ from schemaless.store.columns import ColumnSetting
 from schemaless.store.datastore import Datastore
 from schemaless.store.dictionaries import DictionaryEntry
 from schemaless.store.tools import tools_of
+from schemaless.terminal.output import facts
 
 
 def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
@@ -50,19 +51,14 @@ def entry_json(entry: DictionaryEntry) -> dict[str, Any]:
         "fault": entry.fault,
         "sha256": entry.digest.hex(),
         "bytes": entry.size_bytes,
-        "source": entry.source,
-        "created_at": entry.created_at.isoformat(),
-        "retired_at": None if entry.retired_at is None else entry.retired_at.isoformat(),
-        "removed_at": None if entry.removed_at is None else entry.removed_at.isoformat(),
+        **facts(entry, "source", "created_at", "retired_at", "removed_at"),
     }
 
 
 def setting_json(setting: ColumnSetting) -> dict[str, Any]:
     """Return what a column is set to, for ``--json``."""
     return {
-        "column_name": setting.column_name,
-        "codec": setting.codec,
-        "level": setting.level,
+        **facts(setting, "column_name", "codec", "level"),
         "dictionary": setting.dictionary_id,
-        "set_at": None if setting.set_at is None else setting.set_at.isoformat(),
+        **facts(setting, "set_at"),
     }

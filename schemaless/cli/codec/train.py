@@ -30,11 +30,9 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 @click.command()
 @url_option
 @click.option("--column", "column_name", required=True, metavar="NAME", help="The column whose cells it is for.")
-@click.option(
-    "--to", "codec_name", type=click.Choice(_ZSTD_CODECS), default="msgpack+zstd", show_default=True, help="The codec."
-)
+@click.option("--to", "codec_name", type=click.Choice(_ZSTD_CODECS), default="msgpack+zstd", help="The codec.")
 @click.option("--level", type=int, metavar="N", help="The level that it is judged at.  [default: zstd's own]")
-@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
 @json_option
 def train(url: str, column_name: str, codec_name: str, level: int | None, seed: int | None, as_json: bool) -> int:
     """Train a dictionary on sampled cells of a column, and keep it in the catalog.
@@ -59,9 +57,7 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
                 seed=seed,
                 listener=listener,
             )
-        kept = (
-            keeping.keep(tools_of(store).catalog, store.name, training.dictionary, source) if training.helps else None
-        )
+        kept = keeping.keep(tools_of(store).shelves, training.dictionary, source) if training.helps else None
     if as_json:
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED

@@ -9,7 +9,7 @@ from schemaless.cli.local.status import status
 from schemaless.cli.local.up import up
 
 
-@click.group()
+@click.group(commands=[up, status, down])
 def local() -> None:
     """Private MySQL servers here: no root, no Docker.
 
@@ -18,17 +18,9 @@ def local() -> None:
 
     \b
     Examples:
-      schemaless local up                        two MySQL servers in .schemaless/local
+      schemaless local up                      # two MySQL servers in .schemaless/local
       schemaless local up --flavour mariadb --folder /tmp/maria
       schemaless local status
-      schemaless local down                      stop them; their data stays
-      schemaless local down --delete             stop them and remove their data
+      schemaless local down                    # stop them; their data stays
+      schemaless local down --delete           # stop them and remove their data
     """
-
-
-for _verb in (
-    up,
-    status,
-    down,
-):
-    local.add_command(_verb)

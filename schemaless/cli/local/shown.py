@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from schemaless.local.description import LocalServer, ServerStatus
+from schemaless.terminal.output import facts
 
 DEFAULT_FOLDER: Final = ".schemaless/local"
 
@@ -16,7 +17,6 @@ folder_option = click.option(
     type=click.Path(path_type=Path),
     envvar="SCHEMALESS_LOCAL",
     default=DEFAULT_FOLDER,
-    show_default=True,
     show_envvar=True,
     help="Where the servers and their data are.",
 )
@@ -25,11 +25,7 @@ folder_option = click.option(
 def server_data(server: LocalServer) -> dict[str, Any]:
     """Return a private server, for ``--json``."""
     return {
-        "number": server.number,
-        "role": server.role,
-        "flavour": server.flavour,
-        "version": server.version,
-        "url": server.url,
+        **facts(server, "number", "role", "flavour", "version", "url"),
         "socket": str(server.socket),
         "pid": server.pid,
         "folder": str(server.folder),
@@ -40,16 +36,9 @@ def server_data(server: LocalServer) -> dict[str, Any]:
 def status_data(state: ServerStatus) -> dict[str, Any]:
     """Return a private server and whether it runs, for ``--json``."""
     return {
-        "number": state.number,
-        "role": state.role,
-        "replica": state.replica,
-        "state": state.state,
-        "flavour": state.flavour,
-        "version": state.version,
-        "url": state.url,
+        **facts(state, "number", "role", "replica", "state", "flavour", "version", "url"),
         "socket": str(state.socket),
         "pid": state.pid,
         "folder": str(state.folder),
-        "data_bytes": state.data_bytes,
-        "fault": state.fault,
+        **facts(state, "data_bytes", "fault"),
     }

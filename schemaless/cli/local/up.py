@@ -19,26 +19,26 @@ _NAME: Final = "demo"
 
 @click.command()
 @click.option(
-    "--servers",
-    type=click.IntRange(1, local_servers.MAX_SERVERS),
-    default=2,
-    show_default=True,
-    help="How many servers, at least.",
+    "--servers", type=click.IntRange(1, local_servers.MAX_SERVERS), default=2, help="How many servers, at least."
 )
 @click.option(
     "--replicas",
     type=click.IntRange(0, local_servers.MAX_REPLICAS),
     default=0,
-    show_default=True,
     help="How many replicas each server has, at least.",
 )
-@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", show_default=True, help="Whose server.")
+@click.option(
+    "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; takes --replicas, and new servers."
+)
+@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", help="Whose server.")
 @click.option(
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be given often."
 )
 @folder_option
 @json_option
-def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], folder: Path, as_json: bool) -> None:
+def up(
+    servers: int, replicas: int, semi_sync: bool, flavour: str, options: tuple[str, ...], folder: Path, as_json: bool
+) -> None:
     """Have servers running, and print their URLs.
 
     Running servers are left alone, stopped and crashed ones are started on their own data, missing ones are made. The
@@ -48,16 +48,25 @@ def up(servers: int, replicas: int, flavour: str, options: tuple[str, ...], fold
 
     With --replicas, each server is the primary of that many more, which follow it by GTID; all of them replicate when
     this ends. Such a primary listens on a port of 127.0.0.1 too, for an account of its replicas; root stays on the
-    socket.
+    socket. With --semi-sync too, a primary acknowledges what at least one of them has, and waits for that as long as a
+    day: a failover then loses nothing that was acknowledged.
 
     \b
     Examples:
       schemaless local up --servers 3
       schemaless local up --servers 2 --replicas 1
+      schemaless local up --replicas 2 --semi-sync
       schemaless local up --option innodb-buffer-pool-size=1G
     """
     running = local_servers.up(
-        folder, servers, flavour, replicas=replicas, options=options, report=note, progress=progress
+        folder,
+        servers,
+        flavour,
+        replicas=replicas,
+        semi_sync=semi_sync,
+        options=options,
+        report=note,
+        progress=progress,
     )
     if as_json:
         print_json({"folder": str(folder.resolve()), "servers": [server_data(server) for server in running]})

@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from schemaless.cli.jobs import workers_options
 from schemaless.migrate.originals import Missing, missing_text
 from schemaless.migrate.verify import LAG_TIMEOUT_S, Proof
-from schemaless.terminal.output import (
-    note,
-    out,
-)
+from schemaless.terminal.output import facts, note, out
 
 SHOWN = 20
 
 
-def archive_option(*, required: bool, help_text: str) -> Callable[[Any], Any]:
+def archive_option(help_text: str) -> Callable[[Any], Any]:
     """Return the option that names archives."""
     return click.option(
         "--archive",
         "folders",
         type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
         multiple=True,
-        required=required,
         metavar="DIR",
         help=help_text,
     )
 
 
-replicas_option = click.option(
-    "--replicas/--no-replicas",
-    default=True,
-    show_default=True,
-    help="Compare with the replicas that the topology names.",
-)
-
-lag_option = click.option(
-    "--lag-timeout",
-    "lag_timeout_s",
-    type=click.FloatRange(min=0),
-    default=LAG_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a replica that differs may take to catch up.",
-)
+def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of what proves a migration: its originals, replicas, and who works."""
+    for option in (
+        workers_options,
+        click.option(
+            "--lag-timeout",
+            "lag_timeout_s",
+            type=click.FloatRange(min=0),
+            default=LAG_TIMEOUT_S,
+            metavar="SECONDS",
+            help="How long a replica that differs may take to catch up.",
+        ),
+        click.option(
+            "--replicas/--no-replicas", default=True, help="Compare with the replicas that the topology names."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def note_torn(torn: dict[Path, int]) -> None:
@@ -76,19 +76,13 @@ def show_left(left: Counter[str]) -> None:
         out().print(f"{cells:,} left by the job, and named: {reason}")
 
 
-def verify_json(report: Proof) -> dict[str, Any]:
+def verify_json(report: Proof, missing: list[Missing], faults: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a proof found, for ``--json``."""
     return {
-        "shards": report.shards,
-        "cells": report.cells,
-        "body_bytes": report.body_bytes,
-        "by_codec": dict(report.by_codec),
-        "left": dict(report.left),
-        "blocks": report.blocks,
-        "blocks_of": report.blocks_of,
-        "seed": report.seed,
-        "compared": dict(report.compared),
+        **facts(report, "shards", "cells", "body_bytes", "by_codec", "left", "blocks", "blocks_of", "seed", "compared"),
         "archived": report.archived,
         "torn": {str(path): size for path, size in report.torn.items()},
-        "fault_counts": dict(report.faults),
+        "fault_counts": report.faults,
+        "missing_originals": [asdict(each) for each in missing],
+        "faults": faults,
     }

@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from schemaless.cli.jobs import chosen_job, job_option, workers_options
-from schemaless.cli.migrate.archive import (
-    SHOWN,
-    archive_option,
-    lag_option,
-    note_torn,
-    replicas_option,
-    show_left,
-    verify_json,
-)
+from schemaless.cli.jobs import chosen_job, job_option
+from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, proof_options, show_left, verify_json
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.finalise import finalise as finalise_job
-from schemaless.terminal.output import (
-    EXIT_FAILED,
-    bytes_text,
-    json_option,
-    note,
-    out,
-    print_json,
-    print_table,
-)
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
 
 
 @click.command()
 @url_option
 @job_option("The migration to end.  [default: the last that replaced a body]")
-@archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@archive_option("The originals.  [default: where the job wrote them]")
 @click.option(
     "--accept-left", is_flag=True, help="Accept cells that the job left and named, or that were erased since."
 )
-@replicas_option
-@lag_option
-@workers_options
+@proof_options
 @json_option
 def finalise(
     url: str,
@@ -97,9 +78,7 @@ def finalise(
                 "refused": result.refused,
                 "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
                 "freed_bytes": result.freed_bytes,
-                **verify_json(result.verified),
-                "missing_originals": [asdict(each) for each in result.missing],
-                "faults": faults.found,
+                **verify_json(result.verified, result.missing, faults.found),
             }
         )
         return EXIT_FAILED if result.refused else 0

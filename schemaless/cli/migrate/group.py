@@ -14,7 +14,7 @@ from schemaless.cli.migrate.steer import abort, pause, resume, throttle
 from schemaless.cli.migrate.verify import verify
 
 
-@click.group()
+@click.group(commands=[plan, run, status, pause, resume, abort, throttle, restore, verify, finalise, report])
 def migrate() -> None:
     """Re-encode bodies in place.
 
@@ -35,19 +35,3 @@ def migrate() -> None:
       schemaless rebuild                      gives the space back to the disk
       schemaless migrate report               what it did to space, also as a page with pictures
     """
-
-
-for _verb in (
-    plan,
-    run,
-    status,
-    pause,
-    resume,
-    abort,
-    throttle,
-    restore,
-    verify,
-    finalise,
-    report,
-):
-    migrate.add_command(_verb)

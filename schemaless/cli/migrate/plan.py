@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from schemaless.cli.options import open_store, shards_of, url_option, what_options
-from schemaless.migrate.plan import Change, LogCost, Plan, Space
-from schemaless.migrate.plan import plan as make_plan
+from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
+from schemaless.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.numbers import Interval
 from schemaless.store.columns import codec_with
 from schemaless.store.tools import tools_of
@@ -30,22 +29,11 @@ from schemaless.terminal.progress import duration
 
 @click.command()
 @url_option
-@what_options
+@rewrite_options
 @click.option("--exact", is_flag=True, help="Read and re-encode every cell, in place of a sample.")
-@click.option("--seed", type=int, metavar="N", help="Of the sample, to draw the same one again.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
 @json_option
-def plan(
-    url: str,
-    codec: str,
-    level: int | None,
-    dictionary_id: int | None,
-    sources: tuple[str, ...],
-    columns: tuple[str, ...],
-    shards_text: str | None,
-    exact: bool,
-    seed: int | None,
-    as_json: bool,
-) -> None:
+def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: bool) -> None:
     """Say what a run would find, do and cost. Changes nothing.
 
     A sample of the cells is read from all shards, and re-encoded here. Each figure comes with the interval that it is
@@ -58,13 +46,13 @@ def plan(
       schemaless migrate plan --to legacy --from msgpack+zlib --column BASE
     """
     with open_store(url) as store:
-        shards = shards_of(shards_text, store.shard_count)
+        shards = shards_of(rewrite.shards_text, store.shard_count)
         with progress("sampling", None, "windows") as listener:
-            result = make_plan(
+            result = plan_migration(
                 store,
-                codec_with(codec, level, dictionary_id, tools_of(store).dictionaries),
-                sources=sources or None,
-                columns=columns or None,
+                codec_with(rewrite.to, rewrite.level, rewrite.dictionary, tools_of(store).dictionaries),
+                sources=rewrite.sources or None,
+                columns=rewrite.columns or None,
                 shards=shards,
                 exact=exact,
                 seed=seed,
@@ -73,7 +61,7 @@ def plan(
     _show_plan(result, as_json)
 
 
-def _show_plan(result: Plan, as_json: bool) -> None:
+def _show_plan(result: MigrationPlan, as_json: bool) -> None:
     """Print a plan."""
     if as_json:
         print_json(_plan_json(result))
@@ -100,7 +88,7 @@ def _show_plan(result: Plan, as_json: bool) -> None:
     _show_tables(result)
 
 
-def _show_change(result: Plan, total: Change) -> None:
+def _show_change(result: MigrationPlan, total: Change) -> None:
     about = "" if result.sample.exact else "about "
     out().print(
         f"a run to {result.codec} would re-encode {about}{estimate_text(total.cells)} bodies: "
@@ -119,7 +107,7 @@ def _show_change(result: Plan, total: Change) -> None:
         _show_log(result.binary_log)
 
 
-def _show_tables(result: Plan) -> None:
+def _show_tables(result: MigrationPlan) -> None:
     print_table(
         "\nstored now",
         ["column", "codec", "cells", "body bytes", "mean"],
@@ -167,7 +155,7 @@ def _show_log(log: LogCost) -> None:
         note(f"this account may not choose NOBLOB on {cluster}, so a run would cost the second figure: {grant}")
 
 
-def _show_space(space: Space, changes: bool) -> None:
+def _show_space(space: FilesForecast, changes: bool) -> None:
     known = "" if space.files.measured else ", at least: without the PROCESS privilege the server shows no more"
     out().print(f"\nfiles now: {bytes_text(space.files.file_bytes)}{known}")
     if changes:
@@ -189,7 +177,7 @@ def _less(change: Change) -> str:
     return estimate_text(Interval(1 - share.high, 1 - share.mid, 1 - share.low), "{:.1%}".format)
 
 
-def _plan_json(result: Plan) -> dict[str, Any]:
+def _plan_json(result: MigrationPlan) -> dict[str, Any]:
     taken = result.sample
     return {
         "to": result.codec,

@@ -10,11 +10,10 @@ import click
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.jobs.ledger import Ledger
-from schemaless.migrate.reclaimed import Part, SpaceReport, Stages
-from schemaless.migrate.reclaimed import report as make_report
+from schemaless.migrate.reclaimed import Part, ReclaimedReport, Stages, reclaimed_report
 from schemaless.migrate.tally import Tally
-from schemaless.pages.reclaimed_page import page
-from schemaless.terminal.files import OutputFile, write_whole
+from schemaless.pages.reclaimed_page import reclaimed_html
+from schemaless.terminal.files import OutputFile, write_and_say, write_csv
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
@@ -55,23 +54,18 @@ def report(
         ledger = Ledger(store)
         job = chosen_job(ledger, job_id)
         job.check_kind("migrate")
-        found = make_report(store, job, datetime.now(UTC))
+        space = reclaimed_report(store, job, datetime.now(UTC))
     if html_file is not None:
-        write_whole(html_file, page(found))
-        note(f"written: {html_file}")
-    if csv_file == "-":
-        click.echo(csv_text(found), nl=False)
+        write_and_say(html_file, reclaimed_html(space))
+    if write_csv(csv_file, lambda: csv_text(space)):
         return
-    if csv_file is not None:
-        write_whole(csv_file, csv_text(found))
-        note(f"written: {csv_file}")
     if as_json:
-        print_json(_json(found))
+        print_json(_json(space))
         return
-    _show(found, show_all)
+    _show(space, show_all)
 
 
-def csv_text(found: SpaceReport) -> str:
+def csv_text(space: ReclaimedReport) -> str:
     """Return a report as CSV: a line for all, each cluster, each shard and each column; bytes; empty is not known."""
     writer = CSVText()
     writer.writerow(
@@ -92,17 +86,17 @@ def csv_text(found: SpaceReport) -> str:
             log,
         ]
 
-    writer.writerow(part("all", found.total, found.binary_log_bytes))
-    for each in found.clusters:
-        writer.writerow(part("cluster", each, found.binary_log.get(each.name)))
-    for each in found.shards:
+    writer.writerow(part("all", space.total, space.binary_log_bytes))
+    for each in space.clusters:
+        writer.writerow(part("cluster", each, space.binary_log.get(each.name)))
+    for each in space.shards:
         writer.writerow(part("shard", each, None))
-    for name, tally in found.columns.items():
+    for name, tally in space.columns.items():
         writer.writerow(["column", name, "", "", "", *body(tally), *[""] * 7])
     return writer.getvalue()
 
 
-def _json(found: SpaceReport) -> dict[str, Any]:
+def _json(space: ReclaimedReport) -> dict[str, Any]:
     def stages(each: Stages) -> dict[str, int | None]:
         return {"before": each.before, "after": each.after, "rebuilt": each.rebuilt}
 
@@ -119,23 +113,18 @@ def _json(found: SpaceReport) -> dict[str, Any]:
         }
 
     return {
-        "datastore": found.datastore,
-        "job": found.job.job_id,
-        "state": found.job.state,
-        "to": found.to,
-        "made_at": found.made_at.isoformat(timespec="seconds"),
-        "total": {**part(found.total), "binary_log_bytes": found.binary_log_bytes},
-        "clusters": [{**part(each), "binary_log_bytes": found.binary_log.get(each.name)} for each in found.clusters],
-        "columns": [{"column_name": name, **tally.as_json()} for name, tally in found.columns.items()],
-        "shards": [part(each) for each in found.shards],
+        "datastore": space.datastore,
+        "job": space.job.job_id,
+        "state": space.job.state,
+        "to": space.to,
+        "made_at": space.made_at.isoformat(timespec="seconds"),
+        "total": {**part(space.total), "binary_log_bytes": space.binary_log_bytes},
+        "clusters": [{**part(each), "binary_log_bytes": space.binary_log.get(each.name)} for each in space.clusters],
+        "columns": [{"column_name": name, **tally.as_json()} for name, tally in space.columns.items()],
+        "shards": [part(each) for each in space.shards],
         "stored_before_estimate": [
-            {
-                "column_name": column,
-                "codec": codec,
-                "cells": estimate_json(cells),
-                "body_bytes": estimate_json(size),
-            }
-            for column, codec, cells, size in found.stored_before
+            {"column_name": column, "codec": codec, "cells": estimate_json(cells), "body_bytes": estimate_json(size)}
+            for column, codec, cells, size in space.stored_before
         ],
         "predictions": [
             {
@@ -144,7 +133,7 @@ def _json(found: SpaceReport) -> dict[str, Any]:
                 "actual": each.actual,
                 "off": None if each.off is None else round(each.off, 4),
             }
-            for each in found.predictions
+            for each in space.predictions
         ],
     }
 
@@ -154,9 +143,9 @@ def known(count: int | None) -> str:
     return "-" if count is None else bytes_text(count)
 
 
-def _show(found: SpaceReport, show_all: bool) -> None:
-    job, total = found.job, found.total
-    out().print(f"migration {job.job_id} of {found.datastore} to {found.to}, {job.state}\n")
+def _show(space: ReclaimedReport, show_all: bool) -> None:
+    job, total = space.job, space.total
+    out().print(f"migration {job.job_id} of {space.datastore} to {space.to}, {job.state}\n")
     tally = total.tally
     if tally.bytes_before:
         gained = tally.reclaimed_bytes
@@ -171,12 +160,12 @@ def _show(found: SpaceReport, show_all: bool) -> None:
             ["body bytes re-encoded", bytes_text(tally.bytes_before), bytes_text(tally.bytes_after), ""],
             ["files", known(total.file.before), known(total.file.after), known(total.file.rebuilt)],
             ["allocated", known(total.allocated.before), known(total.allocated.after), known(total.allocated.rebuilt)],
-            ["binary log written", "", known(found.binary_log_bytes), ""],
+            ["binary log written", "", known(space.binary_log_bytes), ""],
         ],
     )
     if not total.measured:
         note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
-    if found.predictions:
+    if space.predictions:
         print_table(
             "\npredicted and actual",
             ["", "predicted", "actual", "off by"],
@@ -187,23 +176,23 @@ def _show(found: SpaceReport, show_all: bool) -> None:
                     _text_of(each.what)(each.actual),
                     "-" if each.off is None else f"{each.off:+.1%}",
                 ]
-                for each in found.predictions
+                for each in space.predictions
             ],
         )
     if show_all:
-        _show_parts(found)
+        _show_parts(space)
     else:
         out().print("\n--all adds: by cluster, by shard, by column.")
 
 
-def _show_parts(found: SpaceReport) -> None:
+def _show_parts(space: ReclaimedReport) -> None:
     headers = ["cells", "left", "bodies before", "after", "files before", "after", "rebuilt"]
-    if len(found.clusters) > 1:
-        print_table("\nby cluster", ["cluster", *headers], [_row(each) for each in found.clusters])
-    if len(found.shards) <= _ROWS_SHOWN:
-        print_table("\nby shard", ["shard", *headers], [_row(each) for each in found.shards])
+    if len(space.clusters) > 1:
+        print_table("\nby cluster", ["cluster", *headers], [_row(each) for each in space.clusters])
+    if len(space.shards) <= _ROWS_SHOWN:
+        print_table("\nby shard", ["shard", *headers], [_row(each) for each in space.shards])
     else:
-        note(f"{len(found.shards)} shards: --json, --csv and --html have them all")
+        note(f"{len(space.shards)} shards: --json, --csv and --html have them all")
     print_table(
         "\nby column",
         ["column", "cells", "left", "bodies before", "after"],
@@ -215,7 +204,7 @@ def _show_parts(found: SpaceReport) -> None:
                 bytes_text(each.bytes_before),
                 bytes_text(each.bytes_after),
             ]
-            for name, each in found.columns.items()
+            for name, each in space.columns.items()
         ],
     )
 
@@ -224,12 +213,12 @@ def _text_of(what: str) -> Any:
     return "{:,.0f}".format if what.startswith("cells") else bytes_text
 
 
-def _row(each: Part) -> list[str]:
+def _row(part: Part) -> list[str]:
     return [
-        each.name.removeprefix("shard "),
-        f"{each.tally.cells:,}",
-        f"{each.tally.left.total():,}",
-        bytes_text(each.tally.bytes_before),
-        bytes_text(each.tally.bytes_after),
-        *(known(size) for size in (each.file.before, each.file.after, each.file.rebuilt)),
+        part.name.removeprefix("shard "),
+        f"{part.tally.cells:,}",
+        f"{part.tally.left.total():,}",
+        bytes_text(part.tally.bytes_before),
+        bytes_text(part.tally.bytes_after),
+        *(known(size) for size in (part.file.before, part.file.after, part.file.rebuilt)),
     ]

@@ -10,19 +10,19 @@ import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, show_missing
-from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.restore import RESTORE, RestoreReport, RestoreSpec, count
+from schemaless.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
 from schemaless.migrate.restore import run as run_restore
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_option, note, out, print_json, progress
 
 
 @click.command()
 @url_option
-@archive_option(required=False, help_text="The folder that 'migrate run --archive' named, or a part; may be repeated.")
+@archive_option("The folder that 'migrate run --archive' named, or a part; may be repeated.")
 @job_option(
-    "Only what this job replaced; without --archive, the restore to go on with.  "
+    "Only what this job replaced; without --archive, the restore to continue.  "
     "[default: all jobs that are in there, the newest undone first]"
 )
 @shards_option
@@ -50,10 +50,10 @@ def restore(
     checked whole before its first cell is changed. What the job has archived and the files do not have, since one is
     missing or broke off, is named.
 
-    Begins a job, or goes on with the unfinished one that is the same: stopped or killed at any moment, the same command
-    goes on, also in several places to share the work. 'migrate status', 'pause', 'resume', 'abort' and 'throttle' take
-    its number by --job. Where runners were on several machines, each left a part of the archive on its own: name them
-    all; every worker needs them under the same path.
+    The command begins a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
+    command again, also in several places to share the work. 'migrate status', 'pause', 'resume', 'abort' and 'throttle'
+    take the job's number by --job. Where runners were on several machines, each left a part of the archive on its own:
+    name them all; every worker needs them under the same path.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def restore(
     Exit status: 0 done, 1 some cells were left or originals are missing, 3 stopped; the same command goes on.
     """
     if not folders and job_id is None:
-        raise click.UsageError("name the originals by --archive, or a restore to go on with by --job")
+        raise click.UsageError("name the originals by --archive, or a restore to continue by --job")
     with open_store(url) as store:
         ledger = Ledger(store)
         job = None
@@ -85,11 +85,11 @@ def restore(
     else:
         _show_restore(report, execute)
     if not execute:
-        note("nothing was changed; add --execute to do it")
+        note_dry()
     return EXIT_FAILED if report.total.left or report.missing else 0
 
 
-def _show_restore(report: RestoreReport, execute: bool) -> None:
+def _show_restore(report: RestoreOutcome, execute: bool) -> None:
     total = report.total
     verb = "put back" if execute else "to put back"
     out().print(
@@ -116,20 +116,13 @@ def _show_restore(report: RestoreReport, execute: bool) -> None:
     note_torn(report.torn)
 
 
-def _restore_json(report: RestoreReport) -> dict[str, Any]:
+def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
     total = report.total
     return {
         "executed": report.job_id is not None,
         "job": report.job_id,
-        "files": report.files,
-        "archive_bytes": report.archive_bytes,
-        "shards": report.shards,
-        "archived": total.archived,
-        "restored": total.restored,
-        "bytes_before": total.bytes_before,
-        "bytes_after": total.bytes_after,
-        "already": total.already,
-        "left": dict(total.left),
+        **facts(report, "files", "archive_bytes", "shards"),
+        **facts(total, "archived", "restored", "bytes_before", "bytes_after", "already", "left"),
         "failures": [{**asdict(failure), "row_key": str(failure.key.row_key)} for failure in report.failures],
         "torn": {str(path): size for path, size in report.torn.items()},
         "missing_originals": [asdict(each) for each in report.missing],

@@ -7,23 +7,18 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import (
-    JobProgress,
-    job_option,
-    throttle_options,
-    workers_options,
-)
-from schemaless.cli.options import open_store, shards_of, url_option, what_options
+from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
+from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
 from schemaless.errors import InvalidInput
 from schemaless.events import only, together
 from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate.reclaimed import note_prediction
+from schemaless.migrate.reclaimed import note_plan
 from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.run import run as run_migration
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.migrate.tally import MigrateReport, Tally
+from schemaless.migrate.tally import MigrateOutcome, Tally
 from schemaless.store.columns import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
@@ -38,9 +33,9 @@ _FAILURES_SHOWN = 20
 
 @click.command()
 @url_option
-@what_options
+@rewrite_options
 @click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, nothing is changed.")
-@job_option("Go on with this job, as it was begun, whatever else it is about.")
+@job_option("Continue this job as it was begun, whatever the other options say.")
 @click.option(
     "--archive",
     type=click.Path(file_okay=False, resolve_path=True),
@@ -55,17 +50,12 @@ _FAILURES_SHOWN = 20
 @click.option("--follow", is_flag=True, help="Go over each shard again until no body is left to re-encode.")
 @workers_options
 @throttle_options
-@click.option("--chunk-ms", type=int, default=200, show_default=True, help="How long one statement should take.")
+@click.option("--chunk-ms", default=200, help="How long one statement should take.")
 @click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
 @json_option
 def run(
     url: str,
-    codec: str,
-    level: int | None,
-    dictionary_id: int | None,
-    sources: tuple[str, ...],
-    columns: tuple[str, ...],
-    shards_text: str | None,
+    rewrite: Rewrite,
     execute: bool,
     job_id: int | None,
     archive: str | None,
@@ -80,14 +70,14 @@ def run(
 ) -> int:
     """Re-encode every body that is not in the codec asked for.
 
-    Begins a job, or goes on with the unfinished one that is the same; run it in several places to share the work.
-    Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint.
+    The command begins a job, or continues an unfinished one with the same options. Run it in several places to share
+    the work. Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint.
 
     \b
     Examples:
       schemaless migrate run --execute --archive /backup/originals
-      schemaless migrate run --execute --workers 4 --max-mb 50
-      schemaless migrate run --execute --to legacy              back to JSON text
+      schemaless migrate run --execute --workers 4 --max-mb-per-s 50
+      schemaless migrate run --execute --to legacy            # back to JSON text
       schemaless migrate run --execute --from legacy --column BASE --to msgpack+zstd --shards 0-255
       schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
       schemaless migrate run --execute --dask tcp://scheduler:8786
@@ -97,19 +87,19 @@ def run(
     with open_store(url) as store:
         ledger = Ledger(store)
         spec = MigrateSpec(
-            codec,
-            sources,
-            columns,
+            rewrite.to,
+            rewrite.sources,
+            rewrite.columns,
             archive,
             verify_after,  # type: ignore[arg-type]
             follow,
             full_row_images,
             chunk_ms,
-            level,
-            dictionary_id,
+            rewrite.level,
+            rewrite.dictionary,
             thresholds=thresholds,
         )
-        shards = None if shards_text is None else shards_of(shards_text, store.shard_count)
+        shards = None if rewrite.shards_text is None else shards_of(rewrite.shards_text, store.shard_count)
         job = None
         if job_id is None:
             _note_settings(store, spec)
@@ -125,13 +115,13 @@ def run(
 
         def predict(begun: RunBegan) -> None:
             if begun.new:
-                note_prediction(store, begun.job)
+                note_plan(store, begun.job)
 
         with JobProgress(ledger) as shown:
             listener = together(shown, only(RunBegan, predict))
-            report = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
-    _show_report(report, as_json)
-    return EXIT_FAILED if report.total().left else 0
+            outcome = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
+    _show_outcome(outcome, as_json)
+    return EXIT_FAILED if outcome.total().left else 0
 
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
@@ -154,14 +144,14 @@ def _show_dry_run(store: Datastore, spec: MigrateSpec, shards: list[int] | None)
     note("nothing was changed; 'schemaless migrate plan' estimates what it would give, add --execute to do it")
 
 
-def _show_report(report: MigrateReport, as_json: bool) -> None:
-    total = report.total()
+def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
+    total = outcome.total()
     if as_json:
-        print_json({"job": report.job_id, "to": report.codec, **_report_json(report)})
+        print_json({"job": outcome.job_id, "to": outcome.codec, **_outcome_json(outcome)})
         return
     if not total.cells and not total.left:
-        out().print(f"nothing to do: every body is in {report.codec}")
-        _show_exceptions(report, total, "")
+        out().print(f"nothing to do: every body is in {outcome.codec}")
+        _show_exceptions(outcome, total, "")
         return
     rows = [
         [
@@ -173,7 +163,7 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
             _change(tally),
             f"{tally.left.total():,}",
         ]
-        for (shard, column), tally in sorted(report.tallies.items())
+        for (shard, column), tally in sorted(outcome.tallies.items())
     ]
     if len(rows) <= _ROWS_SHOWN:
         print_table(
@@ -196,41 +186,41 @@ def _show_report(report: MigrateReport, as_json: bool) -> None:
                 _change(tally),
                 f"{tally.left.total():,}",
             ]
-            for column, tally in report.by_column().items()
+            for column, tally in outcome.by_column().items()
         ],
     )
     out().print(
-        f"\njob {report.job_id} re-encoded {total.cells:,} cells to {report.codec}: {total.bytes_before:,} body bytes "
-        f"became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
+        f"\njob {outcome.job_id} re-encoded {total.cells:,} cells to {outcome.codec}: {total.bytes_before:,} body "
+        f"bytes became {total.bytes_after:,}; [bold]{_gain(total)}[/] ({_change(total)})"
     )
-    if report.interruptions:
+    if outcome.interruptions:
         note(
-            f"{report.interruptions} runners ended without a word: what each had done since its last checkpoint, about "
-            "a second's work, is done but not in these counts"
+            f"{outcome.interruptions} runners ended without a word: what each had done since its last checkpoint, "
+            "about a second's work, is done but not in these counts"
         )
-    _show_exceptions(report, total, "")
+    _show_exceptions(outcome, total, "")
 
 
-def _show_exceptions(report: MigrateReport, total: Tally, prefix: str) -> None:
+def _show_exceptions(outcome: MigrateOutcome, total: Tally, prefix: str) -> None:
     for reason, cells in total.kept_as_text.most_common():
         out().print(f"{prefix}{cells:,} kept as JSON text, compressed: {reason}")
     for reason, cells in total.left.most_common():
         out().print(f"{prefix}{cells:,} left as they are: {reason}")
     if total.erased:
         out().print(f"{prefix}{total.erased:,} erased meanwhile: nothing is left of them to re-encode")
-    for failure in report.failures[:_FAILURES_SHOWN]:
+    for failure in outcome.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
-    if len(report.failures) > _FAILURES_SHOWN:
+    if len(outcome.failures) > _FAILURES_SHOWN:
         note("  ...; --json lists up to a thousand")
 
 
-def _report_json(report: MigrateReport) -> dict[str, Any]:
+def _outcome_json(outcome: MigrateOutcome) -> dict[str, Any]:
     return {
-        "total": report.total().as_json(),
-        "interruptions": report.interruptions,
+        "total": outcome.total().as_json(),
+        "interruptions": outcome.interruptions,
         "tallies": [
             {"shard": shard, "column_name": column, **tally.as_json()}
-            for (shard, column), tally in sorted(report.tallies.items())
+            for (shard, column), tally in sorted(outcome.tallies.items())
         ],
         "failures": [
             {
@@ -240,7 +230,7 @@ def _report_json(report: MigrateReport) -> dict[str, Any]:
                 "reason": failure.reason,
                 "message": failure.message,
             }
-            for failure in report.failures
+            for failure in outcome.failures
         ],
     }
 

@@ -6,11 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from schemaless.cli.jobs import (
-    chosen_job,
-    job_option,
-    show_status,
-)
+from schemaless.cli.jobs import chosen_job, job_option, show_status
 from schemaless.cli.options import open_store, url_option
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger

@@ -6,19 +6,12 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import (
-    chosen_job,
-    job_option,
-    thresholds_text,
-    throttle_changes,
-)
+from schemaless.cli.jobs import chosen_job, job_option, steer, thresholds_text, throttle_changes
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import JobConflict
-from schemaless.jobs.job import go_on_command
 from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.names import who
 from schemaless.jobs.throttle import Thresholds
-from schemaless.terminal.output import note, out
+from schemaless.terminal.output import out
 
 
 @click.command()
@@ -33,14 +26,14 @@ def pause(url: str, job_id: int | None) -> None:
     Example:
       schemaless migrate pause
     """
-    _steer(url, job_id, ("running",), "paused")
+    steer(url, job_id, ("running",), "paused")
 
 
 @click.command()
 @url_option
 @job_option("The job.  [default: the unfinished one]")
 def resume(url: str, job_id: int | None) -> None:
-    """Let a paused job go on.
+    """Let a paused job continue.
 
     Where its runners are gone, 'schemaless migrate run --execute --job N' works on it.
 
@@ -48,7 +41,7 @@ def resume(url: str, job_id: int | None) -> None:
     Example:
       schemaless migrate resume
     """
-    _steer(url, job_id, ("paused",), "running")
+    steer(url, job_id, ("paused",), "running")
 
 
 @click.command()
@@ -63,7 +56,7 @@ def abort(url: str, job_id: int | None) -> None:
     Example:
       schemaless migrate abort --job 3
     """
-    _steer(url, job_id, ("running", "paused"), "aborted")
+    steer(url, job_id, ("running", "paused"), "aborted")
 
 
 @click.command()
@@ -89,19 +82,3 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
             raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
         now = ledger.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
     out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
-
-
-def _steer(url: str, job_id: int | None, before: tuple[Any, ...], after: Any) -> None:
-    with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id, unfinished=True)
-        if not ledger.change_state(job.job_id, before, after, f"by {who()}"):
-            now = ledger.job(job.job_id)
-            if now.state == after:
-                note(f"job {job.job_id} is {after} already")
-                return
-            raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
-        runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
-        out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
-        if after == "running" and not runners:
-            note(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")

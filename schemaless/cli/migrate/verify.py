@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from schemaless.cli.jobs import job_option, workers_options
+from schemaless.cli.jobs import job_option
 from schemaless.cli.migrate.archive import (
     archive_option,
-    lag_option,
     note_torn,
-    replicas_option,
+    proof_options,
     show_left,
     show_missing,
     verify_json,
@@ -28,14 +26,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, Proof
 from schemaless.migrate.verify import verify as verify_cells
 from schemaless.store.datastore import Datastore
-from schemaless.terminal.output import (
-    EXIT_FAILED,
-    bytes_text,
-    json_option,
-    note,
-    out,
-    print_json,
-)
+from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json
 
 
 @click.command()
@@ -46,11 +37,9 @@ from schemaless.terminal.output import (
 )
 @click.option("--sample", metavar="SHARE", help="Only a share of the cells, such as 1%, in blocks of neighbours.")
 @click.option("--seed", type=int, metavar="N", help="Draw the sample that this seed gives.")
-@archive_option(required=False, help_text="The originals.  [default: where the job wrote them]")
+@archive_option("The originals.  [default: where the job wrote them]")
 @click.option("--no-archive", is_flag=True, help="Do without the originals.")
-@replicas_option
-@lag_option
-@workers_options
+@proof_options
 @json_option
 def verify(
     url: str,
@@ -75,7 +64,7 @@ def verify(
     - Each original in the archive has its cell still, under the same key, added_id and created_at, with the same
       document.
 
-    Each fault is one line that names the cell. Readers and writers may go on meanwhile.
+    Each fault is one line that names the cell. Applications may read and write meanwhile.
 
     \b
     Examples:
@@ -115,14 +104,7 @@ def verify(
     compared = archive is not None and job is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
     if as_json:
-        print_json(
-            {
-                "job": None if job is None else job.job_id,
-                **verify_json(report),
-                "missing_originals": [asdict(each) for each in missing],
-                "faults": faults.found,
-            }
-        )
+        print_json({"job": None if job is None else job.job_id, **verify_json(report, missing, faults.found)})
     else:
         out().print(_verdict(report, archive))
         show_left(report.left)

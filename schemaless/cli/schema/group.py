@@ -8,13 +8,6 @@ from schemaless.cli.schema.status import status
 from schemaless.cli.schema.upgrade import upgrade
 
 
-@click.group()
+@click.group(commands=[status, upgrade])
 def schema() -> None:
     """Upgrade tables, or show their versions."""
-
-
-for _verb in (
-    status,
-    upgrade,
-):
-    schema.add_command(_verb)

@@ -7,33 +7,22 @@ import click
 from schemaless.admin.upgrades import upgrade_schema
 from schemaless.cli.options import url_option
 from schemaless.cli.schema.shown import names_by_message
+from schemaless.mysql.configuration import datastore_url
 from schemaless.mysql.parallel import AT_ONCE
-from schemaless.mysql.urls import datastore_url
-from schemaless.terminal.output import (
-    EXIT_FAILED,
-    json_option,
-    note,
-    out,
-    print_json,
-    progress,
-)
+from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, progress
 
 
 @click.command()
 @url_option
 @click.option(
-    "--at-once",
-    type=click.IntRange(min=1),
-    default=AT_ONCE,
-    show_default=True,
-    help="How many databases of each server at a time.",
+    "--at-once", type=click.IntRange(min=1), default=AT_ONCE, help="How many databases of each server at a time."
 )
 @json_option
 def upgrade(url: str, at_once: int, as_json: bool) -> int:
     """Run the revisions that the catalog and the shards lack.
 
-    The catalog first, then the shards, several at a time on each server. One that fails leaves the others done and is
-    named; interrupted or run again, it goes on with what is left.
+    The catalog is upgraded first, then the shards, several at a time on each server. A database that fails is named,
+    and the others are upgraded all the same; after an interruption, the same command upgrades the rest.
 
     Exit status: 0 when all are at this version's revision, 1 when one failed.
     """

@@ -54,5 +54,8 @@ def set_primary(
             "comes back, programs that know it must not reach it"
         )
     if change.url is not None:
-        note(f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}'")
+        note(
+            f"the catalog is on the new primary: export SCHEMALESS_URL='{change.url}', and put this URL into each "
+            "configuration file that has the old one ('schemaless config path' prints where yours is)"
+        )
     say_reconnect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from schemaless.admin import nodes
+from schemaless.admin.states import node_states
 from schemaless.cli.options import url_option
 from schemaless.cli.topology.shown import state_data
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json, print_table
@@ -16,19 +16,24 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_jso
 def show(url: str, as_json: bool) -> int:
     """Show every server of the datastore, and whether it answers.
 
-    Exit status: 0 when all answer, primaries take writes and replicas are read-only, else 1.
+    Of a primary that has replicas it says what a failover would lose: all that was not sent yet, with asynchronous
+    replication, and also where semi-synchronous replication gives up within the hour. That is a warning.
+
+    Exit status: 0 when all answer, primaries take writes and have their claims, replicas are read-only, and
+    semi-synchronous replication has not fallen back, else 1.
 
     \b
     Examples:
       schemaless topology show
       schemaless topology show --json
     """
-    datastore, states = nodes.node_states(url)
+    datastore, states = node_states(url)
     faults = [state for state in states if state.fault]
     if as_json:
         clusters = [
             {
                 "name": cluster.name,
+                "epoch": cluster.epoch,
                 "shards": len(datastore.shards_of(cluster.name)),
                 "nodes": [state_data(state) for state in states if state.cluster == cluster.name],
             }
@@ -50,6 +55,9 @@ def show(url: str, as_json: bool) -> int:
         print_table(None, ["cluster", "role", "server", "version", "writes", "shards"], rows, text_columns=6)
         for state in faults:
             note(f"{state.cluster}, {state.node.role} {state.node}: {state.fault}")
+        for state in states:
+            for warning in state.warnings:
+                note(f"{state.cluster}: {warning}")
     return EXIT_FAILED if faults else 0
 
 

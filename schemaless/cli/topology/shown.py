@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from schemaless.admin import nodes
-from schemaless.admin.nodes import NodeChange, NodeState
+from schemaless.admin.failover import Adoption
+from schemaless.admin.nodes import NodeChange
+from schemaless.admin.states import NodeState
 from schemaless.cluster.topology import Cluster, Node
+from schemaless.store.shards import LATEST_LOOK_S
 from schemaless.terminal.output import note
 
 cluster_option = click.option(
@@ -20,7 +25,6 @@ timeout_option = click.option(
     "timeout_s",
     type=click.FloatRange(min=0, max=3600),
     default=nodes.ARRIVAL_TIMEOUT_S,
-    show_default=True,
     metavar="SECONDS",
     help="How long a transaction may take from the primary to a replica.",
 )
@@ -28,7 +32,8 @@ timeout_option = click.option(
 
 def say_reconnect() -> None:
     """Say when connected programs learn of a change."""
-    note("programs that are connected take this when they connect again: restart them")
+    latest_s = math.ceil(LATEST_LOOK_S)
+    note(f"programs that are connected take this up within {latest_s} s of use; those of 0.1 when they connect again")
 
 
 def _node_data(node: Node) -> dict[str, Any]:
@@ -41,12 +46,32 @@ def state_data(state: NodeState) -> dict[str, Any]:
         **_node_data(state.node),
         "version": state.version,
         "read_only": state.read_only,
+        "claim": state.claim,
         "fault": state.fault,
+        "warnings": state.warnings,
     }
 
 
 def _cluster_data(cluster: Cluster) -> dict[str, Any]:
-    return {"name": cluster.name, "nodes": [_node_data(node) for node in cluster.nodes]}
+    return {"name": cluster.name, "epoch": cluster.epoch, "nodes": [_node_data(node) for node in cluster.nodes]}
+
+
+def adoption_data(done: Adoption) -> dict[str, Any]:
+    """Return what became of a takeover, for ``--json``."""
+    return {
+        "changed": done.changed,
+        "cluster": _cluster_data(done.cluster),
+        "arrived_ms": _arrived_ms(done.arrived_s),
+        "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
+        "unasked": [_node_data(node) for node in done.unasked],
+        "old_primary": done.old_primary,
+        "old_written_s": done.old_written_s,
+        "url": done.url,
+    }
+
+
+def _arrived_ms(arrived_s: Mapping[Node, float]) -> dict[str, float]:
+    return {str(node): round(seconds * 1000, 1) for node, seconds in arrived_s.items()}
 
 
 def change_data(change: NodeChange) -> dict[str, Any]:
@@ -54,7 +79,7 @@ def change_data(change: NodeChange) -> dict[str, Any]:
     return {
         "changed": change.changed,
         "cluster": _cluster_data(change.cluster),
-        "arrived_ms": {str(node): round(seconds * 1000, 1) for node, seconds in change.arrived_s.items()},
+        "arrived_ms": _arrived_ms(change.arrived_s),
         "removed": [_node_data(node) for node in change.removed],
         "old_primary": change.old_primary,
         "url": change.url,

@@ -1,0 +1,1 @@
+"""Names for datastores, on the command line."""

@@ -1,0 +1,21 @@
+"""``schemaless config path``: where the file is."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.mysql.configuration import configuration_path
+from schemaless.terminal.output import out
+
+
+@click.command()
+def path() -> None:
+    """Print where the configuration file is, or would be.
+
+    That is what SCHEMALESS_CONFIG says, else config.toml in the user's configuration folder.
+
+    \b
+    Example:
+      $EDITOR "$(schemaless config path)"
+    """
+    out().print(str(configuration_path()[0]), markup=False)

@@ -1,0 +1,1 @@
+"""``schemaless index``: a file for what each of its commands does."""

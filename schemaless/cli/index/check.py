@@ -1,0 +1,71 @@
+"""``schemaless index check``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.trigger.steer import execute_option
+from schemaless.errors import InvalidInput
+from schemaless.feed.index_check import Found, IndexCheck
+from schemaless.feed.indexes import Indexes
+from schemaless.store.registry import READY
+from schemaless.terminal.output import EXIT_FAILED, json_option, out, print_json, print_table, progress
+
+_COLUMNS: Final = ("rows", "entries", "without_entry", "lagging", "missing", "stale", "ahead", "orphan", "repaired")
+
+
+@click.command()
+@click.argument("name")
+@click.option("--repair", is_flag=True, help="Mend what is found; needs --execute.")
+@shards_option
+@execute_option
+@url_option
+@json_option
+def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
+    """Hold each row against its entry, and each entry against its row.
+
+    \b
+      missing   a row without the entry that it makes
+      stale     an entry that says something else than the row, or is in a shard that the row has left
+      ahead     an entry made of versions that the row does not have, after a failover that lost cells
+      orphan    an entry of a row that has no cell
+
+    Beside writers and workers: what differs is looked at again, and what workers have still to do is counted as
+    lagging. --repair writes what is missing or stale, and deletes what belongs nowhere. The account needs the role
+    follow. Stopped, it is run again, for the shards that are left by --shards.
+
+    \b
+    Examples:
+      schemaless index check client_trips
+      schemaless index check client_trips --shards 0-63 --repair --execute
+
+    Exit status: 0, or 1 where something was found that was not repaired.
+    """
+    with open_store(url) as store:
+        ready = [entry for entry in Indexes(store).named(name) if entry.state == READY]
+        if not ready:
+            raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' says how far it is")
+        shards = shards_of(shards_text, store.shard_count)
+        checking = IndexCheck(store, ready[-1], repair=repair and execute)
+        with progress(f"checking {name}", len(shards), "shards") as listener:
+            found = list(checking.run(shards, listener))
+    total = Found(-1)
+    for each in found:
+        for column in _COLUMNS:
+            setattr(total, column, getattr(total, column) + getattr(each, column))
+    if as_json:
+        counts = {column: total.counts[column] for column in _COLUMNS}
+        print_json({"name": name, "number": ready[-1].number, **counts, "shards": [each.counts for each in found]})
+    else:
+        shown = [each for each in found if each.faults]
+        rows = [[str(each.shard), *(f"{each.counts[column]:,}" for column in _COLUMNS)] for each in shown]
+        rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
+        print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
+        if not total.faults:
+            out().print(f"index {name} says what its rows say", markup=False)
+    if repair and not execute:
+        note_dry()
+    return EXIT_FAILED if total.faults > total.repaired else 0

@@ -1,0 +1,55 @@
+"""``schemaless index drop``."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.cli.options import note_dry, open_store, url_option
+from schemaless.cli.trigger.steer import execute_option
+from schemaless.errors import InvalidInput
+from schemaless.feed.indexes import Indexes
+from schemaless.store.registry import DROPPING
+from schemaless.terminal.output import json_option, out, print_json, progress
+
+
+@click.command()
+@click.argument("name")
+@click.option("--number", type=int, metavar="N", help="Only this one, of several under the name.")
+@click.option("--replaced", is_flag=True, help="Only what was replaced by another definition, or is half dropped.")
+@execute_option
+@url_option
+@json_option
+def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str, as_json: bool) -> None:
+    """Drop an index: refuse its queries, have its workers let go, and drop its table in each shard.
+
+    Every index of the name, unless one is chosen. Cells are not touched. Interrupted, the same command goes on. The
+    account needs the role admin, with grants for the index's tables.
+
+    \b
+    Examples:
+      schemaless index drop client_trips
+      schemaless index drop client_trips --replaced --execute
+    """
+    with open_store(url) as store:
+        indexes = Indexes(store)
+        chosen = [
+            entry
+            for entry in indexes.named(name)
+            if (number is None or entry.number == number) and (not replaced or entry.state == DROPPING)
+        ]
+        if not chosen:
+            there = ", ".join(f"{entry.number} ({entry.state})" for entry in indexes.named(name))
+            raise InvalidInput(f"no index {name} is such; there are {there}")
+        for entry in chosen if execute else ():
+            with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
+                indexes.drop(entry, listener)
+    if as_json:
+        print_json({"name": name, "numbers": [entry.number for entry in chosen], "dropped": execute})
+        return
+    for entry in chosen:
+        out().print(
+            f"index {name}, number {entry.number}, {entry.state}, {'is' if execute else 'would be'} dropped",
+            markup=False,
+        )
+    if not execute:
+        note_dry()

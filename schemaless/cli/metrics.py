@@ -1,0 +1,44 @@
+"""``schemaless metrics``: serves what Prometheus scrapes."""
+
+from __future__ import annotations
+
+import threading
+from importlib.util import find_spec
+
+import click
+
+from schemaless.cli.options import open_store, url_option
+from schemaless.errors import InvalidInput
+from schemaless.terminal.output import note
+
+
+@click.command()
+@url_option
+@click.option(
+    "--listen",
+    default="127.0.0.1:9464",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to answer; port 0 takes a free one. Nobody is asked for a password: keep it in a private network.",
+)
+def metrics(url: str, listen: str) -> None:
+    """Serve metrics for Prometheus, until Ctrl-C.
+
+    The metrics tell of jobs and their leases, of servers, breakers and the lag of replicas, of the ends of change
+    feeds, of how far triggers are behind, of what is stored, and of the days that disks have left. The account needs
+    the role measure. The command needs the extra [metrics]; the days left need [report] too.
+
+    \b
+    Example:
+      schemaless metrics --listen 127.0.0.1:9464
+    """
+    if find_spec("prometheus_client") is None:
+        raise InvalidInput("metrics need prometheus-client; install the distribution schemaless-store with [metrics]")
+    from schemaless.metrics.exporter import Exporter
+
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidInput(f"--listen takes HOST:PORT such as 127.0.0.1:9464, got {listen!r}")
+    with open_store(url) as store, Exporter(store) as exporter, exporter.serve(host.strip("[]"), int(port)) as taken:
+        note(f"metrics of {store.name} on http://{host}:{taken}/metrics, until Ctrl-C")
+        threading.Event().wait()

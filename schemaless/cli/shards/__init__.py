@@ -1,0 +1,1 @@
+"""``schemaless shards``: a file for what each of its commands does."""

@@ -1,0 +1,57 @@
+"""``schemaless shards status``: how far a move is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from schemaless.cli.jobs import chosen_job, job_option, show_status
+from schemaless.cli.options import open_store, url_option
+from schemaless.cli.shards.shown import show_records
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.status import status_of
+from schemaless.move.record import Records
+from schemaless.terminal.output import json_option, print_json
+
+
+@click.command()
+@url_option
+@job_option("The move to show.  [default: the unfinished one, or the last]")
+@click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
+@json_option
+def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
+    """Show how far a move is, and each of its shards.
+
+    A shard is copying, then cutting for a moment, then moved; verified when it was compared with what it left behind,
+    and dropped when that is gone. Paused for is how long its readers and writers were held off.
+
+    \b
+    Examples:
+      schemaless shards status
+      schemaless shards status --all --json
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store)
+        if show_all:
+            show_records(Records(store).all(), as_json)
+            return
+        job = chosen_job(ledger, job_id, kind="move")
+        job.check_kind("move")
+        found = status_of(ledger, job.job_id, counters=as_json)
+        records = Records(store).all(job.job_id)
+        if as_json:
+            print_json(
+                {
+                    "job": asdict(job),
+                    "fraction": found.fraction,
+                    "runners": found.runners,
+                    "mb_per_s": found.mb_per_s,
+                    "eta": None if found.eta is None else asdict(found.eta),
+                    "waits": [{"cluster": cluster, "reason": reason} for cluster, reason in found.waits],
+                    "shards": [asdict(record) for record in records],
+                }
+            )
+            return
+        show_status(found, ledger.events(job.job_id), each_shard=False, as_json=False)
+        show_records(records, as_json=False)

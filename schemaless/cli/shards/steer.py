@@ -1,0 +1,73 @@
+"""``schemaless shards pause``, ``resume`` and ``abort``."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.cli.jobs import JobProgress, chosen_job, job_option, steer
+from schemaless.cli.options import open_store, url_option
+from schemaless.cli.shards.shown import show_records
+from schemaless.jobs.ledger import Ledger
+from schemaless.move import run as moves
+from schemaless.terminal.output import EXIT_FAILED, json_option, note
+
+
+@click.command()
+@url_option
+@job_option("The move.  [default: the unfinished one]")
+def pause(url: str, job_id: int | None) -> None:
+    """Have a move wait; a shard that is being cut over is cut over first.
+
+    \b
+    Example:
+      schemaless shards pause
+    """
+    steer(url, job_id, ("running",), "paused", kind="move")
+
+
+@click.command()
+@url_option
+@job_option("The move.  [default: the unfinished one]")
+def resume(url: str, job_id: int | None) -> None:
+    """Let a paused move go on.
+
+    \b
+    Example:
+      schemaless shards resume
+    """
+    steer(url, job_id, ("paused",), "running", kind="move")
+
+
+@click.command()
+@url_option
+@job_option("The move.  [default: the unfinished one]")
+@click.option(
+    "--uncompared",
+    is_flag=True,
+    help="Do not compare shards that have moved, where the server that they came from cannot be reached.",
+)
+@json_option
+def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
+    """End a move for good.
+
+    Its shards stay where they are, and what was copied is dropped.
+    A shard that was cut over has moved and stays so, since it may have new cells; move it back by another move.
+    It is still compared with what it left behind; where that server is gone for good, give --uncompared.
+    Killed at any moment, the same command goes on.
+
+    \b
+    Example:
+      schemaless shards abort --job 3
+
+    Exit status: 0 aborted, 1 where shards had moved already, 3 stopped; the same command goes on.
+    """
+    with open_store(url) as store:
+        ledger = Ledger(store)
+        job = chosen_job(ledger, job_id, unfinished=True, kind="move")
+        with JobProgress(ledger) as shown:
+            records = moves.abort(store, job, uncompared=uncompared, listener=shown)
+    show_records(records, as_json)
+    moved = [record.shard for record in records if record.phase != "aborted"]
+    if moved:
+        note(f"{len(moved)} shards had been cut over, and stay where they are now")
+    return EXIT_FAILED if moved else 0

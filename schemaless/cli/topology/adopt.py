@@ -1,0 +1,77 @@
+"""``schemaless topology adopt``: what something else has promoted is written to."""
+
+from __future__ import annotations
+
+import math
+
+import click
+
+from schemaless.admin import failover
+from schemaless.cli.options import url_option
+from schemaless.cli.topology.shown import adoption_data, cluster_option, say_reconnect
+from schemaless.terminal.output import json_option, note, out, print_json
+
+
+@click.command()
+@click.argument("primary", metavar="PRIMARY_URL")
+@cluster_option
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Go on where an old primary that answers, read-only, has what the new one lacks; 'topology lost' lists it.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, max=3600),
+    default=failover.TIMEOUT_S,
+    metavar="SECONDS",
+    help="How long a transaction may take to a replica, and received ones may take to be applied.",
+)
+@url_option
+@json_option
+def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str, as_json: bool) -> None:
+    """Have clients write to the server that was promoted.
+
+    One line for the hook of whatever does your failovers: Group Replication, orchestrator, keepalived, a person. They
+    promote; this looks at what they made, and has every program write there. From a cluster's first adoption on, no
+    program writes to a server that was not adopted: neither to an old primary that is back, nor to one behind the same
+    address. Run it once for the primary that you have, before you need it.
+
+    Proven before anything is written: the new primary takes writes, replicates from nobody, has every shard, and lacks
+    nothing that a replica has received; the old one, where it answers, is read-only. Then added_ids go on in a new
+    block, so that none is given twice. Replicas that do not follow the new primary are taken out of the catalog.
+
+    Killed anywhere, it is simply run again. MySQL only.
+
+    \b
+    Examples:
+      schemaless topology adopt --cluster cluster-2 mysql://db-2b:3306/
+      schemaless topology adopt --cluster cluster-1 --url mysql://app@db-1b:3306/mezzanine mysql://db-1b:3306/
+    """
+    done = failover.adopt(url, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
+    if as_json:
+        print_json(adoption_data(done))
+        return
+    claimed = f"with claim {done.cluster.epoch}"
+    if done.changed:
+        out().print(f"{done.cluster.primary} is the primary of {cluster}, {claimed}", markup=False)
+    else:
+        out().print(f"{done.cluster.primary} is the primary of {cluster} already, {claimed}", markup=False)
+    for node, reason in done.removed.items():
+        note(f"{node} removed from {cluster}: {reason}")
+    for node in done.unasked:
+        note(f"{node} did not answer: what it has received, and nobody else, is not on the new primary")
+    if done.old_primary in ("unreachable", "ahead"):
+        what = "cannot be reached" if done.old_primary == "unreachable" else "has what the new one lacks"
+        note(f"the old primary {what}: once it answers, 'schemaless topology lost --from URL' lists the cells of it")
+    if done.old_written_s is not None:
+        note(
+            f"programs that are connected to it may write there for up to {math.ceil(done.old_written_s)} s from now, "
+            "until they read the catalog again, and longer where they reach no server of the cluster that does: stop "
+            "it, or cut it off"
+        )
+    if done.url is not None:
+        note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
+    if done.changed:
+        say_reconnect()

@@ -1,0 +1,1 @@
+"""``schemaless trigger``: a file for what each of its commands does."""

@@ -1,0 +1,169 @@
+"""``schemaless trigger parked``, ``replay`` and ``skip``: the cells that a trigger went past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict, Unpack
+
+import click
+
+from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option, with_options
+from schemaless.cli.trigger.steer import execute_option
+from schemaless.errors import InvalidInput
+from schemaless.feed.operations import ParkedCell, Triggers
+from schemaless.terminal.output import json_option, note, out, print_json, print_table
+
+
+class _Chosen(TypedDict):
+    shards_text: str | None
+    added_id: int | None
+    everything: bool
+    execute: bool
+    url: str
+    as_json: bool
+
+
+def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return with_options(
+        command,
+        shards_option,
+        click.option("--added-id", type=click.IntRange(min=1), help="This cell; with --shards for its shard."),
+        click.option("--all", "everything", is_flag=True, help="All of them, or all of --shards."),
+        execute_option,
+        url_option,
+        json_option,
+    )
+
+
+@click.command()
+@click.argument("name")
+@shards_option
+@url_option
+@json_option
+def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
+    """List the cells that a trigger has parked, with what their last attempt said.
+
+    --json has the whole error with its traceback.
+
+    \b
+    Examples:
+      schemaless trigger parked bill_rider
+      schemaless trigger parked bill_rider --shards 17 --json
+    """
+    with open_store(url) as store:
+        cells = Triggers(store).parked(name, shards_of(shards_text, store.shard_count))
+    if as_json:
+        print_json([_json(cell) for cell in cells])
+        return
+    if not cells:
+        out().print(f"{name} has no parked cells", markup=False)
+        return
+    _show(cells)
+
+
+@click.command()
+@click.argument("name")
+@_cell_options
+def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
+    """Have parked cells tried again, once each.
+
+    The workers that have their shards call the function for them within a moment, beside the cells that come; so they
+    come out of their order. Those that come through are parked no more, the others stay, with their newest error. A
+    trigger that is paused, or that nobody runs, does it when it goes on.
+
+    \b
+    Examples:
+      schemaless trigger replay bill_rider --shards 17 --added-id 250311 --execute
+      schemaless trigger replay bill_rider --all --execute
+    """
+    _treat(Triggers.replay, name, "will be tried again", "would be tried again", **chosen)
+
+
+@click.command()
+@click.argument("name")
+@_cell_options
+def skip(name: str, **chosen: Unpack[_Chosen]) -> None:
+    """Forget parked cells: the function is not called for them any more.
+
+    The cells themselves stay. 'resume' lets a shard continue that stands still.
+
+    \b
+    Examples:
+      schemaless trigger skip bill_rider --shards 17 --added-id 250311 --execute
+      schemaless trigger skip bill_rider --all
+    """
+    _treat(Triggers.skip, name, "are skipped", "would be skipped", **chosen)
+
+
+def _treat(
+    treat: Callable[[Triggers, str, list[ParkedCell]], None],
+    name: str,
+    done: str,
+    would: str,
+    **chosen: Unpack[_Chosen],
+) -> None:
+    """Do something to the parked cells that the options choose, or say to which it would be done."""
+    execute = chosen["execute"]
+    with open_store(chosen["url"]) as store:
+        triggers = Triggers(store)
+        shards = shards_of(chosen["shards_text"], store.shard_count)
+        cells = _chosen_cells(triggers, name, shards, chosen["added_id"], chosen["everything"])
+        if execute:
+            treat(triggers, name, cells)
+    if chosen["as_json"]:
+        print_json({"name": name, "executed": execute, "cells": [_json(cell) for cell in cells]})
+        return
+    if cells:
+        _show(cells)
+    out().print(f"{len(cells):,} parked cells of {name} {done if execute else would}", markup=False)
+    if not execute:
+        note_dry()
+
+
+def _chosen_cells(
+    triggers: Triggers, name: str, shards: list[int], added_id: int | None, everything: bool
+) -> list[ParkedCell]:
+    if everything == (added_id is not None):
+        raise InvalidInput("name one parked cell by --shards and --added-id, or take --all")
+    if added_id is not None and len(shards) != 1:
+        raise InvalidInput("--added-id is one shard's: name it with --shards")
+    cells = [cell for cell in triggers.parked(name, shards) if everything or cell.added_id == added_id]
+    if not cells and added_id is not None:
+        raise InvalidInput(
+            f"{name} has not parked added_id {added_id} of shard {shards[0]}; 'parked' lists what it has"
+        )
+    return cells
+
+
+def _show(cells: list[ParkedCell]) -> None:
+    print_table(
+        None,
+        ["shard", "cell", "parked at", "error", "added_id", "attempts"],
+        [
+            [
+                str(cell.shard),
+                str(cell.key),
+                cell.parked_at[:19],
+                cell.error.partition("\n")[0],
+                str(cell.added_id),
+                str(cell.attempts),
+            ]
+            for cell in cells
+        ],
+        text_columns=4,
+    )
+    waiting = sum(cell.replay for cell in cells)
+    if waiting:
+        note(f"{waiting:,} of them will be tried again")
+
+
+def _json(cell: ParkedCell) -> dict[str, Any]:
+    return {
+        "shard": cell.shard,
+        "added_id": cell.added_id,
+        "key": {**cell.key._asdict(), "row_key": str(cell.key.row_key)},
+        "attempts": cell.attempts,
+        "error": cell.error,
+        "parked_at": cell.parked_at,
+        "replay": cell.replay,
+    }

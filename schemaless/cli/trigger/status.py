@@ -1,0 +1,135 @@
+"""``schemaless trigger status``: where triggers are, worst shards first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from schemaless.cli.options import open_store, url_option
+from schemaless.feed.operations import ShardStatus, Triggers, TriggerStatus
+from schemaless.feed.wakes import HEARD
+from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
+from schemaless.terminal.progress import duration
+
+_SHARDS_SHOWN: Final = 16
+_ORDER: Final = {"missing": 0, "stopped": 1, "waiting": 2}
+_LONG_CALL_S: Final = 10.0
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--shards", "each_shard", is_flag=True, help="Show each shard, however many there are.")
+@url_option
+@json_option
+def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
+    """Show where a trigger is, or all of them.
+
+    How far behind each shard is, what waits or stands still and why, and who works; the worst shards first. Behind are
+    added_ids between its location and the shard's end, of all columns, and the age of the first of these cells. A call
+    that has not come back for 10 seconds is named, with its cell: its shard waits for it, the worker's other shards are
+    dealt to others.
+
+    \b
+    Examples:
+      schemaless trigger status
+      schemaless trigger status bill_rider --json
+
+    Exit status: 0, or 1 where a shard stands still: too many cells are parked, or it has no row.
+    """
+    with open_store(url) as store:
+        triggers = Triggers(store)
+        found = [triggers.status(each) for each in ([name] if name is not None else triggers.names())]
+    if as_json:
+        print_json(status_json(found[0]) if name is not None else [status_json(each) for each in found])
+    elif not found:
+        out().print("no trigger was run yet; 'schemaless trigger run MODULE:NAME' begins one")
+    else:
+        for each in found:
+            show_status(each, each_shard)
+    return EXIT_FAILED if any(each.stands for each in found) else 0
+
+
+def show_status(found: TriggerStatus, each_shard: bool) -> None:
+    """Print a status."""
+    spec = found.setting.spec
+    of = "all columns" if spec["column"] is None else f"column {spec['column']}"
+    workers = len(found.workers)
+    by = "1 worker" if workers == 1 else f"{workers} workers"
+    out().print(f"[bold]{found.name}[/]: {found.setting.wanted}, cells of {of}, by {by}")
+    if not workers and found.setting.wanted != "paused":
+        note("nobody works on it now: 'schemaless trigger run MODULE:NAME' does")
+    deaf = {server: how for server, how in found.finds_by.items() if how != HEARD}
+    if found.finds_by and not deaf:
+        note("new cells are heard of from the binary log")
+    for server, how in deaf.items():
+        note(f"new cells on {server} are found by {how}")
+    shards = sorted(found.shards, key=_badness)
+    shown = shards if each_shard or len(shards) <= _SHARDS_SHOWN else shards[:_SHARDS_SHOWN]
+    print_table(
+        None,
+        ["shard", "state", "ids behind", "for", "attempts", "parked", "location"],
+        [_shard_row(each) for each in shown],
+        text_columns=2,
+    )
+    if len(shown) < len(shards):
+        note(f"{len(shards) - len(shown):,} shards more, none of them worse: --shards shows each")
+    for each in shown:
+        said = each.fault if each.row is None or each.row.message is None else each.row.message.partition("\n")[0]
+        if said is not None:
+            note(f"shard {each.shard} {each.state}: {said}")
+    for worker in found.workers:
+        in_hand = worker.told.get("in_hand")
+        if in_hand is not None and in_hand["for_s"] > _LONG_CALL_S:
+            note(
+                f"worker {worker.worker} has been in one call since {in_hand['since']}: cell "
+                f"({', '.join(in_hand['key'])}) of shard {in_hand['shard']}, added_id {in_hand['added_id']}"
+            )
+        for _, shard, reason in worker.told.get("waits", []):
+            note(f"worker {worker.worker} waits in shard {shard}: {reason}")
+
+
+def _badness(each: ShardStatus) -> tuple[Any, ...]:
+    return _ORDER.get(each.state, 3), -each.behind_s, -each.ids_behind, each.shard
+
+
+def _shard_row(each: ShardStatus) -> list[str]:
+    row = each.row
+    if row is None:
+        return [str(each.shard), each.state, "?", "?", "?", "?", "?"]
+    return [
+        str(each.shard),
+        each.state,
+        f"{each.ids_behind:,}",
+        duration(each.behind_s) if each.behind_s else "-",
+        str(row.attempts),
+        f"{row.parked:,}",
+        f"{row.location:,}",
+    ]
+
+
+def status_json(found: TriggerStatus) -> dict[str, Any]:
+    """Return a status for ``--json``."""
+    return {
+        "name": found.name,
+        "wanted": found.setting.wanted,
+        "spec": found.setting.spec,
+        "stands": found.stands,
+        "ids_behind": sum(each.ids_behind for each in found.shards),
+        "behind_s": max((each.behind_s for each in found.shards), default=0.0),
+        "parked": sum(each.row.parked for each in found.shards if each.row is not None),
+        "finds_by": found.finds_by,
+        "workers": [asdict(worker) for worker in found.workers],
+        "shards": [
+            {
+                **({} if each.row is None else asdict(each.row)),
+                "shard": each.shard,
+                "state": each.state,
+                "ids_behind": each.ids_behind,
+                "behind_s": each.behind_s,
+                "fault": each.fault,
+            }
+            for each in sorted(found.shards, key=_badness)
+        ],
+    }

@@ -1,0 +1,118 @@
+"""A report as CSV: every figure on a line."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from schemaless.capacity.forecast import Forecast
+from schemaless.capacity.skew import fullest
+from schemaless.numbers import Interval
+from schemaless.terminal.shown import CSVText
+
+if TYPE_CHECKING:
+    from schemaless.capacity.planning import Planning
+    from schemaless.capacity.report import CapacityReport
+
+
+def csv_text(found: CapacityReport) -> str:
+    """Return every figure on a line: what it is, of what, its unit, and its intervals; empty is not known, or never."""
+    writer = CSVText()
+    writer.writerow(["section", "name", "item", "figure", "unit", "low_95", "low_80", "value", "high_80", "high_95"])
+
+    def line(section: str, name: str, item: str, figure: str, unit: str, *values: Any) -> None:
+        low_95, low_80, mid, high_80, high_95 = values if len(values) == 5 else ("", "", *values, "", "")
+        numbers = [
+            "" if isinstance(value, float) and math.isinf(value) else value
+            for value in (low_95, low_80, mid, high_80, high_95)
+        ]
+        writer.writerow([section, name, item, figure, unit, *numbers])
+
+    for scenario in found.scenarios:
+        for outlook in scenario.disks:
+            where = ("scenario", scenario.name, outlook.disk)
+            if outlook.days is not None:
+                line(*where, "days_until_full", "days", *outlook.days)
+            if outlook.at_rate is not None:
+                line(*where, "days_at_constant_rate", "days", *_five(outlook.at_rate))
+            if outlook.free_bytes is not None:
+                line(*where, "free", "bytes", *_five(outlook.free_bytes, round))
+            if outlook.bytes_per_day is not None:
+                line(*where, "growth_per_day", "bytes", round(outlook.bytes_per_day))
+    _planning_lines(line, found.planning)
+    for group in found.measurement.groups:
+        name = group.cluster if group.shard is None else f"{group.cluster} shard {group.shard}"
+        for figure in ("cells", "body_bytes", "allocated_bytes", "json_bytes"):
+            size = getattr(group, figure)
+            unit = "cells" if figure == "cells" else "bytes"
+            line("stored", name, f"{group.column_name} {group.codec}", figure, unit, *_five(size, round))
+    for trial in found.trials:
+        where = ("codec", trial.codec, trial.column_name)
+        for figure in ("body_share", "allocated_share"):
+            line(*where, figure, "share", *_five(getattr(trial, figure), lambda share: round(share, 5)))
+        line(*where, "encode", "cpu_s_per_day", trial.encode_s_per_day)
+        line(*where, "decode", "cpu_s_per_day", trial.decode_s_per_day)
+    for each in found.disks:
+        for day, value in each.history:
+            line("history", each.disk.name, day.isoformat(), "growth", "bytes", round(value))
+        for day, size in each.used.by_day:
+            line("used", each.disk.name, day.isoformat(), "by_growth", "bytes", round(size))
+        for at, size in each.used.measured:
+            line("used", each.disk.name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
+        _forecast_lines(line, each)
+    for shard in fullest(found.shard_sizes):
+        kind = "allocated" if found.skew.shards else "file"
+        line("fullest", f"shard {shard.shard}", shard.cluster, kind, "bytes", round(shard.size_bytes))
+    for fill in found.skew.clusters:
+        line("skew", fill.cluster, "", "now", "bytes", round(fill.now_bytes))
+        line("skew", fill.cluster, "", "even", "bytes", round(fill.even_bytes))
+    for move in found.skew.moves:
+        line(
+            "move",
+            f"shard {move.shard}",
+            f"{move.from_cluster} to {move.to_cluster}",
+            "move",
+            "bytes",
+            round(move.size_bytes),
+        )
+    return writer.getvalue()
+
+
+def _forecast_lines(line: Any, each: Any) -> None:
+    if not isinstance(each.forecast, Forecast):
+        return
+    for number, band in enumerate(each.forecast.daily):
+        day = each.forecast.first_day + datetime.timedelta(number)
+        line("forecast", each.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
+
+
+def _planning_lines(line: Any, planning: Planning) -> None:
+    for stored, levels in (("now", planning.now), ("after", planning.after)):
+        for level in levels:
+            where = ("level", stored, level.disk)
+            name = f"{level.share * 100:.6g}%"
+            if level.days is not None:
+                line(*where, f"days_until_{name}", "days", *level.days)
+            if level.on is not None:
+                line(*where, f"{name}_on", "date", *_dates(level.on))
+            if level.order_by is not None:
+                line(*where, f"order_for_{name}", "date", *_dates(level.order_by))
+    for cost in planning.costs:
+        line("cost", cost.name, f"{cost.days} days", "growth", "bytes", *(round(size) for size in cost.size_bytes))
+        line("cost", cost.name, f"{cost.days} days", "price", "", *(round(price, 2) for price in cost.price))
+    if planning.verdict is not None:
+        line("verdict", "now", "", "failed", "", int(planning.verdict.failed))
+
+
+def _dates(dates: Mapping[str, datetime.date | None]) -> list[str]:
+    return ["" if day is None else day.isoformat() for day in dates.values()]
+
+
+def _five(interval: Interval, text: Callable[[float], float] = float) -> tuple[Any, ...]:
+    """Return an interval of 95 % as the five values of a line."""
+    low, mid, high = (
+        value if math.isinf(value) else text(value) for value in (interval.low, interval.mid, interval.high)
+    )
+    return low, "", mid, "", high
