@@ -1,0 +1,115 @@
+"""A trip service: trips are written, changed, read with their history, and imported in batches.
+
+    pip install fastapi uvicorn
+    SCHEMALESS_URL=mezzanine uvicorn trip_service:app        a URL, or a name in the configuration
+
+A change is a new version, never an update in place: two clients that change the same version of a trip cannot overwrite
+each other, since a version is written once. Sending the same request again is safe.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Annotated, Any, cast
+from uuid import UUID
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from pydantic import BaseModel, Field
+
+import schemaless
+
+COLUMN = "TRIP"
+
+
+class Trip(BaseModel):
+    """What a client sends."""
+
+    to: str
+    fare: float = Field(ge=0)
+    note: str | None = None
+
+
+class Version(BaseModel):
+    """A trip as it was stored: which version, and when."""
+
+    version: int
+    stored_at: datetime
+    trip: Trip
+
+
+class Imported(BaseModel):
+    """What became of a batch."""
+
+    written: int
+    there_before: int
+
+
+@asynccontextmanager
+async def opened(app: FastAPI) -> AsyncIterator[None]:
+    """Keep one datastore open, which all the server's threads share."""
+    with schemaless.connect(os.environ["SCHEMALESS_URL"]) as store:
+        app.state.store = store
+        yield
+
+
+app = FastAPI(title="Trips", lifespan=opened)
+
+
+def the_store(request: Request) -> schemaless.Datastore:
+    """Return the open datastore."""
+    return cast("schemaless.Datastore", request.app.state.store)
+
+
+Store = Annotated[schemaless.Datastore, Depends(the_store)]
+# Handlers are plain functions, so FastAPI runs each in a thread: the store's calls block, and threads may share it.
+
+
+def shown(cell: schemaless.Cell) -> Version:
+    """Return a cell as clients see it."""
+    return Version(version=cell.ref_key, stored_at=cell.created_at, trip=Trip.model_validate(cell.body))
+
+
+@app.put("/trips/{trip_id}/versions/{version}")
+def put(trip_id: UUID, version: int, trip: Trip, store: Store) -> dict[str, bool]:
+    """Write a version of a trip: 1 for a new one, else the one after that which the client has read."""
+    try:
+        written = store.put_cell(trip_id, COLUMN, version, trip.model_dump())
+    except schemaless.CellConflict as conflict:
+        stored = shown(conflict.stored).model_dump(mode="json")
+        raise HTTPException(409, {"error": "somebody else wrote this version", "stored": stored}) from None
+    except schemaless.InvalidCell as problem:
+        raise HTTPException(422, str(problem)) from None
+    return {"created": written.created}
+
+
+@app.get("/trips/{trip_id}")
+def latest(trip_id: UUID, store: Store) -> Version:
+    """Read a trip as it is now."""
+    cell = store.get_cell_latest(trip_id, COLUMN)
+    if cell is None:
+        raise HTTPException(404, "no such trip")
+    return shown(cell)
+
+
+@app.get("/trips/{trip_id}/history")
+def history(trip_id: UUID, store: Store, limit: Annotated[int, Field(ge=1, le=100)] = 20) -> list[Version]:
+    """Read how a trip came to be what it is, the newest version first."""
+    return [shown(cell) for cell in store.get_versions(trip_id, COLUMN, limit=limit)]
+
+
+@app.post("/trips")
+def import_trips(trips: dict[UUID, Trip], store: Store) -> Imported:
+    """Write many new trips; those that are there already with the same document count as done."""
+    cells = [schemaless.NewCell(trip_id, COLUMN, 1, trip.model_dump()) for trip_id, trip in trips.items()]
+    try:
+        puts = store.put_cells(cells)
+    except schemaless.BatchError as problem:
+        # Each shard is one transaction, so what was written is known: the client sends the rest again.
+        failed: list[Any] = [str(key.row_key) for key in problem.not_written]
+        status = 503 if problem.retryable else 409
+        raise HTTPException(status, {"error": "not all of them were written", "not_written": failed}) from None
+    written = sum(each.created for each in puts)
+    return Imported(written=written, there_before=len(puts) - written)
