@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pymysql
 import pytest
@@ -53,7 +54,7 @@ class Accounts:
         """Return the servers' URLs with the account of a role."""
         return type(self.servers)([self.url(role, url) for url in self.servers])
 
-    def allow(self, role: Role, name: str, shard_count: int, **options: bool) -> None:
+    def allow(self, role: Role, name: str, shard_count: int, **options: Any) -> None:
         """Give a role what it needs for a datastore that ``create`` makes, or has made, on all the servers."""
         nodes = list(self._urls)
         topology = new_topology(name, shard_count, nodes)
@@ -63,7 +64,8 @@ class Accounts:
     def allow_admin_anywhere(self, name: str, shard_count: int) -> None:
         """Let ``admin`` create a datastore of up to so many shards, whichever of the servers they go to."""
         for node in self._urls:
-            for part in grants("admin", self.account("admin"), new_topology(name, shard_count, [node]), node):
+            topology = new_topology(name, shard_count, [node])
+            for part in grants("admin", self.account("admin"), topology, node, mariadb=self._mariadb):
                 self._run(part)
 
     @contextmanager

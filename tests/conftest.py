@@ -5,8 +5,8 @@ docker/compose.yaml, ``SERVER=mysql://...`` or two such URLs with a comma on ser
 
 Who does what: datastores are created and upgraded by an account with the privileges of ``schemaless grants --role
 admin`` and no others (``admin_urls``, ``admin_url``), written, read and checked by ``app`` (``datastore_url``,
-``fresh_url`` and the stores named after them), tailed by ``tail``, re-encoded by ``migrate``. Root (``server_urls``,
-``by_hand``) makes these accounts, and looks at tables and damages them where a test wants that.
+``fresh_url`` and the stores named after them), tailed by ``tail``, followed by ``follow``, re-encoded by ``migrate``.
+Root (``server_urls``, ``by_hand``) makes these accounts, and looks at tables and damages them where a test wants that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hypothesis
 import pytest
@@ -39,7 +39,8 @@ from schemaless.testing.servers import private_servers
 from tests import foreign
 from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server
-from tests.whole_run import WholeRun
+from tests.skips import PRIVATE_ONLY
+from tests.whole_run import WholeRun, belongs
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -70,13 +71,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what foreign servers are not fit for; leave out what the process beside this one runs."""
-    if os.environ.get("SCHEMALESS_ONCE") == "elsewhere":
-        beside = [item for item in items if item.get_closest_marker("once")]
+    """Skip what foreign servers are not fit for; leave out what another side runs; begin with what is long."""
+    side = os.environ.get("SCHEMALESS_SIDE")
+    if side is not None:
+        beside = [item for item in items if not belongs(item, int(side))]
         config.hook.pytest_deselected(items=beside)
-        items[:] = [item for item in items if not item.get_closest_marker("once")]
-    socket = pytest.mark.skip(reason="comes in through the socket of a private server; there are none with this SERVER")
-    second = pytest.mark.skip(reason="needs two servers, SERVER names one")
+        items[:] = [item for item in items if belongs(item, int(side))]
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY}: it comes in through the socket of one")
+    second = pytest.mark.skip(reason="SERVER names one server, and this test spreads a datastore over two")
     for item in items if _ON_FOREIGN else ():
         if item.name.startswith(_THROUGH_THE_SOCKET):
             item.add_marker(socket)
@@ -105,7 +108,7 @@ def flavour(request: pytest.FixtureRequest) -> str:
 def servers(flavour: str) -> Iterator[list[LocalServer]]:
     """Two private servers, for the whole session. Tests that stop or kill one start their own."""
     if _ON_FOREIGN:
-        pytest.skip("for private servers only, not for those of SERVER=docker or SERVER=<url>")
+        pytest.skip(PRIVATE_ONLY)
     with private_servers(flavour, 2) as running:
         yield running
 
@@ -114,7 +117,7 @@ def servers(flavour: str) -> Iterator[list[LocalServer]]:
 def replicated(flavour: str) -> Iterator[LocalServer]:
     """A private server with one replica, for the whole session; tests leave them replicating."""
     if _ON_FOREIGN:
-        pytest.skip("for private servers only, not for those of SERVER=docker or SERVER=<url>")
+        pytest.skip(PRIVATE_ONLY)
     with private_servers(flavour, 1, replicas=1) as (primary,):
         yield primary
 
@@ -208,11 +211,18 @@ def admin_url(accounts: Accounts, fresh_url: str) -> str:
     return accounts.url("admin", fresh_url)
 
 
-@pytest.fixture
-def migrate_url(accounts: Accounts, fresh_url: str) -> str:
-    """The new datastore for ``migrate``."""
-    accounts.allow("migrate", str(make_url(fresh_url).database), 4)
-    return accounts.url("migrate", fresh_url)
+def _role_url(role: str) -> Any:
+    """Make a fixture: the new datastore for a role, which is granted there."""
+
+    @pytest.fixture(name=f"{role}_url")
+    def role_url(accounts: Accounts, fresh_url: str) -> str:
+        accounts.allow(role, str(make_url(fresh_url).database), 4)
+        return accounts.url(role, fresh_url)
+
+    return role_url
+
+
+_migrate_url, _tail_url, _follow_url = _role_url("migrate"), _role_url("tail"), _role_url("follow")
 
 
 @pytest.fixture
@@ -223,16 +233,16 @@ def migrate_store(migrate_url: str) -> Iterator[schemaless.Datastore]:
 
 
 @pytest.fixture
-def tail_url(accounts: Accounts, fresh_url: str) -> str:
-    """The new datastore for ``tail``."""
-    accounts.allow("tail", str(make_url(fresh_url).database), 4)
-    return accounts.url("tail", fresh_url)
-
-
-@pytest.fixture
 def tail_store(tail_url: str) -> Iterator[schemaless.Datastore]:
     """A connection to the new datastore, as ``tail``."""
     with schemaless.connect(tail_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def follow_store(follow_url: str) -> Iterator[schemaless.Datastore]:
+    """A connection to the new datastore, as ``follow``."""
+    with schemaless.connect(follow_url) as opened:
         yield opened
 
 

@@ -27,7 +27,7 @@ from schemaless import errors
 from schemaless.cli.main import _NOUNS, cli
 from schemaless.local.description import LocalServer
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("schemaless/**/*.py"), *ROOT.glob("migrations/**/*.py")])
@@ -53,6 +53,21 @@ def run(*command: object, cwd: Path = ROOT, **environment: str) -> subprocess.Co
     )
 
 
+def imports_of(path: Path) -> set[str]:
+    """Return the package's modules that a file imports anywhere in it, those for type checkers alone left out."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return found
+
+
 # ---- packages and floors
 
 
@@ -74,6 +89,27 @@ def test_import_contracts_hold():
     done = run(sys.executable, "-c", "from importlinter.cli import lint_imports_command as f; f()", "--no-cache")
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_file_is_in_a_circle():
+    """Whoever follows imports from a file, those inside functions too, does not come back to it."""
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    left = {name: imports_of(path) & modules.keys() for name, path in modules.items()}
+    while ends := {name for name, imported in left.items() if not imported & left.keys()}:
+        left = {name: imported for name, imported in left.items() if name not in ends}
+
+    assert left == {}
+
+
+def test_no_file_is_long_and_no_room_is_large():
+    """A file has 500 lines at most, a room 16 % of the package's."""
+    lines = {path: len(path.read_text().splitlines()) for path in SOURCES if path.is_relative_to(ROOT / "schemaless")}
+    rooms = Counter[str]()
+    for path, count in lines.items():
+        rooms[path.relative_to(ROOT / "schemaless").parts[0]] += count
+
+    assert [relative(path) for path, count in lines.items() if count > 500] == []
+    assert {room: count for room, count in rooms.items() if count > 0.16 * rooms.total()} == {}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=relative)
@@ -125,7 +161,7 @@ def test_public_names_are_all_that_shows():
 
 def test_type_checkers_see_the_installed_package(tmp_path):
     """Outside of this tree, mypy knows every public name from make's environment, and no other."""
-    program = tmp_path / "application.py"
+    program, cache = tmp_path / "application.py", ROOT / ".mypy_cache" / "outside"
     program.write_text(
         "import schemaless\n"
         f"from schemaless import {', '.join(schemaless.__all__)}\n"
@@ -134,7 +170,7 @@ def test_type_checkers_see_the_installed_package(tmp_path):
         "reveal_type(Limits(values=7).values)\n"
         "schemaless.conect\n"
     )
-    done = run(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path / "cache", program, cwd=tmp_path)
+    done = run(sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, program, cwd=tmp_path)
 
     assert [line.partition(": ")[2] for line in done.stdout.splitlines()[:-1]] == [
         'error: Module "schemaless" has no attribute "Datastor"; maybe "Datastore"?  [attr-defined]',
@@ -303,12 +339,13 @@ def wheel(tmp_path_factory) -> Path:
 def installed(wheel, tmp_path_factory) -> Path:
     """The ``bin`` folder of an empty environment into which only the wheel with its extra [cli] was installed."""
     folder = tmp_path_factory.mktemp("installed") / "environment"
-    done = run(sys.executable, "-m", "venv", folder)
+    done = run(sys.executable, "-m", "venv", "--without-pip", folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
+    pip += ["--constraint", ROOT / "constraints.txt"]
     done = run(*pip, f"{wheel}[cli]", PIP_USER="0")
     if done.returncode and re.search("NewConnectionError|NameResolution|ConnectTimeout|ProxyError", done.stderr):
-        pytest.skip("no package index can be reached to install the wheel's dependencies from")
+        pytest.skip(f"pip reached no package index: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "bin"
 

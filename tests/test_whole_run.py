@@ -1,49 +1,133 @@
-"""The suite's own progress, in a run of pytest of its own."""
+"""The suite's own run of several processes, in runs of pytest of its own."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.whole_run import belongs
 
 pytestmark = pytest.mark.once
 
 pytest_plugins = ["pytester"]
 
-OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:docker", "-p", "no:schemaless")
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:docker", "-p", "no:schemaless", "-v")
+CONFTEST = """
+    from tests.whole_run import WholeRun
+
+    def pytest_configure(config):
+        config.pluginmanager.register(WholeRun())
+"""
+TESTS = """
+    import os, pytest
+
+    @pytest.mark.parametrize("server", [os.environ["SERVER"]])
+    @pytest.mark.parametrize("number", range(20))
+    def test_there(number, server):
+        pass
+
+    @pytest.mark.parametrize("number", range(20))
+    def test_anywhere(number):
+        pass
+"""
 
 
-def test_progress_of_processes_with_different_tests_ends_at_100_percent(pytester, monkeypatch):
-    """As make test runs it: what all processes have is the whole, not what the last one to collect has."""
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
+    """Runs files as make test does: on two sides, each of two processes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     for name in [name for name in os.environ if name.startswith("PYTEST_")]:
         monkeypatch.delenv(name)
-    pytester.makeconftest(
-        "from tests.whole_run import WholeRun\n"
-        "def pytest_configure(config):\n"
-        "    config.pluginmanager.register(WholeRun())\n"
-    )
-    pytester.makepyfile(
-        """
-        import os, pytest
+    pytester.makeconftest(CONFTEST)
 
-        @pytest.mark.parametrize("server", [os.environ["SERVER"]])
-        @pytest.mark.parametrize("number", range(60))
-        def test_there(number, server):
-            pass
+    def run(*options: str, **files: str) -> pytest.RunResult:
+        pytester.makepyfile(**files)
+        processes = [
+            part
+            for server in ("mysql", "mariadb")
+            for number in (1, 2)
+            for part in ("--tx", f"id={server}-{number}//popen//env:SERVER={server}")
+        ]
+        return pytester.runpytest_subprocess(*OPTIONS, "--dist", "loadfile", *processes, *options)
 
-        @pytest.mark.parametrize("number", range(60))
-        def test_anywhere(number):
-            pass
-        """
-    )
+    return run
 
-    processes = [part for server in ("mysql", "mariadb") for part in ("--tx", f"popen//env:SERVER={server}")]
-    result = pytester.runpytest_subprocess(*OPTIONS, "--dist", "each", *processes)
 
-    result.assert_outcomes(passed=240)
-    percents = [int(percent) for percent in re.findall(r"\[ *(\d+)%\]", result.stdout.str())]
+def test_each_side_has_each_of_its_tests_once(run):
+    """In one of its two processes, a file in one; progress is that of the whole, and ends at 100 %."""
+    result = run(**{f"test_{letter}": TESTS for letter in "abcd"})
+
+    result.assert_outcomes(passed=4 * 80)
+    found = re.findall(r"\[(mysql|mariadb)-(\d)\] \[ *(\d+)%\] PASSED (test_\w)\.py::(\S+)", result.stdout.str())
+    assert Counter((side, file, test) for side, _, _, file, test in found).most_common(1)[0][1] == 1
+    where = {(side, file): {number for other, number, _, each, _ in found if (other, each) == (side, file)}
+             for side, _, _, file, _ in found}  # fmt: skip
+    assert all(len(numbers) == 1 for numbers in where.values())
+    assert {(side, number) for side, number, *_ in found} == {(s, n) for s in ("mysql", "mariadb") for n in "12"}
+    percents = [int(percent) for _, _, percent, _, _ in found]
     assert percents == sorted(percents)
     assert percents[-1] == 100
+
+
+def test_a_side_without_tests_does_not_keep_the_other_from_its_own(run):
+    """As with ARGS of a test that runs on one side only; there are more processes than files, too."""
+    run("-k", "mysql", test_a=TESTS).assert_outcomes(passed=20)
+
+
+def test_a_test_that_ends_its_process_fails_once(run):
+    """The rest of the file runs in another process, and what other processes run is not touched."""
+    result = run(
+        test_a="""
+            import os
+
+            def test_before():
+                pass
+
+            def test_that_ends_it():
+                os._exit(3)
+
+            def test_after():
+                pass
+        """,
+        test_b=TESTS,
+    )
+
+    result.assert_outcomes(passed=4 + 80, failed=2)
+    result.stdout.fnmatch_lines(["*crashed while running 'test_a.py::test_that_ends_it'*"])
+
+
+SHARED = """
+    import pytest
+
+    @pytest.fixture(params=["mysql", "mariadb"])
+    def server(request):
+        return request.param
+
+    def test_both(server): pass
+
+    @pytest.mark.once
+    def test_once(server): pass
+
+    @pytest.mark.shared
+    @pytest.mark.parametrize("number", range(20))
+    def test_shared(number, server): pass
+"""
+
+
+def test_what_is_shared_runs_on_either_side_whatever_the_server(pytester):
+    """No case is left out, none runs on both; what is not marked runs on both, and what is marked once on the first."""
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\nmarkers = ['once', 'shared']")
+    items, _ = pytester.inline_genitems(pytester.makepyfile(SHARED))
+    sides = {item.name: [side for side in (0, 1) if belongs(item, side)] for item in items}
+
+    assert sides.pop("test_both[mysql]") == sides.pop("test_both[mariadb]") == [0, 1]
+    assert sides.pop("test_once[mysql]") == sides.pop("test_once[mariadb]") == [0]
+    for number in range(20):
+        assert len(sides[f"test_shared[mysql-{number}]"]) == 1
+        assert sides[f"test_shared[mysql-{number}]"] == sides[f"test_shared[mariadb-{number}]"]
+    assert {side for (side,) in sides.values()} == {0, 1}

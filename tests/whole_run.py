@@ -1,17 +1,120 @@
-"""Pytest's progress, where the processes of xdist have different tests: counted over all of them."""
+"""A run of several processes of xdist: who runs what, and progress, where they have different tests.
+
+``--dist loadfile`` hands a file to whichever process is free and takes it that all of them have the same tests. Here
+some test on MySQL and others on MariaDB. Those with the same environment are a side: a side has each of its tests once,
+and within it a file goes to whichever process is free.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
+from execnet import XSpec
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController, parse_tx_spec_config
+
+
+def belongs(item: pytest.Item, side: int) -> bool:
+    """Whether a side, 0 or 1, runs a test.
+
+    Of what is shared, cases are dealt out by their names, less the server's kind: the commands', and those so marked.
+    """
+    if item.get_closest_marker("once"):
+        return side == 0
+    if item.get_closest_marker("shared") or item.path.is_relative_to(Path(__file__).parent / "cli"):
+        name = re.sub(r"(mysql|mariadb)(-|(?=]))", "", item.nodeid)
+        return zlib.crc32(name.encode()) % 2 == side
+    return True
+
+
+class Side(LoadFileScheduling):
+    """A side: as many processes as have its environment, which hand in the same tests."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        super().__init__(config, log)
+        self.numnodes = 0
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that a process died of, and have another run what it left; xdist would run that test too."""
+        left = ((unit, test) for unit in self.assigned_work[node].values() for test in unit if not unit[test])
+        unit, test = next(left, ({}, None))
+        if test is not None:
+            unit[test] = True
+        super().remove_node(node)
+        return test
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Leave a process alone that came for one that died and has not said yet which tests it has."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
+
+class Sides:
+    """A scheduler of xdist that leaves each process to its side."""
+
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
+        self._sides: dict[frozenset[tuple[str, str]], Side] = {}
+        for text in parse_tx_spec_config(config):
+            self._sides.setdefault(frozenset(XSpec(text).env.items()), Side(config, log)).numnodes += 1
+
+    def _side(self, node: WorkerController) -> Side:
+        return self._sides[frozenset(node.gateway.spec.env.items())]
+
+    def __iter__(self) -> Iterator[Side]:
+        return iter(self._sides.values())
+
+    @property
+    def nodes(self) -> list[WorkerController]:
+        """The processes that are there."""
+        return [node for side in self for node in side.nodes]
+
+    @property
+    def collection_is_completed(self) -> bool:
+        """Whether each process has said which tests it has."""
+        return all(side.collection_is_completed for side in self)
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether every test has been handed out, and the last ones are being run."""
+        return all(side.tests_finished for side in self)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether some test has not ended."""
+        return any(side.has_pending for side in self)
+
+    def add_node(self, node: WorkerController) -> None:
+        """Take a new process."""
+        self._side(node).add_node(node)
+
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        """Take which tests a process has."""
+        self._side(node).add_node_collection(node, collection)
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Take that a test has ended."""
+        self._side(node).mark_test_complete(node, item_index, duration)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Forget a process that ended, and return the test that it died of."""
+        return self._side(node).remove_node(node)
+
+    def schedule(self) -> None:
+        """Hand out the first files of each side."""
+        for side in self:
+            side.schedule()
 
 
 class WholeRun:
     """A plugin of the process that starts the others.
 
-    With ``--dist each`` pytest counts every test that any process has reported, but takes what one of them collected
-    for the whole: where one tests on MySQL and the other on MariaDB it ended at 124 %.
+    pytest counts every test that any process has reported, but takes what one of them collected for the whole: where
+    one tests on MySQL and the other on MariaDB it ended at 124 %.
     """
 
     def __init__(self) -> None:
@@ -21,6 +124,11 @@ class WholeRun:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Take the session, which says how many tests there are."""
         self._session = session
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> Sides | None:
+        """Have ``--dist loadfile`` know sides."""
+        return Sides(config, log) if config.getoption("dist") == "loadfile" else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:

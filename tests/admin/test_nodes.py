@@ -5,37 +5,22 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pymysql
 import pytest
 
 import schemaless
-from schemaless.admin import nodes
+from schemaless.admin import changing, nodes
 from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
-from schemaless.local import replication
 from schemaless.local.description import LocalServer
 from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
+from tests.promotion import promoted, read_only, sql, word
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 _names = itertools.count(1)
-
-
-def sql(server: LocalServer, *statements: str) -> Any:
-    """Run statements on a server and return the last one's rows."""
-    connection = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        return cursor.fetchall()
-
-
-def word(server: LocalServer) -> str:
-    """Return what the server calls a replica in statements."""
-    return "SLAVE" if server.flavour == "mariadb" else "REPLICA"
 
 
 def addresses(url: str, cluster: str) -> dict[str, list[str]]:
@@ -43,31 +28,6 @@ def addresses(url: str, cluster: str) -> dict[str, list[str]]:
     with schemaless.connect(url) as store:
         found = tools_of(store).topology.cluster(cluster)
         return {"primary": [str(found.primary)], "replicas": [str(node) for node in found.replicas]}
-
-
-@contextmanager
-def promoted(primary: LocalServer) -> Iterator[LocalServer]:
-    """Make a server's replica a primary for the block, as a failover would; then a replica again."""
-    (replica,) = primary.replicas
-    sql(replica, f"STOP {word(replica)}", f"RESET {word(replica)} ALL", "SET GLOBAL read_only = 0")
-    try:
-        yield replica
-    finally:
-        sql(replica, "SET GLOBAL read_only = 1")
-        if replica.flavour == "mysql":
-            sql(replica, "SET GLOBAL super_read_only = 1")
-        replication.follow(primary, replica)
-        replication.wait_until_replicating(primary, replica, print)
-
-
-@contextmanager
-def read_only(server: LocalServer) -> Iterator[None]:
-    """Set a server read-only for the block."""
-    sql(server, "SET GLOBAL read_only = 1")
-    try:
-        yield
-    finally:
-        sql(server, "SET GLOBAL read_only = 0")
 
 
 @pytest.fixture
@@ -233,12 +193,14 @@ def test_arguments_that_cannot_be_used(url, at, cluster, address, complaint):
             call(url, cluster, address)
 
 
-def test_catalog_is_not_changed_through_a_replica(url, at, name, replica):
+def test_catalog_is_not_changed_through_a_replica(url, at, name, replica, eventually):
     """A replica's copy of the catalog can be read, and is never written, though root may write there on MariaDB."""
     through_replica = f"mysql://nodes_admin@/{name}?unix_socket={replica.socket}"
     nodes.add_replica(url, "cluster-1", at(replica))
 
-    assert addresses(through_replica, "cluster-1") == addresses(url, "cluster-1")
+    eventually(
+        lambda: addresses(through_replica, "cluster-1") == addresses(url, "cluster-1"), "the replica has the change"
+    )
     with pytest.raises(TopologyError, match="is not a primary that takes writes"):
         nodes.remove_replica(through_replica, "cluster-1", at(replica))
     assert addresses(url, "cluster-1")["replicas"] == [str(replica.socket)]
@@ -246,14 +208,14 @@ def test_catalog_is_not_changed_through_a_replica(url, at, name, replica):
 
 def test_changes_at_once_do_not_write_over_each_other(url, at, replica, monkeypatch):
     """A topology that somebody else has changed since it was read is not written over."""
-    write = nodes.write_nodes
+    write = changing.write_cluster
 
     def somebody_was_faster(*arguments):
-        monkeypatch.setattr(nodes, "write_nodes", write)
+        monkeypatch.setattr(changing, "write_cluster", write)
         nodes.add_replica(url, "cluster-1", at(replica))
         write(*arguments)
 
-    monkeypatch.setattr(nodes, "write_nodes", somebody_was_faster)
+    monkeypatch.setattr(changing, "write_cluster", somebody_was_faster)
     with pytest.raises(TopologyError, match="changed by somebody else"):
         nodes.add_replica(url, "cluster-1", at(replica))
 

@@ -22,13 +22,12 @@ from schemaless.bench.shapes import shape_of
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import codec_named, codec_names
+from tests.skips import NATIVE_NOT_USED
 
 DOCUMENT = {"id": 2**40, "name": "Zoë", "fare": {"total": 12.5, "tip": -0.0}, "legs": [{"n": 1}, {"n": 2}], "x": None}
 SCHEMA = schema_of(shape_of([DOCUMENT]))
 ALL_SERIALIZERS = [*SERIALIZER_NAMES, "store json", "store msgpack", "store packed"]
-NATIVE = pytest.param(
-    "store packed", marks=pytest.mark.skipif(not ENGINE.packed.native, reason="the native part of packed is missing")
-)
+NATIVE = pytest.param("store packed", marks=pytest.mark.skipif(not ENGINE.packed.native, reason=NATIVE_NOT_USED))
 
 
 def test_everybody_is_there():
@@ -79,7 +78,7 @@ def test_the_stores_codecs_write_what_the_store_writes(name, document):
     """Both halves together are ``encode_body``, byte for byte, fallbacks included."""
     first, second = name.split("+")
     if first == "packed" and not ENGINE.packed.native:
-        pytest.skip("the native part of packed is missing")
+        pytest.skip(NATIVE_NOT_USED)
     (serializer,) = [each for each in serializers(SCHEMA) if each.name == f"store {first}"]
     (compressor,) = [each for each in compressors() if each.name == second and each.store]
     assert isinstance(serializer, Serializer)

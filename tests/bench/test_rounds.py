@@ -10,12 +10,10 @@ import re
 import zlib
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from schemaless.bench import contenders, corpora, dictionaries
-from schemaless.bench import rounds as measure
+from schemaless.bench import contenders, corpora, dictionaries, rounds
 from schemaless.bench.article import ARTICLE
 from schemaless.bench.contenders import Serializer
 from schemaless.bench.corpora import Corpus, built_in, from_file
@@ -26,12 +24,7 @@ from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import MSGPACK
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Event
-
-
-@pytest.fixture(autouse=True)
-def one_pass(monkeypatch):
-    """Few documents are measured once a round: no time is asserted here."""
-    monkeypatch.setattr(measure, "_PASSES_MAX", 1)
+from tests.skips import shared
 
 
 def corpus(*documents):
@@ -39,7 +32,7 @@ def corpus(*documents):
 
 
 def run(*documents, **options):
-    return Benchmark(corpus(*documents), rounds=options.pop("rounds", 1), **options).run()
+    return Benchmark(corpus(*documents), rounds=options.pop("rounds", 1), most_passes=1, **options).run()
 
 
 def named(result):
@@ -84,9 +77,7 @@ def test_the_articles_figures_stand_beside_what_it_measured():
 
 def test_the_articles_figures_are_those_of_the_seed():
     """The numbers that were carried over agree with the table that they come from, where that is at hand."""
-    source = Path(__file__).parents[3] / "shared" / "seeds" / "figures.csv"
-    if not source.is_file():
-        pytest.skip(f"{source} is not here")
+    source = shared("seeds", "figures.csv")
     names = {"messagepack": "msgpack"}
     with source.open(encoding="utf-8", newline="") as file:
         rows = {
@@ -139,7 +130,7 @@ def test_a_lost_order_of_keys_has_a_mark_of_its_own():
 
     assert (found["protobuf none"].fidelity.exact, found["protobuf none"].fidelity.order) == (2, 1)
     assert found["protobuf none"].fidelity.mark == "~"
-    assert found["protobuf none"].fidelity.reasons == {measure.KEY_ORDER: (1, 2)}
+    assert found["protobuf none"].fidelity.reasons == {rounds.KEY_ORDER: (1, 2)}
     assert found["msgpack none"].fidelity.mark == ""
     assert not found["protobuf none"].on_front
 
@@ -153,7 +144,7 @@ def test_a_lost_order_of_keys_has_a_mark_of_its_own():
         ({"a": [1]}, {"a": [1, 2]}, "a list comes back longer or shorter"),
         ({"a": 1}, {}, "a key is missing"),
         ({"a": None}, {"a": b""}, "NoneType comes back as bytes"),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, measure.KEY_ORDER),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, rounds.KEY_ORDER),
         ({"a": 1, "b": 2}, {"b": 1, "a": 1}, "int comes back with another value"),
     ],
 )
@@ -169,7 +160,7 @@ def test_a_decoder_that_returns_a_subclass_is_seen(monkeypatch):
         pass
 
     one = Serializer("odd", None, lambda document: json.dumps(document).encode(), lambda _: {"a": Odd(1)})
-    monkeypatch.setattr(measure, "serializers", lambda root: iter([*contenders.serializers(root), one]))
+    monkeypatch.setattr(rounds, "serializers", lambda root: iter([*contenders.serializers(root), one]))
 
     found = named(run({"a": 1}, only_serializers=["odd"], only_compressors=["none"]))
     assert found["odd none"].fidelity.reasons == {"int comes back as Odd": (1, 1)}
@@ -184,7 +175,7 @@ def test_a_decoder_that_changes_its_mind_is_seen(monkeypatch):
         return {"a": 1 if calls["decode"] < 3 else 2}
 
     one = Serializer("moody", None, lambda document: json.dumps(document).encode(), decode)
-    monkeypatch.setattr(measure, "serializers", lambda root: iter([*contenders.serializers(root), one]))
+    monkeypatch.setattr(rounds, "serializers", lambda root: iter([*contenders.serializers(root), one]))
 
     found = named(run({"a": 1}, rounds=3, only_serializers=["moody"], only_compressors=["none"]))
     assert (found["moody none"].fidelity.exact, found["moody none"].fidelity.changed) == (0, 1)
@@ -194,7 +185,7 @@ def test_a_decoder_that_changes_its_mind_is_seen(monkeypatch):
 def test_a_compressor_that_loses_bytes_is_not_measured_and_named(monkeypatch):
     """What does not inflate to the payload has no figures."""
     bad = contenders.Compressor("bad", None, None, lambda payload: payload[:-1], lambda stored: stored)
-    monkeypatch.setattr(measure, "compressors", lambda: iter([*contenders.compressors(), bad]))
+    monkeypatch.setattr(rounds, "compressors", lambda: iter([*contenders.compressors(), bad]))
 
     result = run({"a": 1}, only_serializers=["cbor"], only_compressors=["bad"])
     assert result.failed == dict.fromkeys(("json bad", "cbor bad"), "document 1: inflates to something else")

@@ -10,8 +10,11 @@ import pytest
 from thriftpy2.thrift import TDecodeException
 
 from schemaless.bench import avro, flatbuffers, protobuf, thrift
-from schemaless.bench.record_schema import List, Map, Record, Scalar, kind_of, records_of, schema_of
+from schemaless.bench.members import records
+from schemaless.bench.record_schema import List, Map, Record, Scalar, kind_of, schema_of
 from schemaless.bench.shapes import shape_of
+
+pytestmark = pytest.mark.once
 
 
 def schema(*documents):
@@ -104,7 +107,7 @@ def test_names_are_valid_and_different_however_a_language_spells_them():
 def test_types_have_names_of_their_own():
     """Two places with the same path in another spelling are two types."""
     root = schema({"a": {"b": {"x": 1}}, "A": {"B": {"y": 1}}, "aB": {"z": 1}})
-    names = [record.name.lower() for record in records_of(root)]
+    names = [record.name.lower() for record, _ in records(root, wrap_lists=False)]
 
     assert len(names) == len(set(names)) == 6
 

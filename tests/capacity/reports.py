@@ -8,16 +8,18 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC
 
-from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
+from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
+from schemaless.capacity.planning import Wishes
 from schemaless.capacity.rebuilt import Unit
-from schemaless.capacity.report import NOTHING_TRIED, Report, Tried
+from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, Tried
 from schemaless.capacity.reporting import put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.mysql.page_model import Content
 from schemaless.numbers import Interval
-from schemaless.survey.column_trials import ColumnTrial, Space
+from schemaless.survey.column_trials import ColumnSize, ColumnTrial
 
 TODAY = datetime.date(2026, 6, 1)
 TAKEN_AT = datetime.datetime(2026, 6, 1, 3, 0, tzinfo=UTC)
@@ -42,7 +44,7 @@ def within(value: float, share: float = 0.03) -> Interval:
     return Interval(value * (1 - share), value, value * (1 + share))
 
 
-def growth(cluster: str, column: str, days: int, bytes_a_day: float, last: datetime.date) -> list[DailyGrowth]:
+def growth(cluster: str, column: str, days: int, bytes_a_day: float, last: datetime.date) -> list[DayIntake]:
     """Growth with a weekly shape and noise, up to and with the day ``last``, which is not over."""
     draw = random.Random(f"{cluster} {column}")
     found = []
@@ -50,11 +52,11 @@ def growth(cluster: str, column: str, days: int, bytes_a_day: float, last: datet
         day = last - datetime.timedelta(days - number)
         size = bytes_a_day * (1 + number / 365) * WEEK[day.weekday()] * math.exp(draw.gauss(0, 0.06))
         complete = day != last
-        found.append(DailyGrowth(day, cluster, column, within(size / 2000), within(size), "search", complete))
+        found.append(DayIntake(day, cluster, column, within(size / 2000), within(size), "search", complete))
     return found
 
 
-def space(cluster: str, *, stored: float = GIB, disk: int | None = 4 * GIB, **changes: object) -> ClusterSpace:
+def space(cluster: str, *, stored: float = GIB, disk: int | None = 4 * GIB, **changes: object) -> ClusterFiles:
     values: dict[str, object] = {
         "node": f"{cluster}.example:3306",
         "read_from": "replica",
@@ -69,11 +71,11 @@ def space(cluster: str, *, stored: float = GIB, disk: int | None = 4 * GIB, **ch
         "free_bytes": None if disk is None else round(disk - 1.1 * stored),
         "disk_from": None if disk is None else "server",
     }
-    return ClusterSpace(cluster, **{**values, **changes})  # type: ignore[arg-type]
+    return ClusterFiles(cluster, **{**values, **changes})  # type: ignore[arg-type]
 
 
-def down(cluster: str) -> ClusterSpace:
-    return ClusterSpace(cluster, f"{cluster}.example:3306", "primary", 2, 4, "no connection: refused")
+def down(cluster: str) -> ClusterFiles:
+    return ClusterFiles(cluster, f"{cluster}.example:3306", "primary", 2, 4, "no connection: refused")
 
 
 def groups(cluster: str, first_shard: int, stored: float = GIB) -> list[Group]:
@@ -90,7 +92,7 @@ def measurement(
     *,
     days: int = 40,
     bytes_a_day: float = 16 * MIB,
-    clusters: Sequence[ClusterSpace] | None = None,
+    clusters: Sequence[ClusterFiles] | None = None,
     growth_to: datetime.date = TODAY,
     notes: Sequence[str] = (),
     stored: bool = True,
@@ -128,7 +130,7 @@ def tried(
     for name in codec_names():
         for column in columns:
             share = shares.get(name, 1.0)
-            now, new = Space(within(GIB), within(GIB)), Space(within(share * GIB), within(share * GIB))
+            now, new = ColumnSize(within(GIB), within(GIB)), ColumnSize(within(share * GIB), within(share * GIB))
             values: dict[str, object] = {
                 "column_name": column,
                 "codec": codec_named(name),
@@ -152,7 +154,7 @@ def tried(
     return Tried(tuple(found), units, dict.fromkeys(columns, 1.3))
 
 
-def report(*measurements: Measurement, trials: Tried | None = None, **options: object) -> Report:
+def report(*measurements: Measurement, trials: Tried | None = None, **options: object) -> CapacityReport:
     """A report of measurements, the common one unless given."""
     made_at = TAKEN_AT + datetime.timedelta(hours=2)
     return put_together(
@@ -164,13 +166,35 @@ def report(*measurements: Measurement, trials: Tried | None = None, **options: o
 
 
 @functools.cache
-def common() -> Report:
+def common() -> CapacityReport:
     """The report of the common measurement."""
     return report()
 
 
 @functools.cache
-def odd_reports() -> dict[str, Report]:
+def of_many_shards() -> CapacityReport:
+    """Six clusters with 4,096 shards, which are measured by cluster; files are known of each."""
+    draw = random.Random(4096)
+    names = [f"cluster-{number}" for number in range(1, 7)]
+    files = {
+        name: tuple((shard, round(60 * MIB * draw.lognormvariate(0, 0.2))) for shard in range(place, 4096, len(names)))
+        for place, name in enumerate(names)
+    }
+    spaces = [
+        space(name, stored=sum(size for _, size in files[name]) / 1.1, shards=len(files[name]), shard_files=files[name])
+        for name in names
+    ]
+    spaces = [
+        replace(each, disk_bytes=(80 + place) * GIB, free_bytes=(30 + place) * GIB) for place, each in enumerate(spaces)
+    ]
+    base = measurement(clusters=spaces, bytes_a_day=100 * MIB)
+    groups = tuple(replace(each, shard=None) for each in base.groups)
+    wishes = Wishes(lead_days=30, price_per_tb=90, fail_below_days=60)
+    return report(replace(base, shard_count=4096, groups=groups), wishes=wishes)
+
+
+@functools.cache
+def odd_reports() -> dict[str, CapacityReport]:
     """What may happen, by name: none of it is a traceback, and none has a figure that nobody knows."""
     one = measurement(days=0)
     return {

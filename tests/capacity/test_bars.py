@@ -8,9 +8,11 @@ import pytest
 
 from schemaless.capacity.bars import bars
 from schemaless.numbers import Interval
-from schemaless.pages.capacity_page import page
-from schemaless.survey.column_trials import Space
+from schemaless.pages.capacity_page import capacity_html
+from schemaless.survey.column_trials import ColumnSize
 from tests.capacity.reports import GIB, MIB, common, measurement, report, space, tried, within
+
+pytestmark = pytest.mark.once
 
 
 def small_files():
@@ -30,7 +32,7 @@ def small_files():
 def test_each_column_is_drawn_by_its_own_ratio():
     """One that shrinks to 42 % is drawn at 42 %, whatever becomes of the other and of what files keep free."""
     trials = tried()
-    status = Space(within(0.42 * GIB), within(0.42 * GIB))
+    status = ColumnSize(within(0.42 * GIB), within(0.42 * GIB))
     columns = [
         replace(each, migrated=status, new=status, share=within(0.42), migrated_share=within(0.42))
         if each.column_name == "STATUS"
@@ -77,4 +79,16 @@ def test_small_files_that_a_rebuild_would_lengthen_are_not_rebuilt():
             assert each.first is not None
             assert each.first.days is not None
             assert each.first.days.mid >= now.days.mid, each.name
-    assert "no room" not in page(found)
+    assert "no room" not in capacity_html(found)
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_old_statistics_do_not_shorten_a_rebuilt_file(measured):
+    """A length that the statistics tell may be from before most cells came: only a measured one is a bound."""
+    short = space("cluster-1", file_bytes=1_000_000, file_bytes_measured=measured)
+    found = report(measurement(clusters=[short]))
+
+    (rebuilt,) = (each.file_bytes for each in found.scenarios if each.name == "rebuilt")
+
+    assert rebuilt is not None
+    assert rebuilt.mid == (1_000_000 if measured else short.rebuilt_bytes.mid)

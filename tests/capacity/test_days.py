@@ -10,6 +10,8 @@ import pytest
 from schemaless.capacity.day_ends import Probe, in_order, inverted, search
 from schemaless.survey.sampling import Span
 
+pytestmark = pytest.mark.once
+
 DAY_S = 86_400.0
 DAYS = 60
 

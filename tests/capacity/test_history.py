@@ -11,7 +11,7 @@ import schemaless
 from schemaless import AccessDenied, InvalidInput
 from schemaless.capacity import history
 from schemaless.capacity.history import Kept, thinned
-from schemaless.capacity.measurement import ClusterSpace, DailyGrowth, Group, Measurement
+from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
 from schemaless.numbers import Interval
 from schemaless.store.tools import tools_of
 
@@ -21,10 +21,10 @@ MEASUREMENT = Measurement(
     datastore="trips",
     shard_count=2,
     groups=(Group("a", 0, "BASE", "legacy", *(Interval(1.0, 2.0, 3.0) for _ in range(4))),),
-    growth=(DailyGrowth(date(2026, 5, 19), "a", "BASE", Interval.of(2.0), Interval(1.0, 2.0, 4.0), "search"),),
+    growth=(DayIntake(date(2026, 5, 19), "a", "BASE", Interval.of(2.0), Interval(1.0, 2.0, 4.0), "search"),),
     clusters=(
-        ClusterSpace("a", "db-1:3306", "replica", 2, 1, None, 10, 20, True, Interval.of(9.0), None, 100, None, "flag"),
-        ClusterSpace("b", "db-2:3306", "primary", 1, 1, "db-2:3306 is down"),
+        ClusterFiles("a", "db-1:3306", "replica", 2, 1, None, 10, 20, True, Interval.of(9.0), None, 100, None, "flag"),
+        ClusterFiles("b", "db-2:3306", "primary", 1, 1, "db-2:3306 is down"),
     ),
     notes=("it's \\ a note",),
     rows_read=7,

@@ -14,8 +14,7 @@ import pytest
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
 from schemaless.admin.nodes import add_replica
-from schemaless.bench.past_writes import Column, History, cells, write
-from schemaless.capacity import days
+from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measure import MeasureBounds, measure
 from schemaless.capacity.measurement import Measurement, added
@@ -23,9 +22,9 @@ from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
-from schemaless.store.opening import opening_of
 from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on
+from tests.topologies import opened_as
 
 pytestmark = pytest.mark.mysql
 
@@ -45,9 +44,9 @@ def until() -> date:
 
 
 @pytest.fixture(scope="module")
-def history() -> History:
+def history() -> PastWrites:
     """Two weeks of writes that ended two days ago."""
-    return History(7, DAYS, until(), COLUMNS, gap_bytes=50)
+    return PastWrites(7, DAYS, until(), COLUMNS, gap_bytes=50)
 
 
 @pytest.fixture(scope="module")
@@ -199,17 +198,16 @@ def test_cells_of_the_future_are_in_no_day(fresh_store, new_row):
     assert any("have a created_at after now" in each for each in found.notes)
 
 
-def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_hand, monkeypatch):
+def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_hand):
     """A clock that jumped for moments does not spoil two weeks; a note says it."""
-    monkeypatch.setattr(days, "_FEW_INVERTED", 0.03)
-    short = History(8, 14, until(), COLUMNS[:1], gap_bytes=0)
+    short = PastWrites(8, 14, until(), COLUMNS[:1], gap_bytes=0)
     write(fresh_store, short)
     root = by_hand(fresh_store)
     for shard in range(4):
         table = b"`%b`.cell" % root.database(shard).encode()
         root.execute(shard, b"UPDATE %b SET created_at='2001-01-01' WHERE added_id%%90=7" % table)
     counted = Counter(made.created_at.date() for made in cells(short, 4))
-    found = measure(fresh_store, seed=6, bounds=SMALL)
+    found = measure(fresh_store, seed=6, bounds=dataclasses.replace(SMALL, inverted_share=0.03))
 
     assert {each.method for each in found.growth} == {"search"}
     assert any("out of order" in each for each in found.notes)
@@ -220,7 +218,7 @@ def test_a_few_cells_out_of_order_leave_the_days_to_be_searched(fresh_store, by_
 
 def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
     """Somebody raised AUTO_INCREMENT in the middle of a day: nothing is counted in the hole."""
-    short = History(9, 14, until(), COLUMNS[:1], gap_bytes=100)
+    short = PastWrites(9, 14, until(), COLUMNS[:1], gap_bytes=100)
     write(fresh_store, short)
     root = by_hand(fresh_store)
     for shard in range(4):
@@ -230,7 +228,7 @@ def test_a_large_hole_among_the_ids_spoils_no_day(fresh_store, by_hand):
             shard, b"UPDATE %b SET added_id=added_id+100000000 WHERE added_id>1500 ORDER BY added_id DESC" % table
         )
     counted = Counter(made.created_at.date() for made in cells(short, 4))
-    found = measure(fresh_store, seed=6, bounds=SMALL)
+    found = measure(fresh_store, seed=6, bounds=dataclasses.replace(SMALL, inverted_share=0.03))
 
     assert {each.method for each in found.growth} == {"search"}
     assert near(added(group.cells for group in found.groups), sum(counted.values()))
@@ -248,7 +246,7 @@ def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fres
     topology = dataclasses.replace(
         tools_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,)))
     )
-    with dataclasses.replace(opening_of(fresh_store), topology=topology).open() as half:
+    with opened_as(fresh_store, topology) as half:
         found = measure(half, disks={down.name: GivenDisk(1_000, 400)})
 
     assert {group.shard for group in found.groups} <= {0, 1}
@@ -276,11 +274,10 @@ def test_bodies_in_overflow_pages_are_read_within_bounds(fresh_store, new_row):
     assert near(added(group.body_bytes for group in found.groups), 900 * 20_002)
 
 
-def test_more_shards_than_parts_are_measured_by_cluster(written, history, monkeypatch):
+def test_more_shards_than_parts_are_measured_by_cluster(written, history):
     """So that thousands of shards cost no more: groups are of a cluster, days are searched in some of the shards."""
-    monkeypatch.setattr(days, "_MOST_SHARDS", 1)
     counted = Counter(made.shard for made in cells(history, 4))
-    found = measure(written, seed=4, bounds=dataclasses.replace(SMALL, parts=1))
+    found = measure(written, seed=4, bounds=dataclasses.replace(SMALL, parts=1, day_shards=1))
 
     assert {group.shard for group in found.groups} == {None}
     for cluster, shards in (("cluster-1", (0, 1)), ("cluster-2", (2, 3))):
@@ -324,7 +321,7 @@ def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_
             topology = dataclasses.replace(
                 tools_of(store).topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
             )
-            with dataclasses.replace(opening_of(store), topology=topology).open() as other:
+            with opened_as(store, topology) as other:
                 without = measure(other)
 
     assert [(space.read_from, space.node, space.copies) for space in found.clusters] == [

@@ -24,6 +24,8 @@ from schemaless.capacity.model import (
 )
 from schemaless.errors import InvalidInput
 
+pytestmark = pytest.mark.once
+
 ARTICLE = Plan(documents_per_day=1_000_000, bytes_per_document=20 * KB, disk_bytes_per_host=1_024 * GB)
 
 plans = st.builds(

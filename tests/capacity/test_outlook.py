@@ -16,6 +16,8 @@ from schemaless.errors import InvalidInput
 from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.numbers import Interval
 
+pytestmark = pytest.mark.once
+
 START = datetime.date(2016, 3, 1)
 
 
@@ -104,7 +106,7 @@ def test_bodies_of_half_a_page_take_much_more_than_shorter_ones():
     ],
 )
 def test_what_a_cell_takes_is_what_rebuilt_tables_had(layout, body_bytes, rows, file_bytes):
-    """Within 5 % of the tables of 200 MB in docs/benchmarks.md; they have some MB more once."""
+    """Within 5 % of the tables of 200 MB in docs/benchmarks/space.md; they have some MB more once."""
     drawn = sum(disk_bytes(body_bytes * share, layout=layout) for share in (0.97, 0.98, 0.99, 1)) / 4
 
     assert drawn * rows == pytest.approx(file_bytes, rel=0.05)

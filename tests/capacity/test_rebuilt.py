@@ -83,12 +83,13 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
     assert predicted is not None
     migrate.run(migrate_store, MigrateSpec("msgpack+zlib"))
     with schemaless.connect(admin_url) as store:
-        rebuild.run(store)
+        outcomes = rebuild.run(store)
+    assert [shard.state for shard in outcomes] == ["done"] * 4, outcomes
     shards = by_hand(fresh_store)
     then = 0
     for cluster in tools_of(fresh_store).topology.clusters:
         databases = [shards.database(shard) for shard in tools_of(fresh_store).topology.shards_of(cluster.name)]
         then += sum(size.file_bytes for size in cell_table_sizes(shards.pool_for(cluster.primary), databases).values())
 
-    assert predicted.low <= then <= predicted.high, (predicted, then)
+    assert predicted.low <= then <= predicted.high, (predicted, then, outcomes)
     assert predicted.mid == pytest.approx(then, rel=0.1), (predicted, then)

@@ -11,13 +11,16 @@ import pytest
 
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.forecast import BackTest, Forecast, NoForecast
-from schemaless.capacity.report import Report
+from schemaless.capacity.measurement import Measurement
+from schemaless.capacity.report import CapacityReport
+from schemaless.capacity.report_notes import beside_the_cells
 from schemaless.capacity.reporting import put_together
 from schemaless.capacity.series import daily
 from schemaless.cli.capacity.report import show
 from schemaless.pages.capacity_json import report_json
-from schemaless.pages.capacity_page import page
-from schemaless.pages.capacity_text import answer, history_table, shard_table, tables
+from schemaless.pages.capacity_page import capacity_html
+from schemaless.pages.capacity_text import history_table, tables
+from schemaless.pages.capacity_words import answer
 from tests.capacity.reports import (
     GIB,
     MIB,
@@ -33,20 +36,22 @@ from tests.capacity.reports import (
     tried,
 )
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
-def seen() -> Report:
+def seen() -> CapacityReport:
     """Two clusters with 40 days of growth."""
     return common()
 
 
 @pytest.fixture(scope="module")
-def odd() -> dict[str, Report]:
+def odd() -> dict[str, CapacityReport]:
     """Reports of what is not as it should be."""
     return odd_reports()
 
 
-def days(found: Report, name: str) -> float:
+def days(found: CapacityReport, name: str) -> float:
     (scenario,) = (each for each in found.scenarios if each.name == name)
     assert scenario.first is not None
     assert scenario.first.days is not None
@@ -291,7 +296,7 @@ def test_several_codecs_are_said_and_fallbacks_are_not(other, mixed):
 
 
 @pytest.fixture(scope="module")
-def launched() -> Report:
+def launched() -> CapacityReport:
     """A service whose days bring two and a half times as much since 17 days before the measurement."""
     before = measurement(days=70)
     begun = TODAY - datetime.timedelta(17)
@@ -321,9 +326,9 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("Full as it is: ")
     assert lines[3].startswith("WARNING: the forecast of cluster-1 failed its back-test: ")
-    box = page(launched).partition("</div>")[0]
+    box = capacity_html(launched).partition("</div>")[0]
     assert "Warning: the forecast of cluster-1 failed its back-test" in box
-    assert 'class="warnings"' not in page(seen)
+    assert 'class="warnings"' not in capacity_html(seen)
 
 
 def test_a_step_in_the_level_is_found_and_said(launched, seen):
@@ -362,18 +367,37 @@ def test_a_codec_tried_on_a_handful_of_cells_has_no_figure(seen):
 
 def test_no_estimate_of_the_tables_stands_without_its_interval(seen):
     """Sizes, rates, weeks and shares of a sample: each has its low and its high beside it."""
-    by_title = {each.title: each for each in [*tables(seen), shard_table(seen), history_table(seen)]}
+    by_title = {each.title: each for each in [*tables(seen), history_table(seen)]}
 
     for title, columns in {
         "Stored now": ("cells", "body bytes", "allocated", "as JSON text"),
         "Forecasts and their back-tests": ("a day now", "growth in a year (80 %)"),
         "Codecs, tried on sampled cells": ("body bytes, of now", "allocated, of now"),
         "Clusters": ("if rebuilt",),
-        "Skew": ("allocated",),
-        "Shards": ("allocated",),
+        "Skew": ("allocated", "its share", "after the moves"),
+        "The fullest shards": ("allocated",),
         "By week": ("bytes of disk",),
     }.items():
         table = by_title[title]
         for column in columns:
             place = table.columns.index(column)
             assert all(" to " in row[place] for row in table.rows), (title, column, table.rows[0])
+
+
+def test_tables_beside_the_cells_are_named_with_their_growth():
+    """Of all clusters together; without an earlier day their growth is not told, and without any, nothing is."""
+    first, second = space("cluster-1", other_files=(("index_1", 3 * MIB),)), space("cluster-2")
+    later = (
+        replace(first, other_files=(("follower", MIB), ("index_1", 10 * MIB))),
+        replace(second, other_files=(("index_1", 2 * MIB),)),
+    )
+    newest = measurement(clusters=later)
+    old = replace(measurement(clusters=[first, second]), taken_at=TAKEN_AT - datetime.timedelta(5))
+
+    assert beside_the_cells([measurement()]) == []
+    (alone,) = beside_the_cells([newest])
+    (both,) = report(old, newest).notes[-1:]
+
+    assert "take 13.0 MiB: follower 1.0 MiB, index_1 12.0 MiB. They are part" in alone
+    assert "13.0 MiB: follower 1.0 MiB, index_1 12.0 MiB; they grew by 2.0 MiB a day over 5 days. They are" in both
+    assert Measurement.from_json(newest.to_json()).other_files == newest.other_files

@@ -9,6 +9,8 @@ import pytest
 from schemaless.capacity.skew import ShardSize, skew
 from schemaless.errors import InvalidInput
 
+pytestmark = pytest.mark.once
+
 
 def sizes(**clusters: list[float]) -> tuple[list[ShardSize], dict[str, float]]:
     shards: list[ShardSize] = []

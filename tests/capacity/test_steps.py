@@ -11,6 +11,8 @@ import pytest
 from schemaless.capacity.steps import Step, rate, steps
 from tests.capacity.reports import WEEK
 
+pytestmark = pytest.mark.once
+
 FIRST = datetime.date(2026, 1, 1)
 
 

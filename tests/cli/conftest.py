@@ -37,6 +37,14 @@ def _of_any_width(monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _of_no_configuration(monkeypatch, tmp_path_factory) -> None:
+    """What whoever runs the suite has configured is not looked at."""
+    empty = tmp_path_factory.getbasetemp() / "empty.toml"
+    empty.touch(mode=0o600)
+    monkeypatch.setenv("SCHEMALESS_CONFIG", str(empty))
+
+
 @pytest.fixture
 def invoke(capsys, monkeypatch) -> Callable[..., Result]:
     """Run a command in this process; ``url`` goes to SCHEMALESS_URL, ``stdin`` to standard input."""

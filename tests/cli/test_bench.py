@@ -6,12 +6,13 @@ import csv
 import json
 import re
 import sys
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
 from playwright.sync_api import sync_playwright
 
-from schemaless.bench import rounds as measure
+from schemaless.bench import rounds
 from schemaless.bench.corpora import Corpus
 from schemaless.cli.main import run
 from schemaless.pages import bench_charts
@@ -24,7 +25,7 @@ FEW = ["--serializer", "msgpack", "--serializer", "protobuf", "--compressor", "n
 @pytest.fixture(autouse=True)
 def one_pass(monkeypatch):
     """Few documents are measured once a round: no time is asserted here."""
-    monkeypatch.setattr(measure, "_PASSES_MAX", 1)
+    monkeypatch.setattr("schemaless.cli.bench.codecs.Benchmark", partial(rounds.Benchmark, most_passes=1))
 
 
 @pytest.fixture
@@ -78,6 +79,7 @@ def test_json_has_everything(trips, capsys):
     assert {each["name"] for each in found["combinations"]} >= {"json zlib", "protobuf none"}
 
 
+@pytest.mark.once
 def test_several_files_and_sets_are_a_list(trips, capsys, tmp_path):
     """One command for many: a folder each, and all figures in one CSV file."""
     out = tmp_path / "out"
@@ -168,7 +170,7 @@ def test_what_cannot_be_measured_is_said_in_a_line(arguments, words, capsys):
 def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(trips, tmp_path, capsys, monkeypatch):
     """Nobody waits for an hour to be told what to install."""
     monkeypatch.setattr("schemaless.cli.bench.codecs.find_spec", lambda name: None)
-    monkeypatch.setattr(measure.Benchmark, "run", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(rounds.Benchmark, "run", lambda *_: pytest.fail("it was measured"))
 
     assert run(["bench", "codecs", str(trips), "--out", str(tmp_path / "out")]) == 2
     assert "extra [bench]" in " ".join(capsys.readouterr().err.split())
@@ -176,14 +178,14 @@ def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(tri
 
 def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypatch):
     """Ctrl-C: the rounds that are whole are shown and written, status 3."""
-    real = measure.Benchmark._round
+    real = rounds.Benchmark._round
 
     def stops(self, number, listener):
         if number == 1:
             raise KeyboardInterrupt
         real(self, number, listener)
 
-    monkeypatch.setattr(measure.Benchmark, "_round", stops)
+    monkeypatch.setattr(rounds.Benchmark, "_round", stops)
     out = tmp_path / "out"
     assert run(["bench", "codecs", str(trips), *FEW, "--rounds", "5", "--out", str(out)]) == 3
 
@@ -199,7 +201,7 @@ def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path
     def stops(self, number, listener):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(measure.Benchmark, "_round", stops)
+    monkeypatch.setattr(rounds.Benchmark, "_round", stops)
     out = tmp_path / "out"
     assert run(["bench", "codecs", str(trips), *FEW, "--out", str(out)]) == 3
 
@@ -210,13 +212,14 @@ def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path
 def test_pictures_are_drawn_for_one_combination_as_well():
     """A single bar, a front of one point."""
     corpus = Corpus("one", "for tests", [{"a": 1}], ["1"], False, "0" * 64)
-    result = measure.Benchmark(corpus, rounds=1, only_serializers=["json"], only_compressors=["zlib"]).run()
+    result = rounds.Benchmark(corpus, rounds=1, only_serializers=["json"], only_compressors=["zlib"]).run()
 
     for chart in bench_charts.charts_of(result).values():
         assert chart.png()[:4] == b"\x89PNG"
         assert "json zlib" in chart.svg() + chart.description
 
 
+@pytest.mark.once
 @needs_chromium
 def test_the_page_fits_the_window_and_shows_each_chart_once(trips, tmp_path):
     """On a desktop and a phone nothing sticks out, the form for that width is drawn, and dark pages have other ink."""

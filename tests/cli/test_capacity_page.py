@@ -12,23 +12,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Page as BrowserPage
 
-from schemaless.capacity.report import Report
+from schemaless.capacity.report import CapacityReport
 from schemaless.pages.capacity_charts import charts, overview
-from schemaless.pages.capacity_page import page
+from schemaless.pages.capacity_page import capacity_html
 from schemaless.pages.capacity_text import tables
-from tests.capacity.reports import GIB, common, measurement, odd_reports, report, space, tried
+from tests.capacity.reports import GIB, MIB, common, measurement, odd_reports, of_many_shards, report, space, tried
+
+pytestmark = pytest.mark.once
 
 CHROMIUM = os.environ.get("SCHEMALESS_CHROMIUM") or next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None
 )
 needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium, chromium-browser or google-chrome on the PATH (SCHEMALESS_CHROMIUM)"
+    CHROMIUM is None,
+    reason="SCHEMALESS_CHROMIUM is not set, and no chromium, chromium-browser or google-chrome is on the PATH",
 )
-LOOKS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
+LOOKS = [(width, scheme) for width in (1280, 400) for scheme in ("light", "dark")]
 
 _LOOK = """() => {
   const shown = [...document.querySelectorAll("figure svg")].filter(svg => svg.getBoundingClientRect().width > 0);
@@ -51,6 +57,14 @@ _LOOK = """() => {
     ink: getComputedStyle(shown[0]?.querySelector("text") ?? document.body).fill,
   };
 }"""
+
+
+class Opened(NamedTuple):
+    """A page in the browser, what its console said, and what it asked for."""
+
+    page: BrowserPage
+    said: list[str]
+    asked: list[str]
 
 
 class Page(HTMLParser):
@@ -77,18 +91,18 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
+def reports() -> dict[str, CapacityReport]:
     """A full report, one of clusters with long names, and odd cases."""
     names = [f"cluster-{number}-with-a-long-name-in-the-rack-b" for number in range(6)]
     many = measurement(days=30, clusters=[space(name) for name in names])
-    return {"full": common(), "many": report(many), **odd_reports()}
+    return {"full": common(), "many": report(many), "shards": of_many_shards(), **odd_reports()}
 
 
 @pytest.fixture(scope="module")
 def pages(reports) -> dict[str, str]:
     """The pages of those that differ in what is drawn."""
-    names = ("full", "many", "empty", "one day")
-    return {name: page(reports[name]) for name in names}
+    names = ("full", "many", "shards", "empty", "one day")
+    return {name: capacity_html(reports[name]) for name in names}
 
 
 @pytest.fixture(scope="module")
@@ -96,36 +110,49 @@ def browser() -> Iterator[Browser]:
     """The system's Chromium, headless."""
     with sync_playwright() as playwright:
         # As root, in a container, Chromium has no sandbox of its own; the pages are ours.
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, pages, tmp_path_factory) -> Iterator[dict[str, Opened]]:
+    """Each page in a tab of its own, loaded once for all looks at it."""
+    folder, tabs = tmp_path_factory.mktemp("pages"), {}
+    for name, text in pages.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+        tab = Opened(browser.new_page(), [], [])
+        tab.page.on("console", lambda message, tab=tab: tab.said.append(message.text))
+        tab.page.on("pageerror", lambda error, tab=tab: tab.said.append(str(error)))
+        tab.page.on("request", lambda request, tab=tab: tab.asked.append(request.url))
+        tab.page.goto((folder / f"{name}.html").as_uri())
+        tabs[name] = tab
+    yield tabs
+    for tab in tabs.values():
+        tab.page.close()
+
+
+def look_at(tab: Opened, width: int, scheme: Literal["light", "dark"], media: Literal["screen", "print"]) -> Any:
+    """Show a page as somebody would see it, and return what is there."""
+    tab.page.set_viewport_size({"width": width, "height": 900})
+    tab.page.emulate_media(media=media, color_scheme=scheme)
+    return tab.page.evaluate(_LOOK)
 
 
 @needs_chromium
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
-def test_page_has_no_error_and_no_overflow_and_draws_every_chart(browser, pages, tmp_path, width, scheme):
+def test_page_has_no_error_and_no_overflow_and_draws_every_chart(opened, pages, width, scheme):
     """At both widths and in both colours: a silent console, nothing too wide, charts with marks in them."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    for name, text in pages.items():
-        file = tmp_path / "report.html"
-        file.write_text(text, encoding="utf-8")
-        said: list[str] = []
-        asked: list[str] = []
-        opened = context.new_page()
-        opened.on("console", lambda message, said=said: said.append(message.text))
-        opened.on("pageerror", lambda error, said=said: said.append(str(error)))
-        opened.on("request", lambda request, asked=asked: asked.append(request.url))
-        opened.goto(file.as_uri())
-        look = opened.evaluate(_LOOK)
-        opened.close()
+    for name, tab in opened.items():
+        look = look_at(tab, width, scheme, "screen")
 
-        assert said == [], name
-        assert [url for url in asked if not url.startswith(("file:", "data:"))] == [], name
+        assert tab.said == [], name
+        assert [url for url in tab.asked if not url.startswith(("file:", "data:"))] == [], name
         assert look["width"][0] <= width, name
-        assert len(look["charts"]) == text.count("<figure"), name
+        assert len(look["charts"]) == pages[name].count("<figure"), name
         for chart in look["charts"]:
             assert chart["marks"] > 10, (name, chart)
-            assert chart["size"][0] > 0.85 * min(width, 992) - 32, (name, chart)
+            assert chart["size"][0] > (350 if width < 640 else 440), (name, chart)
             assert chart["size"][1] > 150, (name, chart)
             assert chart["least"] > 8, (name, chart)
             assert chart["outside"] == 0, (name, chart)
@@ -133,24 +160,35 @@ def test_page_has_no_error_and_no_overflow_and_draws_every_chart(browser, pages,
         assert (sum(map(int, re.findall(r"\d+", look["colours"][0])[:3])) < 200) == dark, name
         if look["charts"]:
             assert (sum(map(int, re.findall(r"\d+", look["ink"])[:3])) > 400) == dark, name
-    context.close()
 
 
 @needs_chromium
-def test_page_prints(browser, pages, tmp_path):
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_an_audit_finds_nothing(opened, width, scheme):
+    """Contrast, names and structure, by axe: no violation, on the screen and on paper."""
+    found = {}
+    # The second page has other charts in the same styles, and paper is always light.
+    for name in ("full", "shards") if (width == LOOKS[0][0]) == (scheme == "light") else ("full",):
+        for media in ("screen", "print") if (width, scheme) == LOOKS[0] else ("screen",):
+            look_at(opened[name], width, scheme, media)
+            # Of what is in order only the rules are wanted: writing each element down takes most of the time.
+            audit = Axe().run(opened[name].page, options={"resultTypes": ["violations"]}).response
+            assert "color-contrast" in [each["id"] for each in audit["passes"]]
+            found[name, media] = [
+                (each["id"], [node["html"] for node in each["nodes"]]) for each in audit["violations"]
+            ]
+
+    assert [key for key, violations in found.items() if violations] == [], found
+
+
+@needs_chromium
+def test_page_prints(opened):
     """On paper it is a few pages, with the closed tables open, in light colours whatever the screen has."""
-    file = tmp_path / "report.html"
-    file.write_text(pages["full"], encoding="utf-8")
-    context = browser.new_context(color_scheme="dark")
-    opened = context.new_page()
-    opened.goto(file.as_uri())
-    pdf = opened.pdf()
-    opened.emulate_media(media="print")
-    look = opened.evaluate(_LOOK)
-    hidden = opened.evaluate(
+    pdf = opened["full"].page.pdf()
+    look = look_at(opened["full"], LOOKS[0][0], "dark", "print")
+    hidden = opened["full"].page.evaluate(
         "[...document.querySelectorAll('details td')].filter(each => !each.checkVisibility()).length"
     )
-    context.close()
 
     assert sum(map(int, re.findall(r"\d+", look["colours"][0])[:3])) > 700
     assert hidden == 0
@@ -171,11 +209,18 @@ def test_every_picture_and_table_says_what_it_is(pages):
     for name, text in pages.items():
         seen = Page(text)
 
-        assert seen.pictures == 2 * text.count("<figure"), name
+        assert seen.pictures == text.count("<figure"), name
         assert len(seen.labelled) == 2 * seen.pictures, name
         assert set(seen.labelled) <= set(seen.ids), name
         assert len(seen.ids) == len(set(seen.ids)), name
         assert seen.regions >= 1, name
+
+
+def test_a_page_is_small_and_the_same_again(reports, pages):
+    """Below 300 KB whatever there is, each chart once, and the same bytes when it is made again."""
+    for name, text in pages.items():
+        assert len(text.encode()) < 300_000, name
+    assert pages["full"] == capacity_html(reports["full"])
 
 
 def test_the_answer_stands_first(pages):
@@ -211,7 +256,7 @@ def test_what_comes_from_outside_is_escaped():
         measurement(days=30, clusters=[space("<b>&\"'"), space("cluster-2", problem="<script>alert(1)</script>")])
     )
 
-    text = page(found)
+    text = capacity_html(found)
 
     assert "<script" not in text
     assert "<b>&\"'" not in text
@@ -253,13 +298,43 @@ def test_the_picture_says_what_is_not_full():
     assert full.title.startswith("trips: full already as it is")
 
 
-def test_the_growth_is_drawn_by_week_on_a_phone(reports):
-    """Days of half a year are a blot on 380 pixels; the wide form has them all."""
-    (growth,) = (chart for chart in charts(report(measurement(days=120))) if chart.name == "growth")
+def test_the_growth_is_drawn_by_week():
+    """Days of half a year are a blot; those of a few weeks are drawn each."""
+    drawn = [
+        chart.svg() for days in (120, 30) for chart in charts(report(measurement(days=days))) if chart.name == "growth"
+    ]
 
-    assert "measured, by week" in growth.svg(narrow=True)
-    assert "measured, by week" not in growth.svg()
-    assert growth.svg(narrow=True).count("<use") < growth.svg().count("<use") / 3
+    assert ["measured, by week" in svg for svg in drawn] == [True, False]
+
+
+def test_the_past_stands_left_of_today(reports):
+    """The chart of how the disk fills has what was used until today, the thresholds, and axes with their unit."""
+    (fill,) = (chart for chart in charts(reports["full"]) if chart.name == "fill")
+
+    svg = fill.svg()
+
+    for label in ("until now", "today", "80 %", "90 %", "used, GiB"):
+        assert f">{label}</text>" in svg, label
+    assert "40 days until today" not in fill.description  # the first day is not whole
+    assert "39 days" in fill.description or "40 days" in fill.description or "41 days" in fill.description
+
+
+def test_many_shards_are_a_distribution(reports):
+    """4,096 shards: how many are how large, and the ten fullest in a table, the largest first."""
+    found = reports["shards"]
+    (drawn,) = (chart for chart in charts(found) if chart.name == "skew")
+    (table,) = (each for each in tables(found) if each.title == "The fullest shards")
+
+    svg = drawn.svg()
+
+    assert drawn.title == "How 4,096 shards are distributed by size"
+    assert ">shards</text>" in svg
+    assert "a shard's file, MiB" in svg.replace("&#x27;", "'").replace("&apos;", "'")
+    assert svg.count("<path") < 300
+    sizes = [size for space in found.measurement.clusters for _, size in space.shard_files]
+    assert len(table.rows) == 10
+    assert table.rows[0][2] == f"{max(sizes) / MIB:.1f} MiB"
+    assert "Of 4,096 shards" in table.note
 
 
 def test_more_columns_than_colours_share_the_last_one():

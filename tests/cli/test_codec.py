@@ -14,7 +14,7 @@ from schemaless.codec.envelope import dictionary_of
 from schemaless.codec.trial import NOT_TRIED
 from schemaless.mysql.engine import session
 from schemaless.store.tools import tools_of
-from tests.dictionaries import COLUMN, cells, kept, training
+from tests.dictionaries import COLUMN, cells, everywhere, kept, training
 
 COUNT = 400
 
@@ -125,8 +125,7 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         path = tmp_path / "backup.ndjson"
         assert invoke("codec", "export", "--output", path, url=fresh_url).code == 0
         assert invoke("codec", "export", number, url=fresh_url).out.encode() == path.read_bytes()
-        with session(tools_of(admin).catalog, admin.name) as connection:
-            connection.exec_driver_sql("UPDATE dictionary SET content='gone'")
+        everywhere(admin, "UPDATE {table} SET content='gone'")
         lost = invoke("codec", "list", url=fresh_url)
         assert (lost.code, "damaged" in lost.out, "codec import" in lost.err) == (1, True, True)
         assert invoke("codec", "export", url=fresh_url).code == 1

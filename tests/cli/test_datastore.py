@@ -124,9 +124,9 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     assert behind.code == behind_json.code == failed.code == failed_json.code == 1
     assert [line.split() for line in behind.out.splitlines()[1:]] == [
         ["branch", "revision", "which", "databases"],
-        ["catalog", "catalog_0004", "this", "version's", "1"],
+        ["catalog", "catalog_0010", "this", "version's", "1"],
         ["shard", "none", f"{database},", other, "2"],
-        ["shard", "shard_0001", "this", "version's", "2"],
+        ["shard", "shard_0002", "this", "version's", "2"],
     ]
     assert "3 of 5 databases" in behind.out
     assert "next: schemaless schema upgrade" in behind.err
@@ -164,9 +164,9 @@ def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_
 def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     """Thousands of shards: how many are at which revision, a few names, and each reason once."""
     names = [f"trips_{shard:04d}" for shard in range(4096)]
-    states = [DatabaseState("trips", "db-1:3306", "catalog", "catalog_0004", True)]
+    states = [DatabaseState("trips", "db-1:3306", "catalog", "catalog_0010", True)]
     states += [
-        DatabaseState(name, "db-1:3306", "shard", *(("shard_0001", True) if shard < 40 else ("shard_0000", False)))
+        DatabaseState(name, "db-1:3306", "shard", *(("shard_0002", True) if shard < 40 else ("shard_0000", False)))
         for shard, name in enumerate(names[:2048])
     ]
     states += [DatabaseState(name, "db-2:3306", "shard", None, False, "db-2:3306: gone") for name in names[2048:]]
@@ -180,10 +180,10 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
     upgraded = invoke("schema", "upgrade", url="mysql://root@db-1/trips")
 
     assert [line.split() for line in status.out.splitlines()[2:]] == [
-        ["catalog", "catalog_0004", "this", "version's", "1"],
+        ["catalog", "catalog_0010", "this", "version's", "1"],
         ["shard", "not", "asked", "trips_2048,", "trips_2049,", "trips_2050", "and", "2,045", "more", "2,048"],
         ["shard", "shard_0000", "trips_0040,", "trips_0041,", "trips_0042", "and", "2,005", "more", "2,008"],
-        ["shard", "shard_0001", "this", "version's", "40"],
+        ["shard", "shard_0002", "this", "version's", "40"],
     ]
     assert "not asked: trips_2048, trips_2049, trips_2050 and 2,045 more: db-2:3306: gone\n" in status.err
     assert upgraded.out == "upgraded 2,018 databases; 1 were at this version's revision already\n"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 import schemaless
-from schemaless.cli import jobs
 from schemaless.cli.jobs import JobProgress
 from schemaless.jobs import rebuild
 from schemaless.jobs.job import RunBegan, RunGoesOn
@@ -17,6 +17,7 @@ from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
@@ -54,12 +55,11 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
 
 def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job, monkeypatch, capsys):
     """Where no terminal is there: a log of weeks is read by people."""
-    monkeypatch.setattr(jobs, "_LOOK_S", 0.0)
     ledger = Ledger(migrate_store)
     state = ledger.claim(job.job_id, 0, "a")
     cluster = tools_of(migrate_store).topology.cluster_of(0).name
     assert ledger.renew(job.job_id, state, cluster).watches
-    with JobProgress(ledger) as shown:
+    with JobProgress(ledger, look_s=0.0) as shown:
         shown(RunBegan(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
             ledger.note_look(job.job_id, cluster, "a", reason, {}, {})
@@ -211,7 +211,9 @@ def test_cells_that_were_erased_meanwhile_are_said_and_no_fault(
         return update_bodies(database, changes)
 
     monkeypatch.setattr(reencode, "update_bodies", update)
-    monkeypatch.setattr(reencode, "_NEXT_PASS_S", 0.01)
+    monkeypatch.setattr(
+        "schemaless.cli.migrate.run.run_migration", partial(migrate.run, bounds=BlockBounds(next_pass_s=0.01))
+    )
     ran = invoke("migrate", "run", "--execute", "--follow", url=migrate_url)
     data = invoke("migrate", "report", "--json", url=migrate_url).json
 
@@ -260,7 +262,7 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
     assert f"archives {originals}, shards 0-3\n" in said[2].out
     assert f"nobody works on it now: '{goes_on}' does" in said[4].out
-    assert (nothing.code, "name the originals by --archive, or a restore to go on with" in nothing.err) == (2, True)
+    assert (nothing.code, "name the originals by --archive, or a restore to continue" in nothing.err) == (2, True)
     assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)
     assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)
     assert (ended.code, f"job {job.job_id} is done; run 'schemaless migrate restore --execute' for" in ended.err) == (

@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless.admin.nodes import node_states
+from schemaless.admin.states import node_states
 from schemaless.keys import row_key_for
 from schemaless.mysql.engine import session
 from schemaless.mysql.grants import ROLES, Account, grants

@@ -126,7 +126,7 @@ def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, t
     from schemaless.cli.migrate import report as command
 
     file = tmp_path / "report.html"
-    original = command.make_report
+    original = command.reclaimed_report
 
     def with_markup(store, job, made_at):
         found = original(store, job, made_at)
@@ -134,7 +134,7 @@ def test_report_escapes_what_comes_from_outside(monkeypatch, invoke, migrated, t
         found.columns['"><img src=x>'] = found.columns.pop("A")
         return found
 
-    monkeypatch.setattr(command, "make_report", with_markup)
+    monkeypatch.setattr(command, "reclaimed_report", with_markup)
     invoke("migrate", "report", "--html", file, url=migrated)
     text = file.read_text(encoding="utf-8")
 

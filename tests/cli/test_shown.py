@@ -11,10 +11,10 @@ import unicodedata
 import pytest
 
 from schemaless.cli.bench import codecs as bench
-from schemaless.cli.capacity import report as capacity_report
 from schemaless.cli.migrate import report
 from schemaless.cli.options import shards_of, shards_text
 from schemaless.events import Advanced
+from schemaless.pages import capacity_csv
 from schemaless.store.tools import tools_of
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
@@ -136,7 +136,7 @@ def test_csv_text_is_no_formula(name):
 
 def test_every_csv_is_written_so():
     """There is no other writer of CSV on the command line."""
-    for module in (bench, capacity_report, report):
+    for module in (bench, capacity_csv, report):
         assert module.CSVText is CSVText
         assert not hasattr(module, "csv")
 

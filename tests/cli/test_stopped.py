@@ -21,7 +21,7 @@ from schemaless.migrate.verify import check
 from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.long]
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 LINES = [json.dumps({"id": f"n{number}", "text": "some text " * 10}).encode() + b"\n" for number in range(1_500)]

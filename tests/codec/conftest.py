@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from schemaless.codec.engine import REFERENCE, Engine
+from tests import skips
 
 FAST = Engine(fast=True)
-_SHARED = Path(__file__).resolve().parents[3] / "shared"
 
 
 @pytest.fixture(params=["reference", "fast"])
@@ -19,6 +19,4 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    if not _SHARED.is_dir():
-        pytest.skip("the folder of public suites and corpora is not beside this checkout")
-    return _SHARED
+    return skips.shared()

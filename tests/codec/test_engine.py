@@ -67,7 +67,10 @@ def run_without(missing: tuple[str, ...], program: str, *arguments: str, given: 
     return done.stdout.splitlines()
 
 
-@pytest.mark.skipif("SCHEMALESS_FAST" not in os.environ, reason="no engine was asked for: 'make test' asks for each")
+@pytest.mark.skipif(
+    "SCHEMALESS_FAST" not in os.environ,
+    reason="SCHEMALESS_FAST is not set, so no engine was asked for; 'make test' sets it to 1 and to 0",
+)
 def test_this_run_has_the_engine_that_was_asked_for() -> None:
     """What ``make test`` calls fast is fast, with every package of the extra; what it calls plain is plain."""
     fast = os.environ["SCHEMALESS_FAST"] != "0"

@@ -17,6 +17,8 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, describe_body
 from schemaless.codec.registry import COMPRESS_MIN_BYTES, COMPRESSORS, SERIALIZERS, codec_named, codec_names
 from schemaless.codec.values import MAX_VALUES
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 PAGE = resources.files("schemaless.codec").joinpath("FORMAT.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"`(\{.*\})`[^`]*```hex\n([^`]*)```", PAGE)
 

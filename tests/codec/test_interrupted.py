@@ -15,6 +15,8 @@ from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import codec_named, codec_names
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 CODEC = str(Path(envelope.__file__).parent)
 DOCUMENT = {
     "day": ["2013-01-01", "2013-01-02", "2013-02-30", "2013-01-04"],

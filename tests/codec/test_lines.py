@@ -13,6 +13,8 @@ from schemaless.codec import lines
 from schemaless.codec.lines import check_line, open_lines
 from schemaless.errors import InvalidInput
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(params=[bytes, gzip.compress], ids=["plain", "gzip"])
 def packed(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:

@@ -23,6 +23,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import NotHeld
 from schemaless.errors import CorruptBody, InvalidBody, MalformedPayload, NestingTooDeep, NotCanonical
 from tests.codec.mutants import mutated, values_of
+from tests.skips import NATIVE_NOT_BUILT
 
 FAST = Engine(fast=True)
 BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -357,7 +358,7 @@ def test_native_part_reads_mutants_as_the_reference_does() -> None:
     """What the native part refuses is left to the reference, so here it is asked by itself."""
     native = optional("schemaless_packed")
     if native is None:
-        pytest.skip("the native part, ./rust, is not installed here")
+        pytest.skip(NATIVE_NOT_BUILT)
     chance = random.Random(29)
     payloads = [path.read_bytes()[2:-4] for path in BODIES if path.stat().st_size < 600]
     for _ in range(MUTANTS):

@@ -22,9 +22,10 @@ from schemaless.codec.packed import pack_reference
 from schemaless.codec.packed_reader import unpack_reference
 from schemaless.errors import CorruptBody
 from tests.codec.mutants import mutated
+from tests.skips import NATIVE_NOT_BUILT
 
 native: Any = optional("schemaless_packed")
-pytestmark = pytest.mark.skipif(native is None, reason="the native part, ./rust, is not installed here")
+pytestmark = [pytest.mark.once, pytest.mark.skipif(native is None, reason=NATIVE_NOT_BUILT)]
 
 BODIES = sorted((Path(__file__).parents[1] / "vectors" / "bodies").glob("packed-of-*.body"))
 PAYLOADS = [path.read_bytes()[2:-4] for path in BODIES]
@@ -300,7 +301,11 @@ def test_native_threads_read_and_write_the_same() -> None:
             done.result()
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="since 3.12 the collector runs between instructions only")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12),
+    reason="the collector runs on the eval breaker only, so not within a native call: What's New in Python 3.12, "
+    "Other Language Changes, gh-97922",
+)
 def test_native_unpack_within_unpack_reads_the_same() -> None:
     """Making objects may run the garbage collector, and that somebody's code, which may unpack too."""
     payload = max(PAYLOADS, key=len)
@@ -328,7 +333,7 @@ def test_native_unpack_within_unpack_reads_the_same() -> None:
     )
 
 
-@pytest.mark.parametrize("payload", ["text", 1, None, [1], memoryview(b"\0\1\1")], ids=repr)
+@pytest.mark.parametrize("payload", ["text", 1, None, [1], memoryview(b"\0\1\1")], ids=lambda each: type(each).__name__)
 def test_native_unpack_what_is_no_bytes_is_a_type_error(payload: Any) -> None:
     """Bytes and bytearray, and nothing else."""
     with pytest.raises(TypeError):

@@ -27,7 +27,12 @@ BODIES = [
 ]
 NODE = shutil.which("node")
 
-pytestmark = pytest.mark.skipif(NODE is None, reason="node, which runs the second reader, is not on this machine")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.skipif(
+        NODE is None, reason="docs/packed-reader/reader.mjs runs in Node.js, and there is no node on the PATH"
+    ),
+]
 
 
 def read(names: Sequence[str], folder: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless.codec.compressors import Compressor, Stored
+from schemaless.codec.compressors import Compressor, Uncompressed
 from schemaless.codec.engine import REFERENCE, Engine
 from schemaless.codec.messagepack import MessagePack
 from schemaless.codec.registry import (
@@ -88,7 +88,7 @@ def test_codec_named_with_an_unknown_name_lists_the_names(name: str) -> None:
 def test_compressor_of_another_kind_may_have_the_same_id() -> None:
     """Serializers and compressors are numbered apart."""
 
-    class Named(Stored):
+    class Named(Uncompressed):
         name = "json"
 
     assert Registry[type[Compressor]]("compressor").add(Named).id == JSON.id

@@ -49,6 +49,7 @@ def empty_lists(count: int) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count
 
 
+@pytest.mark.once
 @given(DOCUMENTS, st.sampled_from([None, 0, 3]))
 def test_counts_are_those_of_the_document(document: Any, indent: int | None) -> None:
     """Neither spelling nor what stands in strings matters: one value less is too few, that many are enough."""
@@ -148,6 +149,7 @@ def test_unreadable_bytes_that_look_like_a_bomb_are_not_unpacked() -> None:
     assert peak_bytes < 200 << 20
 
 
+@pytest.mark.once  # it names its engine
 @pytest.mark.parametrize("name", ["msgpack+zlib", "json+zlib", "legacy"])
 def test_encode_more_values_than_readers_take_raises(name: str, engine: Engine) -> None:
     """What is written can be read: the largest that is taken decodes, and one value more is not written."""
@@ -160,6 +162,7 @@ def test_encode_more_values_than_readers_take_raises(name: str, engine: Engine) 
         encode_body([*largest, 0], codec_named(name), engine=engine)
 
 
+@pytest.mark.once
 @given(DOCUMENTS)
 def test_packed_values_are_counted_by_the_rule_on_both_engines(document: Any) -> None:
     """Rows and keys, in whatever columns they stand: one value less is too few, that many are enough."""

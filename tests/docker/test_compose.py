@@ -15,7 +15,9 @@ from schemaless.local import options
 from tests import foreign
 
 ROOT = Path(__file__).parents[2]
-containers = pytest.mark.skipif(not foreign.DOCKER, reason="needs the containers of SERVER=docker")
+containers = pytest.mark.skipif(
+    not foreign.DOCKER, reason="looks at the containers of docker/compose.yaml, which run with SERVER=docker only"
+)
 
 
 def test_servers_in_containers_have_the_options_of_private_ones():

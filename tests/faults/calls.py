@@ -41,13 +41,19 @@ WRITES: Final[dict[str, Callable[[Datastore], object]]] = {
 
 WITHOUT_A_SERVER: Final = {
     "catalog",
+    "chosen_shards",
     "close",
     "codec_for",  # asks the catalog once a minute, and does without where it is silent
+    "databases_by_node",
     "decode",
+    "index",  # asks the catalog alone, and there is none here: tests/index
     "name",
     "shard_count",
+    "topology",
     "shard_of",
+    "shelves",
     "stored_cell",
+    "stored_tails",  # raises nothing: what it cannot read is absent, and get_stored_cells_for_shard has it
 }
 
 

@@ -115,6 +115,9 @@ class Harness:
                 self.proxy.arm(armed)
                 result = _attempt(case)
                 self.proxy.disarm()
+            # The faults are over, and nobody waits until the breaker has found that out.
+            for pool in self._pools():
+                pool.breaker.answered()
             report.struck = self.proxy.struck
             self._expect_no_open_transaction()
             self._until_the_servers_know()

@@ -107,7 +107,7 @@ def test_threads_share_one_datastore(store, new_row):
 
 def test_threads_read_their_own_replies_while_connections_break(servers, new_row, monkeypatch):
     """Faults strike whom they meet; nobody is given another's reply, and every error is the library's and true."""
-    monkeypatch.setattr(pools, "_FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
     chance = random.Random(16)
     proxy = Proxy([str(servers[0].socket)])
     own = [[new_row() for _ in range(8)] for _ in range(THREADS)]

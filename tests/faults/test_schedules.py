@@ -11,14 +11,14 @@ from schemaless.mysql import pool
 from tests.accounts import Accounts
 from tests.faults.harness import Harness
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 @pytest.fixture(scope="module")
 def harness(servers: list[LocalServer], accounts: Accounts) -> Iterator[Harness]:
     """A datastore behind a proxy, with short pauses between attempts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "_FIRST_PAUSE_S", 0.002)
+        patch.setattr(pool.NodePool, "retry_pause_s", 0.002)
         sockets = [str(server.socket) for server in servers]
         harness = Harness(sockets, accounts, "faults", stalls=0.01, read_timeout_s=0.3)
         yield harness

@@ -177,13 +177,12 @@ def test_failures_are_kept_once_with_their_newest_reason(ledger, job):
     assert [failure.shard for failure in ledger.failures(1, shards=[2])] == [2]
 
 
-def test_measures_are_added_up(ledger, job, monkeypatch):
+def test_measures_are_added_up(ledger, job):
     """By name, the newest counts; of as many shards as there are."""
-    monkeypatch.setattr("schemaless.jobs.ledger._MEASURED_AT_ONCE", 2)
-    ledger.measure_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)})
-    ledger.measure_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}})
-    ledger.measure_shards(1, {})
-    ledger.measure_cluster(1, "cluster-1", {"log": "x"})
+    ledger.note_on_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)}, at_once=2)
+    ledger.note_on_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}}, at_once=2)
+    ledger.note_on_shards(1, {})
+    ledger.note_on_cluster(1, "cluster-1", {"log": "x"})
 
     found = {state.shard: state.measures for state in ledger.shards(1)}
     assert {shard: found[shard] for shard in range(3)} == {

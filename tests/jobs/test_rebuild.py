@@ -17,8 +17,9 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import DiskSpace, cell_table_sizes
 from schemaless.numbers import Interval
 from schemaless.store.tools import tools_of
+from tests.topologies import opened_as
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store,
     """Cells stay, files are what was predicted, the job is through and says how far off the prediction was."""
     before = everything(fresh_store)
     sizes = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
-    planned = rebuild.plan(admin_store, RebuildSpec(), [0, 1])
+    planned = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0, 1])
     done = rebuild.run(admin_store, shards=[1, 0])
     now = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
     job = Ledger(admin_store).latest("rebuild")
@@ -80,9 +81,9 @@ def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store,
 
 def test_plan_of_the_next_rebuild_rests_on_the_speed_of_the_last(fresh_store, shrunk, admin_store):
     """What was assumed at first is measured then, on each cluster for itself."""
-    assumed = rebuild.plan(admin_store, RebuildSpec(), [0])[0].seconds
+    assumed = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0].seconds
     rebuild.run(admin_store, shards=[0])
-    measured = rebuild.plan(admin_store, RebuildSpec(), [0])[0].seconds
+    measured = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0].seconds
 
     assert assumed.high / assumed.low == pytest.approx(20)
     assert measured.high / measured.low == pytest.approx(1.5**2)
@@ -137,8 +138,8 @@ def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_
     monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: DiskSpace(1 << 40, 1 << 20))
     seen = rebuild.run(admin_store, RebuildSpec(free_bytes=1 << 40), shards=[0])
     monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: None)
-    said = rebuild.plan(admin_store, RebuildSpec(free_bytes=1 << 20), [0])
-    unknown = rebuild.plan(admin_store, RebuildSpec(), [0])
+    said = rebuild.plan_rebuild(admin_store, RebuildSpec(free_bytes=1 << 20), [0])
+    unknown = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])
 
     assert [each.state for each in seen] == ["failed"]
     assert "1 MB are free on the disk of" in seen[0].message
@@ -151,12 +152,12 @@ def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_
 def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admin_store, monkeypatch):
     """Predicted before it starts, since it cannot be slowed down; a cluster without replicas has nobody to lag."""
     monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
-    alone = rebuild.plan(admin_store, RebuildSpec(), [0])[0]
+    alone = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0]
     topology = tools_of(admin_store).topology.with_nodes(
         "cluster-1", [alone_node := tools_of(admin_store).topology.cluster_of(0).primary, alone_node.having("replica")]
     )
-    monkeypatch.setattr(tools_of(admin_store), "topology", topology)
-    lagging = rebuild.plan(admin_store, RebuildSpec(), [0])[0]
+    with opened_as(admin_store, topology) as replicated:
+        lagging = rebuild.plan_rebuild(replicated, RebuildSpec(), [0])[0]
 
     assert alone.refusal is None
     assert "by which the replicas of cluster-1 would lag, over the limit of 600 s" in lagging.refusal

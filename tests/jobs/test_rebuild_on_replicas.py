@@ -18,7 +18,7 @@ from schemaless.local.description import LocalServer
 from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on, connect, run
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 NAME = "rebuilt"
 
@@ -72,8 +72,8 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
 def test_plan_says_how_long_replicas_would_lag_and_refuses_above_the_limit(accounts, replicated):
     """The limit holds for a cluster with replicas; the message says how to raise it."""
     with schemaless.connect(accounts.url("admin", replicated.url, NAME)) as store:
-        usual = rebuild.plan(store, RebuildSpec())
-        strict = rebuild.plan(store, RebuildSpec(max_rebuild_lag_s=1e-6))
+        usual = rebuild.plan_rebuild(store, RebuildSpec())
+        strict = rebuild.plan_rebuild(store, RebuildSpec(max_rebuild_lag_s=1e-6))
 
     assert [(each.replicas, each.refusal) for each in usual] == [(1, None), (1, None)]
     assert all("raise it with --max-rebuild-lag" in each.refusal for each in strict)

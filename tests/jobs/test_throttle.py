@@ -32,13 +32,16 @@ from schemaless.migrate.run import run
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.pools import Pools
-from schemaless.mysql.server_load import note_read
+from schemaless.mysql.server_activity import note_read
 from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
+from tests.promotion import sql, word
 
 _writers = itertools.count(1)
+pytestmark = pytest.mark.shared
+
 NAME = "throttled"
 TOKENS = f"{NAME}_heartbeat.heartbeat_token"
 
@@ -76,15 +79,6 @@ def test_thresholds_that_cannot_be_meant_are_refused(values, complaint):
 
 
 # ---- looks
-
-
-def sql(server: LocalServer, *statements: str) -> Any:
-    """Run statements on a server and return the last one's rows."""
-    connection = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        return cursor.fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +156,6 @@ def until(eventually) -> Callable[[ClusterWatch, object], Look]:
         return looks[-1]
 
     return wait
-
-
-def word(server: LocalServer) -> str:
-    """Return what the server calls a replica in statements."""
-    return "SLAVE" if server.flavour == "mariadb" else "REPLICA"
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from schemaless.jobs.worker import KeptWatch
 from schemaless.jobs.workers import Workers, workers
 from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
@@ -33,7 +34,7 @@ from schemaless.mysql.urls import parse_url
 from schemaless.store.opening import Opening, opening_of
 from schemaless.store.tools import tools_of
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 CELLS = 240
 
@@ -72,7 +73,7 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
     """On a local cluster of two workers, beside another; a check by such workers finds the same cells."""
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
     with socket.socket() as others:
         with contextlib.suppress(OSError):  # there is another
             others.bind(("127.0.0.1", 8787))
@@ -244,7 +245,6 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
 
 def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
     """A legacy body that comes in behind the checkpoint is caught by the next pass."""
-    monkeypatch.setattr(reencode, "_NEXT_PASS_S", 0.01)
     original = reencode._ShardWork._save
     late = []
 
@@ -259,7 +259,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
         original(work)
 
     monkeypatch.setattr(reencode._ShardWork, "_save", save)
-    report = migrate.run(migrate_store, MigrateSpec(follow=True))
+    report = migrate.run(migrate_store, MigrateSpec(follow=True), bounds=BlockBounds(next_pass_s=0.01))
     passes = {state.shard: state.pass_number for state in Ledger(migrate_store).shards(1)}
 
     assert report.total().cells == CELLS + 1
@@ -272,7 +272,7 @@ def test_workers_that_cannot_be_are_refused(fresh_store, migrate_store):
     """None, or a scheduler that is not there."""
     with pytest.raises(InvalidInput, match="workers must be 1 or more, got 0"):
         migrate.run(migrate_store, count=0)
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed", reason="the extra [dask] is not installed: no distributed")
     with (
         pytest.raises(InvalidInput, match="no Dask scheduler answers at"),
         workers(1, "tcp://127.0.0.1:1", dask_s=0.5),
@@ -288,7 +288,10 @@ def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
     assert "secret" not in repr(secret)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there a thread has a priority of its own")
+@pytest.mark.skipif(
+    sys.platform != "linux",
+    reason="a thread has a priority of its own on Linux only (setpriority(2): 'C library/kernel differences')",
+)
 def test_work_steps_aside_for_servers_and_clients(migrate_store):
     """A worker's thread has a low priority, the caller's stays as it was."""
     own = os.getpriority(os.PRIO_PROCESS, 0)

@@ -19,7 +19,7 @@ from schemaless.local.description import Description, LocalServer
 from schemaless.testing.servers import private_servers
 from tests.foreign import FLAVOURS
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 @pytest.fixture(scope="module", params=FLAVOURS)

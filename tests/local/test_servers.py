@@ -20,7 +20,7 @@ from schemaless.local.options import RELAXED
 from schemaless.testing.servers import private_servers
 from tests.foreign import FLAVOURS
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 EACH_FLAVOUR = pytest.mark.parametrize("flavour", FLAVOURS)
 
@@ -228,9 +228,11 @@ def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
     """A disk without room is found before anything is written, and one that fills up meanwhile says so as well."""
     small = tmp_path / "small disk"
     small.mkdir()
-    mounted = os.geteuid() == 0 and shutil.which("mount")
-    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=30m", "none", small]).returncode != 0:
-        pytest.skip("a small disk needs a mount, which is not permitted here")
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a small disk is mounted, which takes root (id -u is not 0) and the program mount")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=30m", "none", small]
+    if (done := subprocess.run(mount, stderr=subprocess.PIPE, text=True)).returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
     try:
         with pytest.raises(
             space.NoSpace, match=r"a new server needs .* MiB in .*small disk.* are free; .*another disk"
@@ -248,7 +250,7 @@ def test_disk_that_fills_up_is_a_clear_error(tmp_path, monkeypatch):
 def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_json):
     """A user without any rights, with an empty home and a cache that cannot be written, gets servers as well."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
-        pytest.skip("needs root and setpriv to become somebody else")
+        pytest.skip("setpriv becomes another user, which takes root (id -u is not 0) and that program")
     base = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip())
     try:
         base.chmod(0o755)
@@ -271,8 +273,11 @@ def test_up_as_unprivileged_user_in_an_empty_home(flavour, tmp_path, command_jso
             "SCHEMALESS_CACHE": str(base / "cache"),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
-        if subprocess.run([*user, sys.executable, "-c", "import schemaless"], env=environment).returncode != 0:
-            pytest.skip("this checkout cannot be read by other users")
+        reads = subprocess.run(
+            [*user, sys.executable, "-c", "import schemaless"], env=environment, stderr=subprocess.PIPE
+        )
+        if reads.returncode != 0:
+            pytest.skip(f"user 4321 cannot import schemaless: {reads.stderr.decode().strip().splitlines()[-1]}")
         line = [*user, sys.executable, "-m", "schemaless.cli.entry", "local"]
         outcomes = [
             subprocess.run(

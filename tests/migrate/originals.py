@@ -13,7 +13,7 @@ from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.errors import SchemalessError
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.archive import ArchiveWriter, archived
-from schemaless.migrate.restore import RestoreReport, RestoreSpec, count
+from schemaless.migrate.restore import RestoreOutcome, RestoreSpec, count
 from schemaless.migrate.restore import run as run_restore
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.store.tools import tools_of
@@ -85,7 +85,7 @@ def restore(
     full_row_images: bool = False,
     thresholds: Thresholds = NO_THRESHOLDS,
     **how: Any,
-) -> RestoreReport:
+) -> RestoreOutcome:
     """Put originals back, or count them; ``how`` is for the one or the other."""
     chosen = None if shards is None else tuple(shards)
     spec = RestoreSpec(tuple(map(str, folders)), chosen, job, full_row_images, thresholds=thresholds)

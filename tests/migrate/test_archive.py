@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import os
@@ -11,7 +10,6 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 import zlib
 from itertools import pairwise
 from pathlib import Path
@@ -22,41 +20,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemaless import ArchiveFailed, CorruptArchive, InvalidInput, SchemalessError
+from schemaless import CorruptArchive, InvalidInput, SchemalessError
 from schemaless.migrate import archive
-from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
+from schemaless.migrate.archive import ArchivedCell
 from schemaless.migrate.archive_files import archive_files, read_archive
+from tests.migrate.archives import cell, small_file, writer
+
+pytestmark = pytest.mark.shared
 
 GOLDEN = Path(__file__).parents[1] / "vectors" / "archive"
-
-
-def cell(number: int, body: bytes | None = None) -> ArchivedCell:
-    return ArchivedCell(
-        number,
-        number.to_bytes(16, "big"),
-        "BASE",
-        number * 7,
-        f"2026-01-31 23:59:59.{number % 1_000_000:06}+00:00",
-        b'{"n": %d}' % number if body is None else body,
-        hashlib.sha256(b"new %d" % number).digest(),
-    )
-
-
-def writer(folder: Path, *, shard: int = 3, job_id: int = 7, epoch: int = 1) -> ArchiveWriter:
-    return ArchiveWriter(folder, datastore="trips", shard=shard, shard_count=8, job_id=job_id, epoch=epoch)
-
-
-def small_file(folder: Path, *, close: bool = True) -> tuple[Path, list[list[ArchivedCell]]]:
-    """Write a file of three chunks; return it and what each chunk holds."""
-    chunks = [[cell(1), cell(2)], [cell(3, b""), cell(4, b"\xc1\x10rest")], [cell(5)]]
-    made = writer(folder)
-    for chunk in chunks:
-        made.append(chunk)
-    if close:
-        made.close()
-    else:
-        made._drop()
-    return made.path, chunks
 
 
 def test_cells_come_back_as_they_were_written(tmp_path):
@@ -70,6 +42,8 @@ def test_cells_come_back_as_they_were_written(tmp_path):
 
 
 bodies = st.binary(max_size=200) | st.integers(1, 3000).map(lambda size: b"text " * size)
+
+
 cells = st.builds(
     ArchivedCell,
     st.integers(1, (1 << 64) - 1),
@@ -87,10 +61,8 @@ cells = st.builds(
 def test_any_cells_come_back_whatever_the_frames(tmp_path_factory, chunks, frame_bytes):
     """Round trip of whatever a cell may be, in frames of any size."""
     folder = tmp_path_factory.mktemp("archive")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(archive, "_FRAME_BYTES", frame_bytes)
-        with writer(folder) as made:
-            written = sum(made.append(chunk) for chunk in chunks)
+    with writer(folder, frame_bytes=frame_bytes) as made:
+        written = sum(made.append(chunk) for chunk in chunks)
     expected = [each for chunk in chunks for each in chunk]
 
     assert [each for file in archive_files(folder) for each in read_archive(file)] == expected
@@ -354,142 +326,6 @@ def test_a_file_under_anothers_name_is_named(tmp_path):
         archive_files(tmp_path)
 
 
-# ---- the disk
-
-
-def test_an_append_is_on_the_disk_when_it_returns(tmp_path, monkeypatch):
-    """The file's bytes are synced, after they are written; its name in the folder, and the folders, too."""
-    calls = []
-
-    def spy(name):
-        original = getattr(os, name)
-
-        def call(fd, *rest):
-            calls.append((name, where(fd)))
-            return original(fd, *rest)
-
-        monkeypatch.setattr(archive.os, name, call)
-
-    def where(fd):
-        return Path(f"/proc/self/fd/{fd}").readlink()
-
-    for name in ("fsync", "fdatasync", "write"):
-        spy(name)
-    folder = tmp_path / "archive"
-    made = writer(folder)
-    made.append([cell(1)])
-    made.append([cell(2)])
-    made.close()
-
-    assert calls == [
-        *(("fsync", each) for each in (tmp_path, folder, folder / "trips", made.path.parent)),
-        *[("write", made.path), ("fdatasync", made.path)] * 3,
-    ]
-
-
-FULL_DISK = """
-import resource, signal, sys
-from pathlib import Path
-from schemaless.errors import ArchiveFailed
-from tests.migrate.test_archive import cell, writer
-import os
-
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-made = writer(Path(sys.argv[1]))
-done = 0
-try:
-    while True:
-        made.append([cell(done + 1, os.urandom(3000))])
-        done += 1
-except ArchiveFailed as refusal:
-    print(done, refusal)
-try:
-    made.append([cell(99)])
-except ArchiveFailed as refusal:
-    print(refusal)
-made.close()
-"""
-
-
-def test_a_file_that_may_not_grow_is_cut_back_to_its_last_frame(tmp_path):
-    """A real limit on the file's size: the error says so, and what was archived before is whole."""
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
-    )
-    failed, again = done.stdout.splitlines()
-    (file,) = archive_files(tmp_path)
-    reader = read_archive(file)
-
-    assert f"6 {file.path}: File too large; no cell was updated whose original is not archived; raise the" in failed
-    assert "was given up after an error" in again
-    assert [each.added_id for each in reader] == [1, 2, 3, 4, 5, 6]
-    assert (reader.torn_bytes, reader.closed) == (0, False)
-    assert file.size_bytes < 20_000
-
-
-def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path, monkeypatch):
-    """/dev/full refuses every byte with ENOSPC."""
-    real = os.open
-    monkeypatch.setattr(
-        archive.os,
-        "open",
-        lambda path, flags, *mode: real("/dev/full" if flags & os.O_EXCL else path, flags & ~os.O_EXCL, *mode),
-    )
-    made = writer(tmp_path)
-
-    with pytest.raises(
-        ArchiveFailed, match=r"No space left on device; no cell was updated .*; make room there, then go on"
-    ):
-        made.append([cell(1)])
-    assert archive_files(tmp_path) == []
-
-
-def test_a_sync_that_fails_ends_the_writer(tmp_path, monkeypatch):
-    """After an error of the disk nothing of that frame is believed, and the file is cut back."""
-    made = writer(tmp_path)
-    made.append([cell(1)])
-
-    def fails(fd: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(archive.os, "fdatasync", fails)
-        with pytest.raises(ArchiveFailed, match=r"Input/output error; .*; look at that disk"):
-            made.append([cell(2)])
-    with pytest.raises(ArchiveFailed, match="make another one"):
-        made.append([cell(3)])
-
-    assert [each.added_id for each in read_archive(made.path)] == [1]
-
-
-def test_an_interrupt_in_the_middle_of_a_frame_ends_the_writer(tmp_path, monkeypatch):
-    """Ctrl-C between two writes: half a frame is never followed by another."""
-    made = writer(tmp_path)
-    made.append([cell(1)])
-    real = os.write
-
-    def interrupted(fd: int, data: memoryview) -> int:
-        real(fd, data[:50])
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(archive.os, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            made.append([cell(2)])
-    made.close()
-    reader = read_archive(made.path)
-
-    assert ([each.added_id for each in reader], reader.torn_bytes) == ([1], 0)
-
-
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path):
-    """Before the first cell is read."""
-    (tmp_path / "file").write_bytes(b"")
-
-    with pytest.raises(ArchiveFailed, match="no cell was updated"):
-        writer(tmp_path / "file" / "archive")
-
-
 # ---- golden bytes
 
 
@@ -523,8 +359,8 @@ def test_golden_file_reads_as_it_did_when_it_was_written():
 
 
 def test_page_shows_the_golden_files_first_mark():
-    """docs/archive-format.md's example is the file's own bytes."""
-    page = (Path(__file__).parents[2] / "docs" / "archive-format.md").read_text(encoding="utf-8")
+    """docs/migration-archive.md's example is the file's own bytes."""
+    page = (Path(__file__).parents[2] / "docs" / "migration-archive.md").read_text(encoding="utf-8")
     name, block = re.findall(r"`tests/vectors/archive/(.*)`[^`]*```hex\n([^`]*)```", page)[0]
     shown = b"".join(bytes.fromhex(line.partition("#")[0]) for line in block.splitlines())
 

@@ -20,13 +20,12 @@ from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
 from schemaless.keys import row_key_bytes
 from schemaless.migrate import run as migrate
-from schemaless.migrate.plan import plan
+from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, check, verify
-from schemaless.mysql.engine import session
 from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
 from schemaless.store.tools import tools_of
-from tests.dictionaries import COLUMN, cells, kept, set_to, training
+from tests.dictionaries import COLUMN, cells, everywhere, kept, set_to, training
 from tests.migrate.originals import restore
 
 COUNT = 60
@@ -73,14 +72,14 @@ def test_migration_tells_dictionaries_apart(
         (second.id, MigrateSpec("json+zstd", dictionary=second.id)),
     ):
         codec = spec.codec(tools_of(migrate_store).dictionaries)
-        promised = plan(migrate_store, codec, sources=spec.sources or None).total
+        promised = plan_migration(migrate_store, codec, sources=spec.sources or None).total
         report = migrate.run(migrate_store, spec)
         assert report.codec == spec.target
         assert (report.total().cells, report.total().left) == (COUNT, {})
         assert report.total().bytes_after == promised.bytes_after.mid
         assert named(migrate_store) == {number}
         assert migrate.run(migrate_store, spec).total().cells == 0
-        assert plan(migrate_store, codec).total.cells.mid == 0
+        assert plan_migration(migrate_store, codec).total.cells.mid == 0
         assert read(migrate_store) == documents
         assert check(migrate_store).faults == {}
         assert verify(migrate_store, depth=Depth(spec)).faults == {}
@@ -116,8 +115,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     before = bodies(migrate_store)
-    with session(tools_of(admin).catalog, admin.name) as connection:
-        connection.exec_driver_sql("DELETE FROM dictionary")
+    everywhere(admin, "DELETE FROM {table}")
     with schemaless.connect(migrate_url) as store:
         assert check(store).faults == {"UnknownDictionary": COUNT}
         assert verify(store, depth=Depth(MigrateSpec())).faults["UnknownDictionary"] == COUNT
@@ -127,7 +125,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
         with pytest.raises(UnknownDictionary) as raised:
             list(loading.dump_lines(store, loading.iter_dump(store, range(4), None), stored=True))
         assert raised.value.key is not None
-        bring(tools_of(admin).catalog, admin.name, dictionary, {})
+        bring(tools_of(admin).shelves, dictionary, {})
         assert check(store).faults == {}
         assert migrate.run(store, MigrateSpec("msgpack+zlib")).total().cells == COUNT
         assert read(store) == documents
@@ -166,7 +164,7 @@ def test_archive_has_the_dictionaries_of_its_originals(
         refused = restore(store, [tmp_path])
         assert refused.total.left == {"UnknownDictionary": COUNT}
         assert read(store) == documents
-        bring(tools_of(admin).catalog, admin.name, *parse_dictionary_line(json.loads(file.read_bytes())))
+        bring(tools_of(admin).shelves, *parse_dictionary_line(json.loads(file.read_bytes())))
         assert restore(store, [tmp_path]).total.restored == COUNT
         assert bodies(store) == before
         assert read(store) == documents
@@ -194,7 +192,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
         other = kept(copy, 900) if taken else None
         for turn in range(2):
             here = loading.DumpDictionaries(
-                tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).catalog, copy.name)
+                tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).shelves)
             )
             reader = loading.dump_reader(None, dictionaries=here)
             report = loading.load(copy, lines, reader, source="dump")

@@ -15,9 +15,10 @@ from schemaless.errors import VerificationFailed
 from schemaless.jobs import rebuild
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import RebuildSpec
-from schemaless.migrate import reencode
+from schemaless.migrate import blocks, reencode
 from schemaless.migrate import run as migrate
-from schemaless.migrate.plan import plan
+from schemaless.migrate.blocks import BlockBounds
+from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check, verify
 from schemaless.mysql.sql.bodies import select_block, update_bodies
@@ -210,7 +211,7 @@ def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
         spec = RebuildSpec() if call is rebuild.run else MigrateSpec()
         with pytest.raises(InvalidInput, match="a job needs at least one shard"):
             call(migrate_store, spec, shards=[])
-    planned = plan(migrate_store, DEFAULT, shards=[])
+    planned = plan_migration(migrate_store, DEFAULT, shards=[])
 
     assert (planned.total.cells.mid, planned.columns, planned.stored) == (0, {}, [])
     assert check(fresh_store, []).cells == verify(fresh_store, []).cells == 0
@@ -276,10 +277,12 @@ def test_two_runs_at_once_share_one_job(fresh_store, legacy, migrate_store, fres
         assert fresh_store.get_cell(row, column, ref_key).body == document
 
 
+OF_TEN = BlockBounds(first_rows=10, most_rows=10)
+"""Blocks have ten cells, so that a shard has several."""
+
+
 def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
     """Interrupted after some blocks, the next run does the rest of the job; the end is that of an undisturbed run."""
-    monkeypatch.setattr(reencode, "_FIRST_ROWS", 10)
-    monkeypatch.setattr(reencode, "_MOST_ROWS", 10)
     original = reencode._ShardWork._replace
     blocks: list[int] = []
 
@@ -291,9 +294,9 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
 
     monkeypatch.setattr(reencode._ShardWork, "_replace", breaks)
     with pytest.raises(KeyboardInterrupt):
-        migrate.run(migrate_store)
-    monkeypatch.setattr(reencode._ShardWork, "_replace", original)
-    report = migrate.run(migrate_store)
+        migrate.run(migrate_store, bounds=OF_TEN)
+    monkeypatch.undo()
+    report = migrate.run(migrate_store, bounds=OF_TEN)
 
     assert (report.job_id, report.total().cells, report.interruptions) == (1, 300, 0)
     for row, column, ref_key, document in legacy:
@@ -302,8 +305,6 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
 
 def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
     """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
-    monkeypatch.setattr(reencode, "_FIRST_ROWS", 10)
-    monkeypatch.setattr(reencode, "_MOST_ROWS", 10)
     original = reencode._ShardWork._update
     calls: list[int] = []
 
@@ -315,7 +316,7 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
 
     monkeypatch.setattr(reencode._ShardWork, "_update", fails)
     with pytest.raises(VerificationFailed, match="third"):
-        migrate.run(migrate_store)
+        migrate.run(migrate_store, bounds=OF_TEN)
     states = {state.shard: state for state in Ledger(migrate_store).shards(1)}
     state = states[calls[2]]
     left = [cell.added_id for cell in fresh_store.scan_shard(calls[2], legacy_only=True)]
@@ -339,7 +340,7 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
     monkeypatch.setattr(reencode._ShardWork, "_update", fails)
     with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="second"):
         migrate.run(store)
-    monkeypatch.setattr(reencode._ShardWork, "_update", original)
+    monkeypatch.undo()
     report = migrate.run(migrate_store)
 
     assert calls[0] == calls[1]
@@ -348,7 +349,6 @@ def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, 
 
 def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy, monkeypatch, migrate_store):
     """A shard that one block takes costs one read, and the few rows at a shard's end make no block smaller."""
-    monkeypatch.setattr(reencode, "_FIRST_ROWS", 16)
     blocks: dict[str, list[int]] = {}
 
     def noted(database, after, rows, *others):
@@ -357,7 +357,7 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
 
     monkeypatch.setattr(reencode, "select_block", noted)
     monkeypatch.setattr(reencode.ShardRun, "yields", False)
-    report = migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000))
+    report = migrate.run(migrate_store, MigrateSpec(chunk_ms=60_000), bounds=BlockBounds(first_rows=16))
     asked = [rows for each in blocks.values() for rows in each]
 
     assert report.total().cells == 300
@@ -376,16 +376,14 @@ def test_blocks_begin_as_large_as_those_of_the_shard_before(fresh_store, legacy,
         ([80, 30, 70], 10, [([0], False), ([1, 2], False)]),
     ],
 )
-def test_long_bodies_are_grouped_by_what_fits(monkeypatch, lengths, room, groups):
+def test_long_bodies_are_grouped_by_what_fits(lengths, room, groups):
     """The first group may share the block's memory; every other has as much as one block."""
-    monkeypatch.setattr(reencode, "_MOST_BLOCK_BYTES", 100)
-    assert list(reencode._groups(enumerate(lengths), room)) == groups
+    assert list(blocks.groups(enumerate(lengths), room, 100)) == groups
 
 
-def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store, monkeypatch):
+def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_store):
     """Some share the block with the others, some have one of their own; some wait for the next."""
-    monkeypatch.setattr(reencode, "_MOST_BLOCK_BYTES", 100_000)
-    monkeypatch.setattr(reencode, "_FIRST_ROWS", 20)
+    bounds = BlockBounds(first_rows=20, most_bytes=100_000)
     sizes = [10, 6_000, 30_000, 90_000, 50_000, 20, 60_000, 10] * 4
     rows = [new_row() for _ in sizes]
     fresh_store.put_stored_cells(
@@ -394,7 +392,7 @@ def test_run_takes_bodies_longer_than_their_share(fresh_store, new_row, migrate_
             for number, (row, size) in enumerate(zip(rows, sizes, strict=True))
         ]
     )
-    report = migrate.run(migrate_store)
+    report = migrate.run(migrate_store, bounds=bounds)
 
     assert report.total().cells == len(sizes)
     for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):

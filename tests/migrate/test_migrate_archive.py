@@ -17,18 +17,18 @@ from schemaless import ArchiveFailed, CorruptBody
 from schemaless.codec.envelope import is_enveloped
 from schemaless.codec.recode import recode
 from schemaless.jobs.ledger import Ledger
-from schemaless.migrate import archive, reencode
+from schemaless.migrate import archive
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files, read_archive
+from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import digest_of
 from schemaless.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import everything, load, restore
+from tests.skips import shared
 
-pytestmark = pytest.mark.mysql
-
-_SHARED = Path(__file__).resolve().parents[3] / "shared"
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 @pytest.fixture
@@ -80,15 +80,15 @@ def test_nothing_is_updated_that_is_not_archived(fresh_store, before, migrate_st
             raise ArchiveFailed("no space; go on")
         return original(writer, cells)
 
-    monkeypatch.setattr(reencode, "_FIRST_ROWS", 8)
+    bounds = BlockBounds(first_rows=8)
     monkeypatch.setattr(archive.ArchiveWriter, "append", fails)
     for _ in range(3):
         with pytest.raises(ArchiveFailed):
-            migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+            migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), bounds=bounds)
         after = everything(fresh_store)
         assert {place for place in before if after[place] != before[place]} == originals(tmp_path).keys()
     monkeypatch.undo()
-    migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
+    migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), bounds=bounds)
 
     assert all(is_enveloped(body) for _, body, _ in everything(fresh_store).values())
     restore(migrate_store, [tmp_path])
@@ -140,10 +140,10 @@ def test_an_archive_on_a_full_disk_stops_the_job_cleanly(fresh_store, new_row, m
 
 def public_texts() -> list[bytes]:
     """Return each text of the suite, good and bad, and each fifth line of the corpora."""
-    suite = _SHARED / "conformance" / "JSONTestSuite"
+    suite = shared("conformance", "JSONTestSuite")
     texts = [path.read_bytes() for path in sorted(suite.glob("test_*/*.json"))]
     assert len(texts) > 330
-    for path in sorted((_SHARED / "data").glob("*.ndjson.gz")):
+    for path in sorted(shared("data").glob("*.ndjson.gz")):
         texts += gzip.decompress(path.read_bytes()).splitlines()[::5]
     return texts
 
@@ -152,8 +152,6 @@ def public_texts() -> list[bytes]:
 @pytest.mark.parametrize("codec", ["msgpack+zlib", "packed+zstd"])
 def test_public_suites_come_through_a_migration_and_back(fresh_store, new_row, migrate_store, tmp_path, codec):
     """What reads is the same document after; what does not is untouched and named; a restore gives the first bytes."""
-    if not _SHARED.is_dir():
-        pytest.skip("the folder of public suites and corpora is not beside this checkout")
     load(fresh_store, new_row, public_texts())
     before = everything(fresh_store)
     report = migrate.run(migrate_store, MigrateSpec(codec, archive=str(tmp_path)))
@@ -189,6 +187,7 @@ from schemaless.migrate import put_back, restore
 from schemaless.migrate import run as migrate
 from schemaless.migrate import archive
 from schemaless.migrate import reencode
+from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.spec import MigrateSpec
 
 where, url, folder = sys.argv[1:]
@@ -219,16 +218,15 @@ elif where == "before the UPDATE":
 elif where == "after the UPDATE":
     reencode._ShardWork._update = dies(reencode._ShardWork._update, after=True)
 elif where == "restore":
-    put_back._CHUNK_CELLS = 5
     restore.put_back = lambda *arguments, send, **options: put_back.put_back(
         *arguments, send=dies(send, after=True), **options
     )
-reencode._FIRST_ROWS = reencode._MOST_ROWS = 3
 with schemaless.connect(url) as store:
     if where == "restore":
-        restore.run(store, restore.RestoreSpec((folder,)))
+        restore.run(store, restore.RestoreSpec((folder,)), chunk_cells=5)
     else:
-        migrate.run(store, MigrateSpec(archive=folder))
+        bounds = BlockBounds(first_rows=3, most_rows=3)
+        migrate.run(store, MigrateSpec(archive=folder), bounds=bounds)
 """
 
 

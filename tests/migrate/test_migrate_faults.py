@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Iterator
 
-import pymysql
 import pytest
 
 import schemaless
@@ -29,8 +28,8 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
-from schemaless.migrate import reencode
 from schemaless.migrate import run as migrate
+from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql import pool as pools
 from schemaless.mysql.sql.bodies import update_bodies
@@ -39,8 +38,9 @@ from schemaless.testing.servers import private_servers
 from tests.accounts import Accounts, accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy
+from tests.promotion import sql
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 _names = itertools.count(1)
 
@@ -76,9 +76,8 @@ def bodies(store: schemaless.Datastore) -> dict[tuple[uuid.UUID, int], bytes]:
 @pytest.mark.parametrize("how", ["rst", "late", "half"])
 def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
     """At any statement of a run, its job's own included, before or after the server had it: nothing is done twice."""
-    monkeypatch.setattr(pools, "_FIRST_PAUSE_S", 0.002)
-    monkeypatch.setattr(reencode, "_FIRST_ROWS", 7)
-    monkeypatch.setattr(reencode, "_MOST_ROWS", 7)
+    monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
+    bounds = BlockBounds(first_rows=7, most_rows=7)
     chance = random.Random(f"cuts {how}")
     name = f"migratecuts{next(_names)}"
     proxy = Proxy([str(servers[0].socket)])
@@ -94,7 +93,7 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
                     Fault(chance.choice(["UPDATE", "UPDATE", "SELECT", "INSERT"]), at, how, skip=chance.randrange(12))
                     for at in chance.sample(["before", "no reply"], 1 + nth % 2)
                 )
-                report = migrate.run(store)
+                report = migrate.run(store, bounds=bounds)
                 proxy.disarm()
                 assert bodies(store) == expected, f"round {nth}"
                 assert report.total().cells <= 40
@@ -139,12 +138,6 @@ def filled(own_accounts: Accounts, url: str) -> tuple[schemaless.Datastore, dict
     with schemaless.connect(own_accounts.url("app", url)) as store:
         expected = fill(store, 120)
         yield store, expected
-
-
-def sql(server: LocalServer, statement: str) -> None:
-    """Run a statement on a server."""
-    with pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True) as connection:
-        connection.cursor().execute(statement)
 
 
 def run_in_a_thread(url: str, spec: MigrateSpec) -> tuple[threading.Thread, list[object]]:

@@ -18,7 +18,7 @@ from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import PACKED, codec_named
 from schemaless.codec.training import train
 from schemaless.migrate import run as migrate
-from schemaless.migrate.plan import plan
+from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, check, verify
 from schemaless.store.dictionaries import bring, keep
@@ -81,7 +81,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
     """From text to packed, to MessagePack, to packed: as planned, sound at each step, and restored byte for byte."""
     documents = read(fresh_store)
     codec = codec_named(name)
-    promised = plan(migrate_store, codec).total
+    promised = plan_migration(migrate_store, codec).total
     report = migrate.run(migrate_store, MigrateSpec(name, archive=str(tmp_path / "first")))
     total = report.total()
 
@@ -90,7 +90,7 @@ def test_migration_to_packed_and_back_gives_the_first_bytes(
     assert (total.cells, total.bytes_after) == (promised.cells.mid, promised.bytes_after.mid)
     assert {describe_body(body).name.partition("+")[0] for body in bodies(fresh_store).values()} == {"packed", "json"}
     assert migrate.run(migrate_store, MigrateSpec(name)).total().cells == 0
-    assert plan(migrate_store, codec).total.cells.mid == 0
+    assert plan_migration(migrate_store, codec).total.cells.mid == 0
     assert read(fresh_store) == documents
     assert check(migrate_store).faults == {}
     assert verify(migrate_store, depth=Depth(MigrateSpec(name))).faults == {}
@@ -114,7 +114,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
     cells = ((uuid.uuid5(uuid.NAMESPACE_OID, str(n)).bytes, encode_body(trip(n))) for n in range(200))
     trained = train(cells, codec_named("packed+zstd"), sizes=(2_048,))
     assert trained.codec.serializer == PACKED
-    dictionary = keep(tools_of(admin).catalog, admin.name, trained.dictionary, {"column": "LOG"})
+    dictionary = keep(tools_of(admin).shelves, trained.dictionary, {"column": "LOG"})
     report = migrate.run(migrate_store, MigrateSpec("packed+zstd", dictionary=dictionary.id))
     assert report.codec == f"packed+zstd with dictionary {dictionary.id}"
     assert {dictionary_of(body) for body in bodies(fresh_store).values()} == {dictionary.id, None}
@@ -122,9 +122,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
         line for _, line in loading.dump_lines(fresh_store, loading.iter_dump(fresh_store, range(4), None), stored=True)
     ).splitlines(keepends=True)
     with schemaless.connect(accounts.url("admin", accounts.create(new_name, 4))) as copy:
-        here = loading.DumpDictionaries(
-            tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).catalog, copy.name)
-        )
+        here = loading.DumpDictionaries(tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).shelves))
         loaded = loading.load(copy, lines, loading.dump_reader(None, dictionaries=here), source="dump")
 
         assert loaded.created == COUNT + len(KEPT)

@@ -11,7 +11,7 @@ from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.migrate import run as migrate
-from schemaless.migrate.plan import plan
+from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sql.bodies import update_bodies
 from schemaless.numbers import Interval
@@ -49,7 +49,7 @@ def everything(store) -> dict:
 def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, migrate_store, to, sources):
     """Counts and bytes to the last one, by column; nothing is changed; then there is nothing to do."""
     before = everything(fresh_store)
-    found = plan(migrate_store, codec_named(to), sources=sources or None)
+    found = plan_migration(migrate_store, codec_named(to), sources=sources or None)
     unchanged = everything(fresh_store) == before
     report = migrate.run(migrate_store, MigrateSpec(to, sources))
     total = report.total()
@@ -72,15 +72,15 @@ def test_plan_of_what_is_small_is_what_the_run_then_does(fresh_store, mixed, mig
     }
     assert {reason: cells.mid for reason, cells in found.kept_as_text.items()} == total.kept_as_text
     assert found.left == {}
-    again = plan(migrate_store, codec_named(to), sources=sources or None)
+    again = plan_migration(migrate_store, codec_named(to), sources=sources or None)
     assert (again.columns, again.run_time, again.binary_log) == ({}, None, None)
     assert again.total.cells == Interval.of(0)
 
 
 def test_plan_of_one_column_and_some_shards_keeps_to_them(fresh_store, mixed, migrate_store):
     """What is not asked for is not counted."""
-    whole = plan(migrate_store, columns=["B"])
-    parts = [plan(migrate_store, columns=["B"], shards=[shard]) for shard in range(4)]
+    whole = plan_migration(migrate_store, columns=["B"])
+    parts = [plan_migration(migrate_store, columns=["B"], shards=[shard]) for shard in range(4)]
 
     assert list(whole.columns) == ["B"]
     assert {stored.column_name for stored in whole.stored} == {"B"}
@@ -93,7 +93,7 @@ def test_plan_says_what_cannot_be_read_with_examples(fresh_store, mixed, migrate
     cell = next(cell for cell in fresh_store.scan_shard(2) if cell.body[:1] == b"{")
     name = tools_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body='{broken' WHERE added_id=%d" % (name, cell.added_id))
-    found = plan(migrate_store)
+    found = plan_migration(migrate_store)
 
     assert {reason: left.cells for reason, left in found.left.items()} == {"UnreadableLegacy": Interval.of(1)}
     assert found.left["UnreadableLegacy"].body_bytes == Interval.of(7)
@@ -118,8 +118,8 @@ def test_plan_of_a_sample_holds_the_truth_in_its_intervals(fresh_store, migrate_
     ]
     fresh_store.put_stored_cells(cells)
     bounds = Bounds(windows=80, window_rows=10, whole_rows=100)
-    exact = plan(migrate_store, exact=True, bounds=bounds)
-    sampled = plan(migrate_store, seed=7, bounds=bounds)
+    exact = plan_migration(migrate_store, exact=True, bounds=bounds)
+    sampled = plan_migration(migrate_store, seed=7, bounds=bounds)
 
     assert exact.sample.exact
     assert exact.total.cells == Interval.of(3_000)
@@ -147,7 +147,7 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
         NewStoredCell(row, "BASE", 1, json.dumps({"n": row.int, "text": row.hex * (1 + 99 * (n % 2))}).encode())
         for n, row in enumerate(rows)
     )
-    found = getattr(plan(migrate_store).binary_log, image)
+    found = getattr(plan_migration(migrate_store).binary_log, image)
 
     def written(connection) -> int:
         return sum(int(row[1]) for row in connection.rows(b"SHOW BINARY LOGS"))
@@ -174,4 +174,4 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
 def test_plan_from_a_codec_that_does_not_exist_is_refused(migrate_store):
     """Before anything is read."""
     with pytest.raises(InvalidInput, match="no codec is called 'pickle'"):
-        plan(migrate_store, sources=["pickle"])
+        plan_migration(migrate_store, sources=["pickle"])

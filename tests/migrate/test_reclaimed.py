@@ -14,7 +14,7 @@ from schemaless.jobs import rebuild
 from schemaless.jobs.job import RunBegan
 from schemaless.jobs.ledger import Ledger
 from schemaless.migrate import run as migrate
-from schemaless.migrate.reclaimed import note_prediction, report
+from schemaless.migrate.reclaimed import note_plan, reclaimed_report
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.numbers import Interval
@@ -52,12 +52,12 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
     """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
     before = files(fresh_store, by_hand)
     ledger = Ledger(migrate_store)
-    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_prediction(migrate_store, begun.job)))
+    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
     after = files(fresh_store, by_hand)
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store, shards=[0, 1, 2])
     rebuilt = files(fresh_store, by_hand)
-    found = report(migrate_store, ledger.job(ran.job_id), NOW)
+    found = reclaimed_report(migrate_store, ledger.job(ran.job_id), NOW)
 
     assert [part.file.before for part in found.shards] == list(before.values())
     assert [part.file.after for part in found.shards] == list(after.values())
@@ -78,10 +78,10 @@ def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, mig
 
 def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate_store, admin_url):
     """A small datastore is predicted from all of it, so cells and bodies come out to the byte."""
-    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_prediction(migrate_store, begun.job)))
+    ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
-    found = report(migrate_store, Ledger(migrate_store).job(ran.job_id), NOW)
+    found = reclaimed_report(migrate_store, Ledger(migrate_store).job(ran.job_id), NOW)
     off = {each.what: each.off for each in found.predictions}
 
     assert off["cells re-encoded"] == off["body bytes before"] == off["body bytes after"] == 0
@@ -93,7 +93,7 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
 def test_report_of_a_migration_without_notes_says_what_it_knows(fresh_store, legacy, migrate_store):
     """One that was begun and not run has neither sizes nor predictions, and no figure is made up."""
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    found = report(migrate_store, job, NOW)
+    found = reclaimed_report(migrate_store, job, NOW)
 
     assert (found.total.tally.cells, found.total.file.before, found.total.file.last) == (0, None, None)
     assert found.binary_log_bytes is None

@@ -190,7 +190,6 @@ def test_restore_does_not_overwrite_a_body_changed_under_it(
 
 def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tmp_path, monkeypatch):
     """Stopped at any statement, the same call goes on with its job, and counts what all its runs did."""
-    monkeypatch.setattr(put_back_job, "_CHUNK_CELLS", 7)
     migrate(migrate_store, tmp_path)
     original = put_back_job.replace_bodies
     for _ in range(3):
@@ -204,10 +203,10 @@ def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tm
 
         monkeypatch.setattr(put_back_job, "replace_bodies", stop)
         with pytest.raises(KeyboardInterrupt):
-            restore(migrate_store, [tmp_path])
+            run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
     partly = everything(fresh_store)
     monkeypatch.setattr(put_back_job, "replace_bodies", original)
-    report = restore(migrate_store, [tmp_path])
+    report = run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
     jobs = Ledger(migrate_store).jobs()
 
     assert 0 < sum(partly[place] == before[place] for place in before) < len(TEXTS)

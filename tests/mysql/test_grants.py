@@ -11,7 +11,7 @@ import schemaless
 from schemaless import InvalidInput
 from schemaless.cluster.topology import Cluster, Node, ShardRange, Topology, shard_database
 from schemaless.mysql.grants import CATALOG_WRITERS, ROLES, Account, grants, parse_account
-from schemaless.mysql.schema import catalog_tables
+from schemaless.mysql.making import catalog_tables
 from schemaless.mysql.urls import parse_url
 from schemaless.store.tools import tools_of
 from tests.accounts import connect, run
@@ -37,11 +37,13 @@ def test_app_gets_tables_by_name_on_the_servers_that_have_them():
     assert (str(catalog.node), catalog.holds) == ("db-0:3306", "the catalog, b with shards 2")
     assert catalog.statements == (
         r"GRANT SELECT ON `trips\_eu`.* TO 'app'@'10.0.%'",
+        r"GRANT SELECT ON `trips\_eu\_heartbeat`.* TO 'app'@'10.0.%'",
         "GRANT SELECT, INSERT ON `trips_eu_0002`.`cell` TO 'app'@'10.0.%'",
         "GRANT SELECT ON `trips_eu_0002`.`shard_identity` TO 'app'@'10.0.%'",
     )
     assert (str(other.node), other.holds) == ("db-1:3306", "a with shards 0 to 1")
     assert [statement.partition(" ON ")[2].partition(" TO ")[0] for statement in other.statements] == [
+        r"`trips\_eu\_heartbeat`.*",
         "`trips_eu_0000`.`cell`",
         "`trips_eu_0000`.`shard_identity`",
         "`trips_eu_0001`.`cell`",
@@ -67,7 +69,13 @@ def test_every_option_adds_what_it_says():
 def test_every_table_of_the_catalog_says_who_writes_it():
     """A table that comes later is thought of for each role."""
     assert set(CATALOG_WRITERS) == catalog_tables()
-    assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {"admin", "migrate", "measure"}
+    assert {role for writers in CATALOG_WRITERS.values() for role in writers} == {
+        "admin",
+        "follow",
+        "migrate",
+        "move",
+        "measure",
+    }
     assert all("admin" in writers for writers in CATALOG_WRITERS.values()), "it has the whole database"
 
 
@@ -91,6 +99,15 @@ def test_migrate_keeps_jobs_watches_and_may_do_without_what_is_server_wide():
         )
     assert mariadb[1].statements[-1] == "GRANT PROCESS, BINLOG MONITOR, BINLOG ADMIN ON *.* TO 'app'@'10.0.%'"
     assert [part.statements for part in less] == [part.statements[:-1] for part in (catalog, other)]
+
+
+def test_follow_may_listen_to_binary_logs_or_do_without():
+    """On a line of its own, where there are shards: it shows the changes of every database."""
+    parts = grants("follow", APP, TOPOLOGY, CATALOG)
+    less = grants("follow", APP, TOPOLOGY, CATALOG, server_wide=False)
+
+    assert parts[1].statements[-1] == "GRANT REPLICATION SLAVE ON *.* TO 'app'@'10.0.%'"
+    assert less[1].statements == parts[1].statements[:-1]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +147,19 @@ JOBS = [
     "UPDATE {catalog}.job SET state='aborted'",
     "INSERT INTO {catalog}_heartbeat.heartbeat_token (cluster, writer, token) VALUES ('c', 'w', REPEAT('x', 16))",
 ]
+FOLLOWERS = [
+    "INSERT INTO {catalog}.follower_setting (name, wanted, spec) VALUES ('x', 'new', '{{}}')",
+    "UPDATE {shard}.follower SET location=0",
+    "DELETE FROM {shard}.parked",
+]
+OF_THE_TOPOLOGY = [
+    "INSERT INTO {catalog}.cluster (name) VALUES ('other')",
+    "UPDATE {catalog}.datastore SET ready=0",
+    "DELETE FROM {catalog}.node",
+]
 MAY_NOT = {
     "app": [
+        *FOLLOWERS,
         *SERVER_WIDE,
         *JOBS,
         *MEASUREMENTS,
@@ -146,6 +174,7 @@ MAY_NOT = {
         "SELECT COUNT(*) FROM performance_schema.metadata_locks",
     ],
     "tail": [
+        *FOLLOWERS,
         *SERVER_WIDE,
         *JOBS,
         *MEASUREMENTS,
@@ -155,8 +184,20 @@ MAY_NOT = {
         "LOCK TABLES {cell} READ",
         "UPDATE performance_schema.setup_instruments SET ENABLED='NO'",
     ],
+    "follow": [
+        *SERVER_WIDE,
+        *JOBS,
+        *MEASUREMENTS,
+        "INSERT INTO {cell} (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, 'x')",
+        "UPDATE {cell} SET body='x'",
+        "DELETE FROM {cell}",
+        "LOCK TABLES {cell} READ",
+        "DROP TABLE {shard}.parked",
+        "UPDATE {identity} SET shard=1",
+    ],
     "migrate": [
         *MEASUREMENTS,
+        *FOLLOWERS,
         *(f"UPDATE {{cell}} SET {name}={name}" for name in ("added_id", "row_key", "column_name", "ref_key")),
         "UPDATE {cell} SET body=body, created_at=created_at",
         "DELETE FROM {catalog}.job_event",
@@ -164,6 +205,17 @@ MAY_NOT = {
         "DELETE FROM {cell}",
         "TRUNCATE TABLE {cell}",
         "UPDATE {identity} SET shard=1",
+    ],
+    "move": [
+        *SERVER_WIDE[2:],
+        *MEASUREMENTS,
+        FOLLOWERS[0],
+        *OF_THE_TOPOLOGY,
+        "UPDATE {catalog}.shard_range SET cluster='x'",
+        "DELETE FROM {catalog}.job",
+        "GRANT SELECT ON {shard}.* TO CURRENT_USER()",
+        "CREATE DATABASE {catalog}x0000",
+        "SET GLOBAL max_connections=10",
     ],
     "measure": [
         *SERVER_WIDE[2:],
@@ -194,9 +246,7 @@ NONE_MAY = [
     "DROP TABLE {catalog}.node",
 ]
 ONLY_ADMIN_MAY = [
-    "INSERT INTO {catalog}.cluster (name) VALUES ('other')",
-    "UPDATE {catalog}.datastore SET ready=0",
-    "DELETE FROM {catalog}.node",
+    *OF_THE_TOPOLOGY,
     "ALTER TABLE {cell} COMMENT='x'",
     "CREATE TABLE {shard}.other (n INT)",
 ]
@@ -219,7 +269,7 @@ def test_role_may_do_nothing_beyond_its_own(accounts, fresh_store, new_row, role
     }
     allowed = []
     connection = connect(accounts.url(role, accounts.servers[0]), accounts.password)
-    for statement in MAY_NOT[role] + NONE_MAY + ([] if role == "admin" else ONLY_ADMIN_MAY):
+    for statement in MAY_NOT[role] + NONE_MAY + ([] if role in ("admin", "move") else ONLY_ADMIN_MAY):
         try:
             run(connection, statement.format(**names))
         except pymysql.Error as error:
@@ -244,7 +294,7 @@ def test_app_of_a_datastore_sees_nothing_of_one_whose_name_begins_alike(accounts
     seen = {name for (name,) in run(connection, "SHOW DATABASES") if str(name).startswith(new_name)}
     connection.close()
 
-    assert seen == {new_name, f"{new_name}_0000"}
+    assert seen == {new_name, f"{new_name}_0000", f"{new_name}_heartbeat"}
 
 
 @pytest.mark.mysql

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 
 from schemaless.cluster.topology import Node
-from schemaless.mysql import parallel
 from schemaless.mysql.parallel import on_servers
 
 SLOW, FAST = Node("primary", host="slow"), Node("primary", host="fast")
@@ -55,9 +54,8 @@ def test_a_slow_server_does_not_keep_the_others_waiting():
 
 
 @pytest.mark.parametrize("how", [ValueError, KeyboardInterrupt])
-def test_an_error_is_raised_and_nothing_more_is_begun(how, monkeypatch):
+def test_an_error_is_raised_and_nothing_more_is_begun(how):
     """Also where something is still at work that takes long: that is not waited for."""
-    monkeypatch.setattr(parallel, "_STOP_WAIT_S", 0.1)
     release, begun = threading.Event(), []
 
     def work(number: int) -> int:
@@ -69,7 +67,7 @@ def test_an_error_is_raised_and_nothing_more_is_begun(how, monkeypatch):
         return number
 
     with pytest.raises(how):
-        list(on_servers([(SLOW, 0), *((FAST, number) for number in range(1, 50))], work, 1))
+        list(on_servers([(SLOW, 0), *((FAST, number) for number in range(1, 50))], work, 1, stop_wait_s=0.1))
     at_the_end = list(begun)
     release.set()
 

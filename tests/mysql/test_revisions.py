@@ -12,12 +12,12 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from schemaless import SchemaMismatch, ServerError, ServerTimeout
-from schemaless.mysql import revisions, schema
+from schemaless.mysql import making, revisions, schema
 from schemaless.mysql.engine import session
 from schemaless.mysql.pool import NodePool
 from tests.revisions import FIRST, LAST, installed
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
 class Cut(BaseException):
@@ -53,15 +53,15 @@ def test_upgrade_cut_behind_any_statement_goes_on(pool, empty_database, definiti
     undisturbed = empty_database()
     database = empty_database()
     with installed():
-        schema.upgrade(pool, undisturbed, branch)
+        making.upgrade(pool, undisturbed, branch)
         for change in itertools.count(1):
             execute(pool, database, f"DROP DATABASE `{database}`")
             schema.create_database(pool, database)
             try:
                 with cut_behind(change):
-                    schema.upgrade(pool, database, branch)
+                    making.upgrade(pool, database, branch)
             except Cut:
-                schema.upgrade(pool, database, branch)
+                making.upgrade(pool, database, branch)
             else:
                 break
 
@@ -73,11 +73,11 @@ def test_upgrade_cut_behind_any_statement_goes_on(pool, empty_database, definiti
 def test_upgrade_of_a_database_that_lost_its_revision_finds_its_tables(pool, empty_database, definitions):
     """Where the tables are this version's to the last column, they only have to be noted as such."""
     database = empty_database()
-    schema.upgrade(pool, database, "shard")
+    making.upgrade(pool, database, "shard")
     before = definitions(database)
     execute(pool, database, "DROP TABLE alembic_version", "CREATE TABLE of_somebody_else (n INT)")
 
-    assert schema.upgrade(pool, database, "shard")
+    assert making.upgrade(pool, database, "shard")
     assert {name: text for name, text in definitions(database).items() if name != "of_somebody_else"} == before
 
 
@@ -99,15 +99,15 @@ def test_upgrade_that_finds_work_done_and_other_tables_is_refused(
     """What is there already may be somebody's own doing: the revision counts only once all tables are compared."""
     undisturbed, database = empty_database(), empty_database()
     for name in (undisturbed, database):
-        schema.create_tables(pool, name, "shard")
+        making.create_tables(pool, name, "shard")
     execute(pool, database, f"ALTER TABLE cell ADD COLUMN later INT, {change}")
     with installed():
-        schema.upgrade(pool, undisturbed, "shard")
+        making.upgrade(pool, undisturbed, "shard")
         with pytest.raises(SchemaMismatch, match=f"Duplicate column name 'later'.*: {complaint}. Mend them by hand"):
-            schema.upgrade(pool, database, "shard")
+            making.upgrade(pool, database, "shard")
         left_at = schema.version_of(pool, database)
         execute(pool, database, f"ALTER TABLE cell {mending}")
-        schema.upgrade(pool, database, "shard")
+        making.upgrade(pool, database, "shard")
 
     assert left_at == FIRST
     assert definitions(database) == definitions(undisturbed)
@@ -116,23 +116,23 @@ def test_upgrade_that_finds_work_done_and_other_tables_is_refused(
 def test_upgrade_refused_by_the_server_is_no_work_done(pool, empty_database, monkeypatch):
     """Only an operation that says that it is done already is passed over; a statement of a revision's own never is."""
     database = empty_database()
-    schema.create_tables(pool, database, "shard")
+    making.create_tables(pool, database, "shard")
     with installed():
         for statement in ("ALTER TABLE cell ADD COLUMN ref_key INT", "DROP TABLE cell.cell"):
             monkeypatch.setattr(
-                revisions._chain("shard")[1].module, "upgrade", lambda op, statement=statement: op.execute(statement)
+                revisions._chain("shard")[2].module, "upgrade", lambda op, statement=statement: op.execute(statement)
             )
             with pytest.raises(ServerError, match=r"Duplicate column|Unknown table"):
-                schema.upgrade(pool, database, "shard")
+                making.upgrade(pool, database, "shard")
 
-    assert schema.version_of(pool, database) == "shard_0001"
+    assert schema.version_of(pool, database) == "shard_0002"
 
 
 def test_two_upgrades_at_once_take_turns(pool, empty_database, definitions):
     """One does it, the other finds it done; neither fails."""
     undisturbed, database = empty_database(), empty_database()
     with installed():
-        schema.upgrade(pool, undisturbed, "shard")
+        making.upgrade(pool, undisturbed, "shard")
         with ThreadPoolExecutor(4) as threads:
             outcomes = list(threads.map(lambda turn: revisions.run(pool, database, "shard"), range(4)))
 
@@ -144,7 +144,7 @@ def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_dat
     """Neither another upgrade nor a transaction that never ends holds it up for long, nor the writers behind it."""
     monkeypatch.setattr(revisions, "_LOCK_WAIT_S", 1)
     database = empty_database()
-    schema.create_tables(pool, database, "shard")
+    making.create_tables(pool, database, "shard")
     with installed():
         # Only here: what a failed upgrade holds is free once the server has noticed the end of its connection.
         with (
@@ -154,25 +154,25 @@ def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_dat
         ):
             patch.setattr(revisions, "_TURN_WAIT_S", 0)
             with pytest.raises(ServerTimeout, match="another upgrade is changing"):
-                schema.upgrade(pool, database, "shard")
+                making.upgrade(pool, database, "shard")
         with session(pool, database) as connection:
             connection.exec_driver_sql("START TRANSACTION")
             connection.exec_driver_sql("SELECT * FROM cell")
             with pytest.raises(ServerTimeout, match="a lock was not given in time"):
-                schema.upgrade(pool, database, "shard")
+                making.upgrade(pool, database, "shard")
             connection.exec_driver_sql("COMMIT")
 
-        assert schema.version_of(pool, database) == "shard_0001"
-        assert schema.upgrade(pool, database, "shard")
+        assert schema.version_of(pool, database) == "shard_0002"
+        assert making.upgrade(pool, database, "shard")
         assert schema.version_of(pool, database) == LAST
 
 
 def test_tables_of_an_interrupted_creation_keep_their_revision(pool, empty_database):
     """A creation that an earlier version began is not taken for this one's."""
     database = empty_database()
-    schema.create_tables(pool, database, "shard")
+    making.create_tables(pool, database, "shard")
     with installed():
-        schema.create_tables(pool, database, "shard")
+        making.create_tables(pool, database, "shard")
 
-        assert schema.version_of(pool, database) == "shard_0001"
-        assert schema.upgrade(pool, database, "shard")
+        assert schema.version_of(pool, database) == "shard_0002"
+        assert making.upgrade(pool, database, "shard")

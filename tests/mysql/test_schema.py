@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import threading
 import time
 
@@ -15,7 +17,7 @@ from alembic.util import CommandError
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect, create
 from schemaless.admin.upgrades import schema_status, upgrade_schema
 from schemaless.events import Advanced, only
-from schemaless.mysql import revisions, schema
+from schemaless.mysql import making, revisions, schema, versions
 from schemaless.mysql.engine import inspection
 from schemaless.mysql.tables import catalog_metadata, shard_metadata
 from schemaless.mysql.urls import parse_url
@@ -28,19 +30,19 @@ pytestmark = pytest.mark.mysql
 def test_revisions_lead_to_the_tables_of_the_metadata(pool, empty_database, definitions, branch):
     """A database that was upgraded all the way is the same, to the letter, as one that was created today."""
     upgraded, created = empty_database(), empty_database()
-    assert schema.upgrade(pool, upgraded, branch)
-    schema.create_tables(pool, created, branch)
+    assert making.upgrade(pool, upgraded, branch)
+    making.create_tables(pool, created, branch)
 
     assert definitions(upgraded) == definitions(created)
-    assert schema.version_of(pool, upgraded) == revisions.head(branch)
-    assert not schema.upgrade(pool, upgraded, branch)
+    assert schema.version_of(pool, upgraded) == revisions._chain(branch)[-1].revision
+    assert not making.upgrade(pool, upgraded, branch)
 
 
 @pytest.mark.parametrize("branch", ["catalog", "shard"])
 def test_metadata_has_nothing_that_revisions_lack(pool, empty_database, branch):
     """Alembic's own comparison finds no difference either."""
     database = empty_database()
-    schema.upgrade(pool, database, branch)
+    making.upgrade(pool, database, branch)
     metadata = {"catalog": catalog_metadata, "shard": shard_metadata}[branch]
     with inspection(pool, database) as connection:
         differences = compare_metadata(MigrationContext.configure(connection), metadata)
@@ -51,7 +53,7 @@ def test_metadata_has_nothing_that_revisions_lack(pool, empty_database, branch):
 def test_cell_table_is_the_documented_one(pool, empty_database, definitions):
     """Column types, character set, default and row format, as stored bytes and placement rely on them."""
     database = empty_database()
-    schema.create_tables(pool, database, "shard")
+    making.create_tables(pool, database, "shard")
     text = definitions(database)["cell"]
 
     for expected in (
@@ -71,15 +73,37 @@ def test_cell_table_is_the_documented_one(pool, empty_database, definitions):
 def test_create_tables_twice_keeps_what_is_there(pool, empty_database):
     """An interrupted creation is repeated."""
     database = empty_database()
-    schema.create_tables(pool, database, "shard")
+    making.create_tables(pool, database, "shard")
     insert = (
         f"INSERT INTO `{database}`.cell (row_key, column_name, ref_key, body) VALUES (REPEAT('k', 16), 'A', 1, '1')"
     )
     pool.run(lambda connection: connection.execute(insert.encode()))
-    schema.create_tables(pool, database, "shard")
+    making.create_tables(pool, database, "shard")
 
     rows = pool.run(lambda connection: connection.rows(f"SELECT COUNT(*) FROM `{database}`.cell".encode()))
     assert rows == ((1,),)
+
+
+@pytest.mark.parametrize("branch", ["catalog", "shard"])
+def test_what_files_are_called_is_what_alembic_runs(branch):
+    """Whoever opens a datastore asks for the names of files; whoever upgrades it has Alembic read them."""
+    chain = [script.revision for script in revisions._chain(branch)]
+
+    assert versions.head(branch) == chain[-1]
+    assert versions.known_revisions(branch) == set(chain)
+
+
+def test_every_table_of_a_shard_is_known_by_name():
+    """What opening a datastore takes for a shard's tables are those of the metadata."""
+    assert set(shard_metadata.tables) == schema.SHARD_TABLES
+
+
+@pytest.mark.parametrize("module", ["schemaless.store.opening", "schemaless.cli.migrate.status"])
+def test_only_who_changes_tables_imports_alembic(module):
+    """It takes a fifth of a second, which every short command and every application would wait."""
+    script = f"import sys, {module}; sys.exit('alembic' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_revisions_cannot_be_run_or_taken_back_by_hand():
@@ -114,7 +138,7 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
     def upgrade(*arguments):
         if not begun.acquire(blocking=False):
             time.sleep(0.5)
-        return schema.upgrade(*arguments)
+        return making.upgrade(*arguments)
 
     def stops(advanced: Advanced) -> None:
         raise KeyboardInterrupt

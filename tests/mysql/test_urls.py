@@ -296,3 +296,40 @@ def test_localhost_is_not_left_to_the_c_library():
 
     assert sqlalchemy_url(parsed.node, parsed.credentials, None).host == "127.0.0.1"
     assert parsed.for_database("trips") == "mysql+mysqldb://app@localhost:3307/trips"
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "shown"),
+    [
+        (
+            "mysql://app:s3cret@db-1:3307,db-2,[::1]:3308/trips?read_timeout=5",
+            ["db-1:3307", "db-2:3306", "::1:3308"],
+            "mysql://app@db-1:3307,db-2:3306,[::1]:3308/trips?read_timeout=5",
+        ),
+        (
+            "mysql://app@/trips?unix_socket=/run/a.sock,/run/b.sock",
+            ["/run/a.sock", "/run/b.sock"],
+            "mysql://app@/trips?unix_socket=/run/a.sock%2C/run/b.sock",
+        ),
+    ],
+)
+def test_several_servers_are_named_with_commas(text, nodes, shown):
+    """For the catalog of a datastore alone; what is shown of the URL can be given again."""
+    parsed = parse_url(text, several=True)
+
+    assert [str(node) for node in parsed.nodes] == nodes
+    assert parsed.for_database("trips") == shown
+    assert parse_url(shown, several=True).nodes == parsed.nodes
+    assert "s3cret" not in str(parsed)
+    assert nodes[1] in str(parsed).replace("%2F", "/")
+    with pytest.raises(InvalidInput, match="several servers"):
+        parse_url(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["mysql://app@db-1,/trips", "mysql://app@,db-1/trips", "mysql://app@/t?unix_socket=/a,"]
+)
+def test_one_of_several_servers_that_is_empty_is_refused(text):
+    """A comma too many is a mistake."""
+    with pytest.raises(InvalidInput, match="one of them is empty"):
+        parse_url(text, several=True)

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from alembic.config import Config
 from sqlalchemy import BigInteger, Column, MetaData
 
-from schemaless.mysql import revisions, schema
+from schemaless.mysql import making, revisions, versions
 from schemaless.mysql.tables import shard_metadata
 
 FIRST, LAST = "shard_later_1", "shard_later_2"
@@ -19,21 +18,15 @@ FIRST, LAST = "shard_later_1", "shard_later_2"
 @contextmanager
 def installed() -> Iterator[None]:
     """Make the later revisions, and the tables that they lead to, this version's for the block."""
-    original = revisions.configuration
-
-    def configuration() -> Config:
-        config = original()
-        locations = config.get_main_option("version_locations")
-        config.set_main_option("version_locations", f"{locations}\n{Path(__file__).parent}".replace("%", "%%"))
-        return config
-
+    original = versions.folders
     later = MetaData()
     for table in shard_metadata.sorted_tables:
         table.to_metadata(later)
     later.tables["cell"].append_column(Column("later", BigInteger()))
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(revisions, "configuration", configuration)
+            for module in (revisions, versions):
+                patch.setattr(module, "folders", lambda: [*original(), Path(__file__).parent])
             patch.setitem(revisions.METADATA, "shard", later)
             _forget()
             yield
@@ -42,5 +35,5 @@ def installed() -> Iterator[None]:
 
 
 def _forget() -> None:
-    for cached in (revisions.head, revisions.known_revisions, revisions._chain, schema._create_statements):
+    for cached in (versions.head, versions.known_revisions, revisions._chain, making._create_statements):
         cached.cache_clear()

@@ -16,7 +16,6 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.urls import parse_url
-from schemaless.store import changes
 from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
 
@@ -139,7 +138,7 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fills a gap is committed on the primary, and the replica has the cell behind it only."""
-    monkeypatch.setattr(changes, "_REPLICA_WAIT_S", 0.2)
+    monkeypatch.setattr(tools_of(store).changes, "replica_wait_s", 0.2)
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
@@ -166,7 +165,7 @@ def test_a_rolled_back_gap_is_gone_over_once(
         connection.execute(b"ROLLBACK")
     put = app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
     assert rest(store, start) == [put.added_id]
-    assert store._changes._replica_marks == {(0, tools_of(store).shards.node_of(0, "replica")): put.added_id}
+    assert store._changes._replica_marks == {((0, 0), tools_of(store).shards.node_of(0, "replica")): put.added_id}
 
 
 def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, url: str, primary: LocalServer) -> None:

@@ -37,7 +37,7 @@ from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, ZSTD, cells, document, kept, set_to, training
 
-Sql = Callable[[str], object]
+Sql = Callable[[str], None]
 
 
 @pytest.fixture
@@ -48,12 +48,13 @@ def admin(admin_url: str) -> Iterator[Datastore]:
 
 @pytest.fixture
 def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
-    """Run SQL on the catalog as nobody else may."""
-    pool = by_hand(admin).pool_for(tools_of(admin).catalog.node)
+    """Run SQL on the catalog and on every cluster's copy, as nobody else may."""
+    shelves = tools_of(admin).shelves
 
-    def run(sql: str) -> object:
-        text = sql.format(table=f"`{admin.name}`.dictionary").encode()
-        return pool.run(lambda connection: connection.rows(text) if sql[:6] == "SELECT" else connection.execute(text))
+    def run(sql: str) -> None:
+        for shelf in (shelves.catalog, *shelves.copies):
+            text = sql.format(table=f"`{shelf.database}`.dictionary").encode()
+            by_hand(admin).pool_for(shelf.pool.node).run(lambda connection, text=text: connection.execute(text))
 
     return run
 
@@ -255,7 +256,7 @@ def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
         # Writing goes on, without the dictionary.
         store.put_cell(made[0].row_key, COLUMN, 7, document(7))
         assert store.get_cell(made[0].row_key, COLUMN, 7).body == document(7)  # type: ignore[union-attr]
-        assert bring(tools_of(admin).catalog, admin.name, dictionary, {}) == dictionary
+        assert bring(tools_of(admin).shelves, dictionary, {}) == dictionary
         for cell in made:
             assert store.get_cell(cell.row_key, COLUMN, 1).body == cell.body  # type: ignore[union-attr]
 
@@ -277,13 +278,11 @@ def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, b
     """Ids begin at 32,768; a lost number is not given again; what is the same but for its number is found."""
     first, second = kept(admin), kept(admin, 900)
     assert (first.id, second.id) == (FIRST_ID, FIRST_ID + 1)
-    assert keep(tools_of(admin).catalog, admin.name, first.renumbered(50_000), {}) == first
-    assert bring(tools_of(admin).catalog, admin.name, first.renumbered(second.id), {}) == first, "the number is taken"
+    assert keep(tools_of(admin).shelves, first.renumbered(50_000), {}) == first
+    assert bring(tools_of(admin).shelves, first.renumbered(second.id), {}) == first, "the number is taken"
     third = training(1800).dictionary
-    assert bring(tools_of(admin).catalog, admin.name, third.renumbered(first.id), {}).id == FIRST_ID + 2
-    assert bring(tools_of(admin).catalog, admin.name, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, (
-        "it is free"
-    )
+    assert bring(tools_of(admin).shelves, third.renumbered(first.id), {}).id == FIRST_ID + 2
+    assert bring(tools_of(admin).shelves, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, "it is free"
     by_root(f"DELETE FROM {{table}} WHERE dictionary_id={FIRST_ID + 9}")
     assert kept(admin, 2700).id == FIRST_ID + 10
     found = entries(tools_of(admin).catalog, admin.name)
@@ -328,9 +327,9 @@ def test_settings_that_cannot_be_had_are_refused(admin: Datastore) -> None:
         (ColumnSetting(COLUMN, "legacy"), "no checksum"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
-            columns.set_column(tools_of(admin).catalog, admin.name, setting)
+            columns.set_column(tools_of(admin).shelves, setting)
     with pytest.raises(schemaless.InvalidCell):
-        columns.set_column(tools_of(admin).catalog, admin.name, ColumnSetting("no such name", "msgpack+zstd"))
+        columns.set_column(tools_of(admin).shelves, ColumnSetting("no such name", "msgpack+zstd"))
     assert settings(tools_of(admin).catalog, admin.name) == []
 
 
@@ -375,7 +374,7 @@ def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_stor
     with pytest.raises(InvalidInput):
         remove(admin, dictionary.id, grace_s=0)
     assert kept(admin, 1800).id == other.id + 1
-    assert bring(tools_of(admin).catalog, admin.name, dictionary, {}) == dictionary
+    assert bring(tools_of(admin).shelves, dictionary, {}) == dictionary
     assert tools_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
 
 
@@ -384,10 +383,10 @@ def test_the_roles_that_read_may_not_write_dictionaries(fresh_store: Datastore, 
     dictionary = kept(admin)
     assert tools_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
     with pytest.raises(schemaless.AccessDenied):
-        keep(tools_of(fresh_store).catalog, fresh_store.name, training(900).dictionary, {})
+        keep(tools_of(fresh_store).shelves, training(900).dictionary, {})
     with pytest.raises(schemaless.AccessDenied):
         set_to(fresh_store, dictionary.id)
-    assert bring(tools_of(fresh_store).catalog, fresh_store.name, dictionary, {}) == dictionary, "it is there"
+    assert bring(tools_of(fresh_store).shelves, dictionary, {}) == dictionary, "it is there"
 
 
 def test_lines_of_dictionaries_are_verified() -> None:

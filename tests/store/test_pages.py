@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 import schemaless
-from schemaless.store.pages import PageSize, read_page
+from schemaless.store.paging import PageSize, read_page
 from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql

@@ -154,9 +154,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(column=columns, dictionary=dictionaries)
     def set_column(self, column, dictionary) -> None:
-        set_column(
-            tools_of(self.admin).catalog, self.admin.name, ColumnSetting(column, "msgpack+zstd", None, dictionary)
-        )
+        set_column(tools_of(self.admin).shelves, ColumnSetting(column, "msgpack+zstd", None, dictionary))
         known = tools_of(self.store).columns
         known._known, known._stale_at_s = None, 0  # a minute later
         codec = self.store.codec_for(column)

@@ -23,6 +23,7 @@ CALLS = {
     "get_stored_cells_for_shard",
     "get_stored_versions",
     "get_versions",
+    "index",
     "iter_shard",
     "name",
     "put_cell",

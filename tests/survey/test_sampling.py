@@ -14,15 +14,15 @@ import pytest
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.mysql.sql.figures import select_probe
 from schemaless.numbers import Interval
-from schemaless.store.pages import PageSize
+from schemaless.store.paging import PageSize
 from schemaless.store.tools import tools_of
 from schemaless.survey import sampling
 from schemaless.survey.sampling import (
     Bounds,
-    Measured,
     Sample,
     Span,
     Window,
+    WindowFigures,
     draw,
     id_spans,
     sample,
@@ -80,17 +80,17 @@ class Rows:
         drawn = draw(self.spans, width, windows, seed)
         return Sample(
             drawn,
-            [self.measure(window) for window in drawn],
+            [self.look(window) for window in drawn],
             tile_count(self.spans, width),
             self.ids,
             seed,
         )
 
-    def measure(self, window: Window) -> Measured:
+    def look(self, window: Window) -> WindowFigures:
         _, ids, sums = self.shards[window.shard]
         first, behind = bisect_right(ids, window.after), bisect_right(ids, window.up_to)
         size = sums[behind] - sums[first]
-        return Measured({ROWS: behind - first, BYTES: size}, behind - first, size)
+        return WindowFigures({ROWS: behind - first, BYTES: size}, behind - first, size)
 
 
 @pytest.mark.parametrize("rows_of_a_window", [8, 40])
@@ -158,7 +158,7 @@ def test_a_part_of_a_tile_stands_for_the_whole_tile():
     """What is found in one of four parts counts four times, with an interval, and is not exact."""
     windows = [Window(0, 100 * number, 100 * number + 100, 1.0) for number in range(20)]
     windows[7] = windows[7]._replace(up_to=725, parts=4)
-    taken = Sample(windows, [Measured({ROWS: 10 if n == 7 else 100}, 0, 0) for n in range(20)], 20, 2_000, 1)
+    taken = Sample(windows, [WindowFigures({ROWS: 10 if n == 7 else 100}, 0, 0) for n in range(20)], 20, 2_000, 1)
 
     assert not taken.exact
     assert taken.total(ROWS).mid == pytest.approx(19 * 100 + 4 * 10)
@@ -169,7 +169,7 @@ def test_what_was_not_seen_is_not_taken_to_be_absent():
     """Of what was seen not once or once, there may be more; of all that was read, there is what was seen."""
     rows = Rows("dense", 1)
     few = rows.sample(10, 100, 1)
-    few.measured[3].values["bad",] = 1
+    few.figures[3].values["bad",] = 1
 
     assert few.count(("never",)).low == 0
     assert few.count(("never",)).high == pytest.approx(3.7 * few.tiles / 100, rel=0.02)
@@ -213,14 +213,14 @@ def reader(store, seen=None):
     """Return what measures rows and bytes by column."""
     size = PageSize()
 
-    def measure(window: Window) -> Measured:
+    def look(window: Window) -> WindowFigures:
         rows = list(window_rows(tools_of(store).shards, window, size))
         if seen is not None:
             seen.extend(row[0] for row in rows)
         total = sum(len(row[4]) for row in rows)
-        return Measured({("rows", name): sum(row[2] == name for row in rows) for name in "AB"}, len(rows), total)
+        return WindowFigures({("rows", name): sum(row[2] == name for row in rows) for name in "AB"}, len(rows), total)
 
-    return measure
+    return look
 
 
 @pytest.mark.mysql

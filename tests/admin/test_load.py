@@ -1,11 +1,9 @@
-"""load and dump: every line becomes one cell, exactly, once, however often it is tried."""
+"""load: every line becomes one cell, exactly, once, however often it is tried."""
 
 from __future__ import annotations
 
-import base64
 import gzip
 import io
-import itertools
 import json
 import pickle
 import uuid
@@ -14,37 +12,20 @@ from typing import Any
 
 import pytest
 
-import schemaless
-from schemaless import CellConflict, CorruptBody, Datastore, InvalidInput, NewStoredCell
+from schemaless import CellConflict, CorruptBody, InvalidInput
 from schemaless.admin import ndjson as loading
-from schemaless.cell import CellKey, StoredCell
+from schemaless.cell import CellKey
 from schemaless.codec.documents import MAX_DEPTH
-from schemaless.codec.envelope import decode_body, describe_body, encode_body, is_enveloped, keep_reason
+from schemaless.codec.envelope import describe_body, encode_body, is_enveloped, keep_reason
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.events import Advanced, only
-from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.store.cells import Cells
+from tests.admin.ndjson import KEPT_AS_TEXT, LINES, bodies, by_field, ids, numbered, put_raw
 from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql
-
-KEPT_AS_TEXT = [
-    b'{"a": 1, "a": 2, "pad": "' + b"x" * 100 + b'"}',
-    b'{"n": 123456789012345678901234567890, "pad": "' + b"x" * 100 + b'"}',
-    b'[1e999, "' + b"x" * 100 + b'"]',
-    b'{"s": "\\ud800", "pad": "' + b"x" * 100 + b'"}',
-]
-PLAIN = [
-    b'{ "b" : 1.50,\t"a": [1e2, -0.0, true, null] , "text": "' + b"long enough to be compressed " * 5 + b'" }',
-    b"[NaN, Infinity, -Infinity]",
-    b'"just text \\u00e9 \xc3\xa9"',
-    b"0",
-    b"null",
-]
-LINES = PLAIN + KEPT_AS_TEXT
 
 
 @pytest.fixture
@@ -60,39 +41,6 @@ def rows_for(new_row: Callable[[], uuid.UUID]) -> Callable[[], loading.KeyOf]:
         return key_of
 
     return make
-
-
-def by_field(document: Any, line: bytes, number: int) -> CellKey:
-    """Take a document's own "id" for its row_key."""
-    return CellKey(row_key_for(document["id"]), "DOC", document.get("ref_key", 1))
-
-
-def numbered(first: int, count: int, text: str = "some text") -> list[bytes]:
-    """Return lines that ``by_field`` takes."""
-    return [json.dumps({"id": f"n{number}", "text": text}).encode() for number in range(first, first + count)]
-
-
-def bodies(store: Datastore) -> dict[CellKey, bytes]:
-    """Return every cell's stored bytes by its key."""
-    return {cell.key: cell.body for cell in everything(store)}
-
-
-def everything(store: Datastore) -> Iterator[StoredCell]:
-    return loading.iter_dump(store, range(store.shard_count), None)
-
-
-def ids(store: Datastore, shard: int) -> list[int]:
-    return [cell.added_id for cell in store.scan_shard(shard)]
-
-
-def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> None:
-    """Store bytes that the library would refuse."""
-    shard = store.shard_of(row)
-    shards.execute(
-        shard,
-        b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'DOC', 1, x'%b')"
-        % (tools_of(store).shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
-    )
 
 
 def test_load_as_legacy_keeps_the_very_bytes(store, rows_for, by_hand):
@@ -144,10 +92,9 @@ def test_load_again_creates_nothing_and_burns_no_added_id(fresh_store):
 
 
 @pytest.mark.parametrize("stop_at", [7, 50, 119])
-def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, monkeypatch, stop_at):
+def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, stop_at):
     """Wherever it was cut off, the same command ends with the same cells, and with ids without a gap."""
-    monkeypatch.setattr(loading, "_MOST_CELLS", 10)
-    monkeypatch.setattr(loading, "_LEAST_CELLS", 10)
+    bounds = loading.BatchBounds(cells=(10, 1, 10))
     lines = numbered(0, 120)
 
     def cut() -> Iterator[bytes]:
@@ -156,9 +103,9 @@ def test_load_interrupted_then_repeated_equals_the_undisturbed(fresh_store, monk
 
     reader = loading.document_reader(by_field, DEFAULT)
     with pytest.raises(KeyboardInterrupt):
-        loading.load(fresh_store, cut(), reader, source="x")
+        loading.load(fresh_store, cut(), reader, source="x", bounds=bounds)
     partly = len(bodies(fresh_store))
-    report = loading.load(fresh_store, lines, reader, source="x")
+    report = loading.load(fresh_store, lines, reader, source="x", bounds=bounds)
 
     assert partly == (stop_at - 1) // 10 * 10 or partly == stop_at // 10 * 10
     assert (report.created, report.there) == (120 - partly, partly)
@@ -172,17 +119,17 @@ def test_load_interrupted_between_the_shards_of_a_batch_is_repeated(fresh_store,
     """A batch that was written in some shards only is completed."""
     lines = numbered(0, 40)
     reader = loading.document_reader(by_field, DEFAULT)
-    original = type(fresh_store._cells).put_on_shard
+    original = Cells.put_on_shard
 
     def breaks(cells, shard, *arguments, **options):
         if shard == 2:
             raise KeyboardInterrupt
         return original(cells, shard, *arguments, **options)
 
-    monkeypatch.setattr(type(fresh_store._cells), "put_on_shard", breaks)
+    monkeypatch.setattr(Cells, "put_on_shard", breaks)
     with pytest.raises(KeyboardInterrupt):
         loading.load(fresh_store, lines, reader, source="x")
-    monkeypatch.setattr(type(fresh_store._cells), "put_on_shard", original)
+    monkeypatch.setattr(Cells, "put_on_shard", original)
     partly = len(bodies(fresh_store))
     report = loading.load(fresh_store, lines, reader, source="x")
 
@@ -227,7 +174,21 @@ def test_load_several_conflicts_names_one_and_keep_going_all_of_them(fresh_store
         loading.load(fresh_store, lines[:20], loading.document_reader(by_field, DEFAULT), source="x")
 
 
-def test_load_keep_going_passes_over_conflicts_and_loads_all_others(fresh_store, monkeypatch):
+@pytest.fixture
+def batches(monkeypatch) -> list[int]:
+    """Gets the number of cells of each batch that is sent."""
+    sent: list[int] = []
+    original = Cells.put_batch
+
+    def counts(writer, cells, look_first):
+        sent.append(len(cells))
+        return original(writer, cells, look_first)
+
+    monkeypatch.setattr(Cells, "put_batch", counts)
+    return sent
+
+
+def test_load_keep_going_passes_over_conflicts_and_loads_all_others(fresh_store, batches):
     """However many cells are in the way, the others are written, at a cost that does not explode."""
     lines = numbered(0, 400)
     blocked = [line for number, line in enumerate(lines) if number % 3]
@@ -237,21 +198,13 @@ def test_load_keep_going_passes_over_conflicts_and_loads_all_others(fresh_store,
         loading.document_reader(by_field, DEFAULT),
         source="x",
     )
-    cells_sent: list[int] = []
-    original = Datastore.put_stored_cells
-
-    def counts(store, cells, **options):
-        cells = list(cells)
-        cells_sent.append(len(cells))
-        return original(store, cells, **options)
-
-    monkeypatch.setattr(Datastore, "put_stored_cells", counts)
+    batches.clear()
     report = loading.load(fresh_store, lines, loading.document_reader(by_field, DEFAULT), source="x", keep_going=True)
 
     assert (report.created, report.there) == (400 - len(blocked), 0)
     assert sorted(number for number, _ in report.failures) == [n + 1 for n in range(400) if n % 3]
     assert all("exists with a different body" in message for _, message in report.failures)
-    assert sum(cells_sent) < 400 * 12
+    assert sum(batches) < 400 * 12
     assert check(fresh_store).cells == 400
 
 
@@ -301,36 +254,20 @@ def test_load_over_a_damaged_cell_names_line_and_cell(fresh_store, by_hand, dama
         assert next(fresh_store.get_stored_versions(key.row_key, "DOC")).body == damage
 
 
-@pytest.fixture
-def batches(monkeypatch) -> list[int]:
-    """Gets the number of cells of each batch that is sent."""
-    sent: list[int] = []
-    original = Datastore.put_stored_cells
-
-    def counts(store, cells, **options):
-        cells = list(cells)
-        sent.append(len(cells))
-        return original(store, cells, **options)
-
-    monkeypatch.setattr(Datastore, "put_stored_cells", counts)
-    return sent
-
-
-def test_load_batches_grow_with_the_shards_and_stay_bounded_in_bytes(fresh_store, monkeypatch, batches):
+def test_load_batches_grow_with_the_shards_and_stay_bounded_in_bytes(fresh_store, batches):
     """Two statements a shard and batch: over many shards a batch has many cells, but never more than memory is for."""
     reader = loading.document_reader(by_field, LEGACY)
     loading.load(fresh_store, numbered(0, 601), reader, source="x")
     assert batches == [500, 101]
 
     batches.clear()
-    monkeypatch.setattr(loading, "_CELLS_A_SHARD", 150)
-    loading.load(fresh_store, numbered(1000, 601), reader, source="x")
+    bounds = loading.BatchBounds(cells=(500, 150, 100_000))
+    loading.load(fresh_store, numbered(1000, 601), reader, source="x", bounds=bounds)
     assert batches == [600, 1]
 
     batches.clear()
-    monkeypatch.setattr(loading, "_BYTES_A_SHARD", 30_000)
-    monkeypatch.setattr(loading, "_LEAST_BYTES", 100_000)
-    loading.load(fresh_store, numbered(2000, 13, "x" * 29_000), reader, source="x")
+    bounds = loading.BatchBounds(body_bytes=(100_000, 30_000, 1 << 20))
+    loading.load(fresh_store, numbered(2000, 13, "x" * 29_000), reader, source="x", bounds=bounds)
     assert batches == [4, 4, 4, 1]
 
 
@@ -445,132 +382,3 @@ def test_load_takes_lines_as_files_have_them(store, new_row, text, packed):
     assert report.created == 3
     assert [cell.body for cell in store.get_stored_versions(row, "DOC", descending=False)] == [b"[1]", b"[2]", b"[3]"]
     assert sum(line.units for line in done) == len(text)
-
-
-AWKWARD = [
-    *LINES,
-    b'{"body": {"body": 1}, "stored": "\\"body\\":", "x\\"body": 2}',
-    b'{"a":\n  [1,\r\n 2],\n\n"b": "\\n\\r"\n}\n',
-    b"[" * 512 + b"]" * 512,
-    '{"é": "ü\u2028\u2029\x7f\x85"}'.encode(),
-]
-
-
-@pytest.fixture
-def mixed(fresh_store, new_row):
-    """A datastore that holds each awkward body in every codec."""
-    cells = [
-        NewStoredCell(new_row(), column, ref_key, loading.recode(text, codec_named(name)).body)
-        for ref_key, (text, name) in enumerate(itertools.product(AWKWARD, codec_names()))
-        for column in ("A", "body")
-    ]
-    fresh_store.put_stored_cells(cells)
-    return fresh_store
-
-
-@pytest.fixture
-def other_store(accounts, new_name) -> Iterator[Datastore]:
-    """A second datastore, of another number of shards."""
-    with schemaless.connect(accounts.create(new_name, 3)) as opened:
-        yield opened
-
-
-@pytest.mark.parametrize("name", ["legacy", "msgpack+zlib", "json+zstd"])
-def test_dump_then_load_gives_the_same_documents(mixed, other_store, name):
-    """Into another datastore and another codec: newlines, NaN, duplicate keys, lone surrogates, depth and all."""
-    lines = [loading.dump_line(cell, stored=False) for cell in everything(mixed)]
-    report = loading.load(other_store, lines, loading.dump_reader(codec_named(name)), source="x")
-
-    assert not any(b"\n" in line or b"\r" in line for line in lines)
-    assert report.created == len(lines)
-    before, after = bodies(mixed), bodies(other_store)
-    assert before.keys() == after.keys()
-    for key, body in before.items():
-        assert repr(decode_body(after[key])) == repr(decode_body(body))
-        text = loading.recode(body, LEGACY).body
-        if (
-            describe_body(body).name.split("+")[0] in ("json", "legacy")
-            and b"\n" not in text
-            and name != "msgpack+zlib"
-        ):
-            assert loading.recode(after[key], LEGACY).body == text
-    assert loading.load(mixed, lines, loading.dump_reader(DEFAULT), source="x").created == 0
-
-
-def test_dump_stored_then_load_gives_the_same_bytes(mixed, other_store):
-    """--stored is an exact copy, in every format at once, unless another codec is asked for."""
-    lines = [loading.dump_line(cell, stored=True) for cell in everything(mixed)]
-    loading.load(other_store, lines, loading.dump_reader(None), source="x")
-
-    assert bodies(other_store) == bodies(mixed)
-    recoded = [loading.dump_reader(codec_named("json+zlib"))(line, 1) for line in lines]
-    assert {describe_body(cell.body).name for cell in recoded} == {"json+zlib", "json+none"}
-
-
-def test_dump_without_a_codec_takes_documents_to_the_default(store, row):
-    """A dump of documents has no bytes to keep."""
-    line = b'{"row_key": "%b", "column_name": "A", "ref_key": 1, "body": [%b1]}' % (str(row).encode(), b"1, " * 100)
-    cell = loading.dump_reader(None)(line, 1)
-
-    assert describe_body(cell.body).name == "msgpack+zlib"
-
-
-def test_dump_line_is_json_with_the_body_last(fresh_store, row):
-    """What jq reads: the key, added_id, created_at, body."""
-    fresh_store.put_cell(row, "BASE", 7, {"fare": 1.5})
-    [cell] = everything(fresh_store)
-    fields = json.loads(loading.dump_line(cell, stored=False))
-
-    assert list(fields) == ["row_key", "column_name", "ref_key", "added_id", "created_at", "body"]
-    assert fields["row_key"] == str(row)
-    assert fields["created_at"] == cell.created_at.isoformat()
-    assert fields["body"] == {"fare": 1.5}
-    stored = json.loads(loading.dump_line(cell, stored=True))
-    assert base64.b64decode(stored["stored"]) == cell.body
-
-
-def test_dump_of_a_corrupt_body_names_the_cell(fresh_store, by_hand, row):
-    """It cannot be shown as a document; --stored copies its bytes, and load then refuses them by line."""
-    damaged = bytearray(encode_body({"text": "long enough to be compressed " * 9}))
-    damaged[10] ^= 1
-    put_raw(fresh_store, by_hand(fresh_store), row, bytes(damaged))
-    [cell] = everything(fresh_store)
-
-    with pytest.raises(CorruptBody, match=rf"cell \({row}, DOC, 1\) in shard {cell.shard}: CRC-32"):
-        loading.dump_line(cell, stored=False)
-
-    line = loading.dump_line(cell, stored=True)
-    assert base64.b64decode(json.loads(line)["stored"]) == bytes(damaged)
-    for codec in (None, DEFAULT):
-        with pytest.raises(InvalidInput, match="copy, line 1: CRC-32"):
-            loading.load(fresh_store, [line], loading.dump_reader(codec), source="copy")
-
-
-HEAD = b'{"row_key": "71f0c4d2-2918-44cc-a2df-000000000001", "column_name": "A", "ref_key": 1, '
-
-
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        (b"[]", "not a line of 'schemaless dump'"),
-        (b'{"row_key": 1, "column_name": "A", "ref_key": 1}', "not a line of 'schemaless dump'"),
-        (HEAD + b'"body": ]}', "not JSON text"),
-        (HEAD + b'"body" : 1}', "has to be written like this"),
-        (b'{"body": 1, ' + HEAD[1:-2] + b"}", "not JSON text"),
-        (HEAD + b'"stored": "x"}', "stored is no base64"),
-        (HEAD + b'"stored": "ew==\\n"}', "stored is no base64"),
-        (HEAD + b'"stored": "\xc3\xa9"}', "stored is no base64"),
-        (HEAD + b'"stored": 7}', "stored is no base64"),
-        (HEAD + b'"stored": "ew=="}', "not JSON text"),
-        (HEAD + b'"body": ' + b"[" * 513 + b"]" * 513 + b"}", "more than 51[23] levels"),
-        (HEAD.replace(b"71f0", b"71f") + b'"body": 1}', "row_key is no UUID: '71fc4d2"),
-        (HEAD.replace(b'"A"', b'"a b"') + b'"body": 1}', "column_name must be"),
-        (HEAD.replace(b'"A"', b"3") + b'"body": 1}', "column_name must be"),
-        (HEAD.replace(b": 1, ", b": true, ") + b'"body": 1}', "ref_key must be an int"),
-    ],
-)
-def test_load_from_dump_line_that_is_none_is_refused(store, line, complaint):
-    """A line that no dump wrote is named, never half understood."""
-    for codec in (None, LEGACY, DEFAULT):
-        with pytest.raises(InvalidInput, match=f"x, line 1: .*{complaint}"):
-            loading.load(store, [line], loading.dump_reader(codec), source="x")

@@ -1,0 +1,45 @@
+"""A worker in a process of its own, that writes down what it is given: killed and frozen by ``test_killed.py``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+import schemaless
+from schemaless.cell import StoredCell
+from schemaless.feed.members import Timing
+from schemaless.feed.owned import Owned
+from schemaless.feed.worker import Worker
+
+NAME = "trigger:written_down"
+TIMING = Timing(lease_s=0.8, give_up_s=0.6, renew_s=0.1, busy_s=5.0, note_s=0.02, look_s=0.1)
+
+
+class WrittenDown:
+    """Appends a line for each cell: its shard and its added_id."""
+
+    name = NAME
+    column = None
+    timeout_s = None
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+        """Write them down, one by one."""
+        for cell in cells:
+            worker.go_on(owned)
+            os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
+            worker.dealt(owned, cell.added_id)
+        return True
+
+    def replay(self, worker: Worker, owned: Owned) -> None:
+        """Nothing is parked here."""
+
+
+if __name__ == "__main__":
+    url, path, name = sys.argv[1:]
+    with schemaless.connect(url) as store:
+        Worker(store, [WrittenDown(path)], name, timing=TIMING, stop=threading.Event()).run()

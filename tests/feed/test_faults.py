@@ -1,0 +1,118 @@
+"""Each statement of a follower as the point where its connection, or its process, ends: nothing is missed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+import schemaless
+from schemaless.cell import StoredCell
+from schemaless.feed.members import Timing, remove_worker
+from schemaless.feed.owned import Owned
+from schemaless.feed.settings import Settings
+from schemaless.feed.worker import Worker
+from schemaless.mysql import pool
+from schemaless.mysql.sql.followers import ParkedRow, delete_follower
+from schemaless.store.tools import tools_of
+from tests.faults.proxy import Fault, Proxy
+
+pytestmark = pytest.mark.mysql
+
+LONG = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
+CELLS = 5
+POINTS = [
+    *((statement, 0) for statement in ("SELECT", "START TRANSACTION", "INSERT", "COMMIT")),
+    # Claimed; written down before, in, and behind the transaction that parks.
+    *(("UPDATE", skip) for skip in range(5)),
+]
+AT = ("before", "no reply")
+
+
+class Parks:
+    """A dealer that parks the third cell."""
+
+    column = None
+    timeout_s = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[int] = []
+        self.given = 0
+
+    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+        for cell in cells:
+            worker.go_on(owned)
+            if cell.body == b"3":
+                row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, 1, "the third")
+                worker.rows.park(owned.move._replace(location=cell.added_id), row)
+                owned.reached = cell.added_id
+                worker.written(owned)
+            else:
+                self.seen.append(cell.added_id)
+                worker.dealt(owned, cell.added_id)
+        return True
+
+    def replay(self, worker: Worker, owned: Owned) -> None:
+        raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def proxied(servers, accounts) -> Iterator[tuple[Proxy, schemaless.Datastore]]:
+    """A datastore with cells in one of two shards, as ``follow`` reaches it by way of a proxy."""
+    proxy = Proxy([str(server.socket) for server in servers])
+    accounts.allow("admin", "followed_by_proxy", 2)
+    url = schemaless.create("followed_by_proxy", 2, [accounts.url("admin", url) for url in proxy.urls])
+    for role in ("app", "follow"):
+        accounts.allow(role, "followed_by_proxy", 2)
+    with schemaless.connect(accounts.url("app", url)) as writer:
+        keys = (key for key in map(uuid.UUID, (f"{n:032x}" for n in itertools.count())) if writer.shard_of(key) == 0)
+        rows = [schemaless.NewStoredCell(next(keys), "BASE", 1, b"%d" % n) for n in range(1, CELLS + 1)]
+        writer.put_stored_cells(rows)
+    with schemaless.connect(accounts.url("follow", url)) as store:
+        yield proxy, store
+    proxy.close()
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+@pytest.mark.parametrize(("where", "skip"), POINTS)
+def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxied, monkeypatch, where, skip, dies):
+    """Before it is sent, and when it is done and its reply is lost; the process goes on, or dies."""
+    proxy, store = proxied
+    rows = [cell.added_id for cell in store.scan_shard(0)]
+    for at in AT:
+        dealer = Parks(f"trigger:{where[:2].lower()}.{skip}.{dies}.{at.replace(' ', '_')}")
+        pair = dealer.name, 0
+        settings = Settings(store)
+        settings.make(dealer.name, {}, lambda shard: 0)
+        shards = tools_of(store).shards
+        shards.execute(1, delete_follower(shards.database(1), dealer.name))
+        worker = Worker(store, [dealer], "one", timing=LONG, stop=threading.Event())
+        with worker._members:
+            with monkeypatch.context() as patch:
+                if dies:
+                    patch.setattr(pool, "ATTEMPTS", 1)
+                proxy.arm([Fault(where, at, "rst", skip=skip)])
+                worker.turn()
+                struck = not proxy.disarm()
+            assert struck
+            heir = worker
+            if dies:
+                remove_worker(worker._members._pool, store.name, "one")
+                heir = Worker(store, [dealer], "two", timing=LONG, stop=threading.Event())
+                heir._members.renew()
+            for _ in range(2):
+                for owned in heir.owned.values():
+                    owned.not_before_s = 0
+                heir.turn()
+            found = heir.rows.look([pair]).rows[pair]
+            heir._members._pool.close()
+        proxy.settle()
+
+        assert set(dealer.seen) == {*rows} - {rows[2]}, at
+        assert (found.location, found.parked) == (rows[-1], 1), at
+        assert dies or len(dealer.seen) == CELLS - 1, "in a process that goes on, none comes twice"
+        settings.remove(dealer.name)

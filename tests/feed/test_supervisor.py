@@ -1,0 +1,46 @@
+"""Worker processes: which ends are deaths, and which one says that nothing is left to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+import schemaless
+from schemaless.feed.supervisor import Supervisor
+from schemaless.feed.worker import Dealer
+
+pytestmark = pytest.mark.mysql
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Ends its process as if all were well, as a function may."""
+
+    title: str = "trigger leaves"
+
+    def dealers(self, store: schemaless.Datastore) -> Sequence[Dealer]:
+        os._exit(0)
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Has nothing to do, since nobody has made it."""
+
+    title: str = "trigger removed"
+
+    def dealers(self, store: schemaless.Datastore) -> Sequence[Dealer]:
+        return []
+
+
+def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
+    """Only the worker's own status says that what it works for was removed."""
+    leaving = Supervisor(follow_store, Leaves(), 1)
+    leaving.run(lambda: leaving._again_s > 0)
+    over = Supervisor(follow_store, Removed(), 1)
+    over.run(lambda: over._made > 1)
+
+    assert (leaving._removed, leaving._children) == (False, [])
+    assert (over._removed, over._made) == (True, 1)

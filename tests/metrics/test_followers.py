@@ -1,0 +1,71 @@
+"""What Prometheus is told of triggers: how far they are behind, what is parked, and which shards stand still."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+import schemaless
+from schemaless.feed.calling import Calls
+from schemaless.feed.members import Timing
+from schemaless.feed.operations import Triggers
+from schemaless.feed.supervisor import prepare
+from schemaless.feed.worker import Worker
+from schemaless.metrics.followers import FOLLOWERS
+from tests.accounts import Accounts
+
+Found = dict[tuple[str, ...], float]
+
+
+def told(url: str) -> Found:
+    """Return what the collector reads with an account for measuring: values by metric and labels."""
+    with schemaless.connect(url) as store:
+        return {(sample.metric.name, *sample.labels): sample.value for sample in FOLLOWERS.reading(store)()}
+
+
+@pytest.mark.mysql
+def test_a_trigger_is_behind_parks_and_stands_still(
+    fresh_store: schemaless.Datastore,
+    follow_store: schemaless.Datastore,
+    accounts: Accounts,
+    fresh_url: str,
+    new_row: Callable[[], uuid.UUID],
+) -> None:
+    """Of one that was never run nothing is told; then it is behind, and at last one shard is stopped."""
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=1, parked_limit=1)
+    def bill(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        raise ValueError("no such fare")
+
+    accounts.allow("measure", fresh_store.name, 4)
+    url = accounts.url("measure", fresh_url)
+    assert told(url) == {}
+
+    rows = [row for row in (new_row() for _ in range(100)) if fresh_store.shard_of(row) == 2][:3]
+    fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, {}) for row in rows])
+    prepare(follow_store, bill)
+    behind = told(url)
+    assert behind["trigger_ids_behind", "bill"] == 3
+    assert behind["trigger_behind_seconds", "bill"] > 0
+    assert behind["trigger_shards", "bill", "running"] == 4
+    assert (behind["trigger_workers", "bill"], behind["trigger_paused", "bill"]) == (0, 0)
+
+    timing = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, busy_s=0.05, note_s=0.0)
+    worker = Worker(follow_store, [Calls(bill)], "one", timing=timing, stop=threading.Event())
+    with worker._members:
+        for _ in range(3):
+            worker._members.renew()
+            worker.turn()
+        stopped = told(url)
+    assert stopped["trigger_parked_cells", "bill"] == 1
+    assert stopped["trigger_ids_behind", "bill"] == 2
+    shards = {key[2]: value for key, value in stopped.items() if key[0] == "trigger_shards"}
+    assert shards == {"running": 3, "waiting": 0, "stopped": 1, "missing": 0}
+    assert stopped["trigger_workers", "bill"] == 1
+
+    Triggers(follow_store).pause("bill")
+    paused = told(url)
+    assert (paused["trigger_paused", "bill"], paused["trigger_workers", "bill"]) == (1, 0)

@@ -1,0 +1,52 @@
+"""Datastores of which a shard is moved, and who moves it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import schemaless
+from schemaless import Datastore
+from schemaless.store.tools import tools_of
+from tests.accounts import Accounts
+from tests.move.benches import SHARD, Bench, Movers
+from tests.movers import query
+
+
+@pytest.fixture
+def movers(monkeypatch: pytest.MonkeyPatch) -> Movers:
+    """Movers that can be met before a statement."""
+    return Movers(monkeypatch)
+
+
+@pytest.fixture
+def url(accounts: Accounts, fresh_url: str) -> str:
+    """A new datastore for root, who may use a shard wherever it goes."""
+    return accounts.root(fresh_url)
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Datastore]:
+    """A program that is connected while its servers change."""
+    with schemaless.connect(url, read_timeout_s=20) as store:
+        tools_of(store).shards.move_wait_s = 30
+        yield store
+        database = tools_of(store).shards.database(SHARD)
+        for cluster in tools_of(store).topology.clusters:
+            if cluster != tools_of(store).topology.cluster_of(SHARD):
+                query(cluster.primary, f"DROP DATABASE IF EXISTS `{database}`")
+
+
+@pytest.fixture
+def bench(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Bench:
+    """A shard with a few cells, the statistics of one follower, and a writer."""
+    made = Bench(client, new_row)
+    made.put(5)
+    database = tools_of(client).shards.database(SHARD)
+    query(
+        tools_of(client).shards.node_of(SHARD),
+        f"INSERT INTO `{database}`.follower (name, location) VALUES ('billing', 1)",
+    )
+    return made

@@ -1,0 +1,341 @@
+"""Shards moved while they are used: nothing lost, nothing renumbered, nothing twice; and what a move refuses."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import schemaless
+from schemaless import Datastore, InvalidInput, JobConflict, MoveRefused, NewStoredCell, ServerUnavailable
+from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.rebuild import REBUILD, RebuildSpec
+from schemaless.move import run as moves
+from schemaless.move.record import Records
+from schemaless.move.spec import TABLES, MoveSpec
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql import moves as sql
+from schemaless.mysql.sql.moves import CARRIED, FENCED
+from schemaless.mysql.tables import shard_metadata
+from schemaless.store.tools import tools_of
+from tests.move.benches import SHARD, other
+from tests.movers import query
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Datastore]:
+    """A program that is connected while its servers change."""
+    with schemaless.connect(url, read_timeout_s=20) as store:
+        yield store
+
+
+@pytest.fixture
+def mover(url: str, client: Datastore) -> Iterator[Datastore]:
+    """Another one, which moves."""
+    with schemaless.connect(url) as store:
+        yield store
+    for cluster in tools_of(client).topology.clusters:
+        database = tools_of(client).shards.database(SHARD)
+        if tools_of(client).topology.cluster_of(SHARD) != cluster:
+            query(cluster.primary, f"DROP DATABASE IF EXISTS `{database}`")
+
+
+@pytest.fixture
+def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Iterator[uuid.UUID]:
+    """New rows of the shard that is moved."""
+    return (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
+
+
+def spec_for(store: Datastore) -> MoveSpec:
+    """Return a move to the other cluster."""
+    return MoveSpec(other(store), accounts=False)
+
+
+def everything(store: Datastore, shard: int = SHARD) -> dict[int, tuple[object, ...]]:
+    """Return what a shard holds, by added_id."""
+    return {cell.added_id: (cell.key, cell.body, cell.created_at) for cell in store.scan_shard(shard)}
+
+
+def test_a_shard_is_moved_as_it_is(client, mover, rows):
+    """Ids, keys, times and bytes; the job is through, and the next id lies far above all that were ever given."""
+    for size in (0, 10, 3_000, 70_000):
+        client.put_cell(next(rows), "BASE", 1, "x" * size)
+    before = everything(client)
+    target = other(client)
+    (record,) = moves.run(mover, spec_for(client), [SHARD])
+    job = Ledger(mover).job(record.job_id)
+    put = client.put_cell(next(rows), "BASE", 1, "later")
+
+    assert (record.phase, record.target, record.fence_rows, record.fence_id) == ("verified", target, 4, max(before))
+    assert (job.kind, job.state) == ("move", "done")
+    assert tools_of(client).topology.cluster_of(SHARD).name == target
+    assert {added_id: cell for added_id, cell in everything(client).items() if added_id != put.added_id} == before
+    assert put.added_id > max(before) + (1 << 19)
+
+
+def test_reads_and_writes_during_a_move(client, mover, rows, url):
+    """Conformance case 18: writers, readers and a follower go on; each acknowledged cell is there, once, as it was."""
+    first = [client.put_cell(next(rows), "BASE", 1, n) for n in range(200)]
+    mine = [[next(rows) for _ in range(400)] for _ in range(3)]
+    done = threading.Event()
+    written: dict[uuid.UUID, int] = {put.key.row_key: put.added_id for put in first}
+    followed: list[int] = []
+
+    def write(own: list[uuid.UUID]) -> None:
+        for turn, row in enumerate(own):
+            put = client.append_cell(row, "BASE", turn) if turn % 2 else client.put_cell(row, "BASE", 1, turn)
+            written[row] = put.added_id
+            if done.is_set() and turn > 20:
+                return
+
+    def read() -> None:
+        for row in itertools.cycle(list(written)):
+            assert client.get_cell(row, "BASE", 1) is not None
+            if done.is_set():
+                return
+
+    def follow() -> None:
+        with schemaless.connect(url) as follower:
+            for cell in follower.iter_shard(SHARD, follow=True, poll_s=0.005):
+                followed.append(cell.added_id)
+                if done.is_set() and cell.body == "last":
+                    return
+
+    with ThreadPoolExecutor(5) as threads:
+        calls = [threads.submit(write, own) for own in mine]
+        others = [threads.submit(read), threads.submit(follow)]
+        (record,) = moves.run(mover, spec_for(client), [SHARD])
+        done.set()
+        for call in calls:
+            call.result()
+        last = client.put_cell(next(rows), "BASE", 1, "last")
+        written[last.key.row_key] = last.added_id
+        for call in others:
+            call.result()
+
+    assert record.phase == "verified"
+    assert {key.row_key: added_id for added_id, (key, _, _) in everything(client).items()} == written
+    assert followed == sorted(written.values())
+
+
+def test_followers_and_parked_cells_go_along(client, mover, rows):
+    """As they are, each under a higher epoch, so that no owner of before changes anything."""
+    client.put_cell(next(rows), "BASE", 1, 1)
+    database = tools_of(client).shards.database(SHARD)
+    source = tools_of(client).shards.node_of(SHARD)
+    query(
+        source,
+        f"INSERT INTO `{database}`.follower (name, location, worker, epoch, state, attempts, retry_at, message) "
+        "VALUES ('billing', 1, 'me', 7, 'stopped', 3, '2030-01-02 03:04:05.678901', 'it''s \\\\ so')",
+        f"INSERT INTO `{database}`.parked (name, added_id, row_key, column_name, ref_key, attempts, error, replay) "
+        "VALUES ('billing', 1, x'00112233445566778899AABBCCDDEEFF', 'BASE', 1, 4, 'no\\n', 1)",
+    )
+    tables = {table: f"SELECT {', '.join(columns)} FROM `{database}`.{table}" for table, columns in CARRIED.items()}
+    before = {table: query(source, statement) for table, statement in tables.items()}
+    moves.run(mover, spec_for(client), [SHARD])
+    client.put_cell(next(rows), "BASE", 1, 1)
+    target = tools_of(client).shards.node_of(SHARD)
+    after = {table: query(target, statement) for table, statement in tables.items()}
+
+    assert after["parked"] == before["parked"]
+    assert [(*row[:3], row[3] - 1, *row[4:]) for row in after["follower"]] == before["follower"]
+
+
+@pytest.mark.once
+def test_every_table_of_a_shard_is_thought_of():
+    """A table that a revision adds has a row in the table of what becomes of each."""
+    assert TABLES.keys() == {*shard_metadata.tables, "alembic_version"}
+    for table, columns in CARRIED.items():
+        assert columns == tuple(shard_metadata.tables[table].columns.keys())
+    assert {name for name, what in TABLES.items() if what != "made new"} == set(FENCED)
+
+
+def test_what_cannot_be_moved_is_refused(client, mover, rows):
+    """Before there is a job, with the reason; nothing is changed."""
+    database = tools_of(client).shards.database(SHARD)
+    source = tools_of(client).shards.node_of(SHARD)
+    spec = spec_for(client)
+    query(source, f"CREATE TABLE `{database}`.notes (n INT)")
+    with pytest.raises(MoveRefused, match="has the table notes, which is none of this store's"):
+        moves.run(mover, spec, [SHARD])
+    query(source, f"DROP TABLE `{database}`.notes", f"CREATE TABLE `{database}`.index_3 (n INT)")
+    with pytest.raises(MoveRefused, match="index_3 of a secondary index"):
+        moves.run(mover, spec, [SHARD])
+    query(source, f"DROP TABLE `{database}`.index_3")
+    with pytest.raises(MoveRefused, match="it is there already"):
+        moves.run(mover, MoveSpec(tools_of(client).topology.cluster_of(SHARD).name), [SHARD])
+    with pytest.raises(InvalidInput, match="has no cluster 'nowhere'"):
+        moves.run(mover, MoveSpec("nowhere"), [SHARD])
+    assert Ledger(mover).jobs("move") == []
+    job, _ = REBUILD.begin_or_join(mover, RebuildSpec(), [SHARD])
+
+    with pytest.raises(JobConflict, match=f"rebuild job {job.job_id} is running"):
+        moves.run(mover, spec, [SHARD])
+
+
+def test_what_is_left_behind_is_dropped_once_it_was_compared(client, mover, rows):
+    """And not before; a move back is another move, and begins when nothing is left of the last."""
+    client.put_cell(next(rows), "BASE", 1, 1)
+    back = tools_of(client).topology.cluster_of(SHARD).name
+    moves.run(mover, spec_for(client), [SHARD])
+    client.put_cell(next(rows), "BASE", 1, 2)
+    with pytest.raises(MoveRefused, match="an earlier move has left"):
+        moves.run(mover, MoveSpec(back, accounts=False), [SHARD])
+    (left,) = moves.left_behind(mover)
+    database = tools_of(client).shards.database(SHARD)
+    cells = f"`{database}`.{left.tables[-1]}"
+    query(left.node, f"INSERT INTO {cells} (row_key, column_name, ref_key, body) VALUES (x'{'00' * 16}', 'A', 1, '')")
+    (more,) = moves.left_behind(mover)
+
+    assert (left.cells, left.refusal, len(left.tables)) == (1, None, 3)
+    assert more.refusal == "it has 2 cells, and 1 were compared"
+    for each in (more, left):
+        with pytest.raises(MoveRefused, match="it has 2 cells, and 1 were compared; nothing was dropped"):
+            moves.drop(mover, each)
+    query(left.node, f"DELETE FROM {cells} WHERE column_name='A'")
+    moves.drop(mover, left)
+    assert query(left.node, f"SHOW DATABASES LIKE '{database}'") == []
+    assert moves.left_behind(mover) == []
+    moves.run(mover, MoveSpec(back, accounts=False), [SHARD])
+    assert len(everything(client)) == 2
+
+
+def test_dropping_what_is_left_behind_goes_on_where_it_was_killed(client, mover, rows, monkeypatch):
+    """Behind each of its statements, and before it is noted; the cells go last, so that they are counted until then."""
+    client.put_cell(next(rows), "BASE", 1, 1)
+    moves.run(mover, spec_for(client), [SHARD])
+    (left,) = moves.left_behind(mover)
+    assert left.tables[-1].startswith("cell_moved_")
+    execute, note = Connection.execute, Records.note_outcome
+
+    def killed_behind(connection, statement):
+        execute(connection, statement)
+        if statement.startswith(b"DROP"):
+            raise KeyboardInterrupt
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "execute", killed_behind)
+    monkeypatch.setattr(Records, "note_outcome", killed)
+    there = []
+    for _ in range(5):
+        (now,) = moves.left_behind(mover)
+        there.append((len(now.tables), now.refusal))
+        with pytest.raises(KeyboardInterrupt):
+            moves.drop(mover, now)
+    monkeypatch.setattr(Connection, "execute", execute)
+    monkeypatch.setattr(Records, "note_outcome", note)
+    moves.drop(mover, left)
+
+    assert there == [(3, None), (2, None), (1, None), (0, None), (0, None)]
+    assert moves.left_behind(mover) == []
+
+
+def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mover, rows, monkeypatch):
+    """Frozen before it drops the database: the mover that brings the shard back has ended its session."""
+    client.put_cell(next(rows), "BASE", 1, 1)
+    back = tools_of(client).topology.cluster_of(SHARD).name
+    moves.run(mover, spec_for(client), [SHARD])
+    (left,) = moves.left_behind(mover)
+    statement = moves.drop_database
+
+    def while_it_slept(database):
+        moves.run(mover, MoveSpec(back, accounts=False), [SHARD])
+        return statement(database)
+
+    monkeypatch.setattr(moves, "drop_database", while_it_slept)
+    with pytest.raises(ServerUnavailable):
+        moves.drop(mover, left)
+
+    assert len(everything(client)) == 1
+
+
+def test_a_move_that_began_elsewhere_is_aborted(client, mover, rows):
+    """It is not told to abort itself: the shard stays where it is."""
+    client.put_cell(next(rows), "BASE", 1, 1)
+    home = tools_of(client).topology.cluster_of(SHARD).name
+    job, _ = moves.begin_or_join(mover, spec_for(client), [SHARD])
+    Records(mover).begin(job.job_id, SHARD, "cluster-9", other(client))
+    with pytest.raises(MoveRefused, match="its move began on cluster-9; abort the move"):
+        moves.run(mover, spec_for(client), [SHARD])
+    (record,) = moves.abort(mover, Ledger(mover).job(job.job_id))
+
+    assert record.phase == "aborted"
+    assert tools_of(client).topology.cluster_of(SHARD).name == home
+    assert len(everything(client)) == 1
+
+
+def test_a_cell_that_lacks_afterwards_is_put_back(client, mover, rows, monkeypatch):
+    """Comparing is the second lock on the door: a cell that did not come along comes back, and followers go back."""
+    puts = [client.put_cell(next(rows), "BASE", 1, n) for n in range(3)]
+    before = everything(client)
+    database = tools_of(client).shards.database(SHARD)
+    query(
+        tools_of(client).shards.node_of(SHARD),
+        f"INSERT INTO `{database}`.follower (name, location) VALUES ('billing', {puts[2].added_id})",
+    )
+    original = Records.flip
+
+    def flip(records, run, topology, target, *rest):
+        node = topology.cluster(target).primary
+        query(node, f"DELETE FROM `{database}`.cell WHERE added_id={puts[1].added_id}")
+        return original(records, run, topology, target, *rest)
+
+    rewind = sql.rewind_followers
+
+    def killed(*_):
+        monkeypatch.setattr(sql, "rewind_followers", rewind)
+        raise MoveRefused("killed here")
+
+    monkeypatch.setattr(Records, "flip", flip)
+    monkeypatch.setattr(sql, "rewind_followers", killed)
+    spec = spec_for(client)
+    with pytest.raises(MoveRefused, match="killed here"):
+        moves.run(mover, spec, [SHARD])
+    assert len(everything(client)) == 2
+    (record,) = moves.run(mover, spec, [SHARD])
+    target = tools_of(mover).topology.cluster(record.target).primary
+
+    assert record.phase == "verified"
+    assert everything(client) == before
+    assert query(target, f"SELECT location, epoch FROM `{database}`.follower") == [(puts[0].added_id, 2)]
+    assert [left.reason for left in Ledger(mover).failures(record.job_id)] == ["Lacking"]
+
+
+def test_the_role_move_moves_and_lets_nobody_be_locked_out(client, accounts, url, rows):
+    """By its own privileges; an account that may use the shard here has to be let in there first."""
+    client.put_cell(next(rows), "BASE", 1, 1)
+    accounts.allow("move", client.name, 4)
+    with schemaless.connect(accounts.url("move", url)) as mover:
+        spec = MoveSpec(other(client))
+        with pytest.raises(MoveRefused, match="privileges on it are not given there"):
+            moves.run(mover, spec, [SHARD])
+        (plan,) = moves.plan(mover, spec, [SHARD])
+        target = tools_of(client).topology.cluster(spec.target).primary
+        query(target, *plan.grants)
+        (record,) = moves.run(mover, spec, [SHARD])
+        for left in moves.left_behind(mover):
+            moves.drop(mover, left)
+    with schemaless.connect(accounts.url("app", url)) as app:
+        assert app.put_cell(next(rows), "BASE", 1, 2).created
+
+    assert any(statement.startswith("GRANT CREATE, INSERT, SELECT ON") for statement in plan.grants)
+    assert record.phase == "verified"
+
+
+def test_bodies_of_all_sizes_go_in_statements_that_the_target_takes(client, mover, rows):
+    """More rows than one INSERT holds, and bodies that need one each."""
+    cells = [NewStoredCell(next(rows), "BASE", 1, b'"%b"' % (b"'\\" * 5)) for _ in range(2_500)]
+    cells += [NewStoredCell(next(rows), "BASE", 1, b'"%b"' % (b"y" * (3 << 20))) for _ in range(3)]
+    client.put_stored_cells(cells, trusted=True)
+    before = everything(client)
+    moves.run(mover, spec_for(client), [SHARD])
+
+    assert everything(client) == before

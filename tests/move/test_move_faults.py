@@ -1,0 +1,69 @@
+"""A mover killed, or frozen and thawed, before each statement of its cut; another one goes on, or gives it up."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+
+import pytest
+
+from schemaless.jobs.worker import Outcome
+from tests.move.benches import Bench, Killed, Movers, Point
+
+pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+
+
+def points(bench: Bench, movers: Movers, seed: int) -> list[int]:
+    """Return before which statements of a cut something is to happen; the shard is moved by that.
+
+    Some of them, others in each test; all where MOVE_POINTS says so, which takes minutes.
+    """
+    job = bench.begin()
+    movers.move(bench.client, job, Point(-1, lambda sql: None))
+    bench.ledger.complete(job.job_id)
+    assert bench.check(job) == "verified"
+    every = range(len(movers.seen))
+    return list(every) if os.environ.get("MOVE_POINTS") == "all" else sorted(random.Random(seed).sample(every, 4))
+
+
+@pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+def test_a_mover_killed_before_a_statement(bench, movers, abort):
+    """A successor runs, or aborts: 0 acknowledged cells are lost, renumbered or doubled, and no table is left over."""
+
+    def kill(sql: bytes) -> None:
+        raise Killed
+
+    for number in points(bench, movers, 1 + abort):
+        bench.put()
+        job = bench.begin()
+        movers.move(bench.client, job, Point(number, kill))
+        bench.end(job, movers, abort=abort)
+        phase = bench.check(job)
+
+        assert phase == "verified" or abort, movers.seen[number]
+
+
+@pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
+    """A successor runs, or aborts, while it stands still; thawed, it changes nothing more."""
+    for number in points(bench, movers, 3 + abort):
+        bench.put()
+        job = bench.begin()
+        frozen, thawed = threading.Event(), threading.Event()
+
+        def freeze(sql: bytes, frozen: threading.Event = frozen, thawed: threading.Event = thawed) -> None:
+            frozen.set()
+            assert thawed.wait(60)
+
+        outcomes: list[Outcome] = []
+        mover = threading.Thread(target=movers.move, args=(bench.client, job, Point(number, freeze), outcomes))
+        mover.start()
+        while mover.is_alive() and not frozen.wait(0.01):
+            pass
+        bench.end(job, movers, abort=abort)
+        thawed.set()
+        mover.join()
+        phase = bench.check(job)
+
+        assert not outcomes or outcomes[0].kind != "through" or phase == "verified"

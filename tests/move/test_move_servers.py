@@ -1,0 +1,126 @@
+"""Servers that change under a move: that fail over, have what they should not have, or are gone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from schemaless import Datastore, MoveRefused
+from schemaless.jobs.worker import Outcome
+from schemaless.move import run as moves
+from schemaless.move import steps
+from schemaless.move.fence import Fence
+from schemaless.move.record import Records
+from schemaless.mysql.sql import moves as sql
+from schemaless.store.tools import tools_of
+from tests.move.benches import SHARD, Killed, other
+from tests.movers import connected, query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+
+
+def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, client, monkeypatch):
+    """Another cell has the id of one that was copied and lost: it comes along, and the lost one does not come back."""
+    job = bench.begin()
+    tools = tools_of(client)
+    database, source = tools.shards.database(SHARD), tools.shards.node_of(SHARD)
+    ((folder,),) = query(source, "SELECT @@datadir")
+
+    def kill(*_):
+        raise Killed
+
+    monkeypatch.setattr(sql, "SELECT_SERVER", b"SELECT @@datadir")
+    with monkeypatch.context() as patch:
+        patch.setattr(Fence, "lock", kill)
+        movers.move(client, job)
+    last = max(bench.acknowledged)
+    row, turn = bench.acknowledged[last]
+    other_row = uuid.UUID(int=row.int ^ 1)
+    query(source, f"UPDATE `{database}`.cell SET row_key=x'{other_row.hex}' WHERE added_id={last}")
+    bench.acknowledged[last] = other_row, turn
+    monkeypatch.setattr(sql, "SELECT_SERVER", f"SELECT REPLACE(@@datadir, '{folder}', 'new')".encode())
+    bench.end(job, movers, abort=False)
+
+    assert bench.check(job) == "verified"
+
+
+def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers, client, monkeypatch):
+    """It says what to do, and is not tried again and again."""
+    job = bench.begin()
+    database, target = tools_of(client).shards.database(SHARD), tools_of(client).topology.cluster(other(client)).primary
+    create = steps._ShardMove._create
+
+    def strange(move):
+        create(move)
+        row, _ = next(iter(bench.acknowledged.values()))
+        query(
+            target,
+            f"INSERT INTO `{database}`.cell_incoming_{move._token} (added_id, row_key, column_name, ref_key, body) "
+            f"SELECT 999999, x'{row.hex}', 'BASE', 1, ''",
+        )
+
+    monkeypatch.setattr(steps._ShardMove, "_create", strange)
+    outcomes: list[Outcome] = []
+    movers.move(client, job, outcomes=outcomes)
+
+    assert isinstance(outcomes[0].error, MoveRefused)
+    assert "under another added_id" in str(outcomes[0].error)
+    assert "Abort the move" in str(outcomes[0].error)
+    bench.end(job, movers, abort=True)
+    assert bench.check(job) == "aborted"
+
+
+@contextmanager
+def gone(client: Datastore, cluster: str) -> Iterator[None]:
+    """Have the catalog name a server that nobody reaches as the primary of a cluster."""
+    catalog = tools_of(client).catalog.node
+    where = f"WHERE cluster = '{cluster}' AND role = 'primary'"
+    (before,) = query(catalog, f"SELECT socket, host, port FROM `{client.name}`.node {where}")
+
+    def name(socket: object, host: object, port: object) -> None:
+        with connected(catalog) as connection, connection.cursor() as cursor:
+            values = "socket = %s, host = %s, port = %s"
+            cursor.execute(f"UPDATE `{client.name}`.node SET {values} {where}", (socket, host, port))
+            cursor.execute(f"UPDATE `{client.name}`.datastore SET topology_token = x'{uuid.uuid4().hex}'")
+        tools_of(client).shards.again(tools_of(client).shards.routing)
+
+    name("/nowhere.sock", None, None)
+    yield
+    name(*before)
+
+
+def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
+    """Behind the source's lock alone; what may be left on the target is told."""
+    job = bench.begin()
+    with gone(client, other(client)):
+        (record,) = moves.abort(client, job)
+
+    assert record.phase == "aborted"
+    assert bench.ledger.job(job.job_id).state == "aborted"
+    assert any("/nowhere.sock cannot be reached" in what for _, _, what in bench.ledger.events(job.job_id))
+    assert bench.check(job) == "aborted"
+
+
+def test_a_move_from_a_cluster_that_is_gone_since_ends_uncompared(bench, movers, client, monkeypatch):
+    """Only where one says so, and only while that server cannot be reached."""
+    job = bench.begin()
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "verify_shard", kill)
+        movers.move(client, job)
+    bench.free(job)
+    with pytest.raises(MoveRefused, match="can be reached; run the same command without --uncompared"):
+        moves.abort(client, job, uncompared=True)
+    (record,) = Records(client).all(job.job_id)
+    with gone(client, record.source):
+        (ended,) = moves.abort(client, job, uncompared=True)
+
+    assert (record.phase, ended.phase) == ("moved", "dropped")
+    assert bench.ledger.job(job.job_id).state == "done"
+    bench.put()

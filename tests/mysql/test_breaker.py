@@ -1,0 +1,152 @@
+"""The breaker: calls to a server that does not answer are refused, and one at a time looks whether it does again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import schemaless
+from schemaless import ServerUnavailable
+from schemaless.local.description import LocalServer
+from schemaless.mysql import breaker, pool
+from schemaless.mysql.breaker import FAILURES, FIRST_PAUSE_S, MOST_PAUSE_S, Breaker
+from schemaless.store.tools import tools_of
+from schemaless.testing.servers import private_servers
+
+ROW = uuid.UUID(int=7)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, in seconds, for a test to set; pauses are as long as they may be."""
+    now = [100.0]
+    monkeypatch.setattr(breaker.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(breaker.random, "uniform", lambda low, high: high)
+    return now
+
+
+@pytest.mark.once
+def test_the_breaker_opens_backs_off_and_closes(clock):
+    """Three failures in a row open it; each look that finds nobody doubles the pause, up to two seconds."""
+    watched = Breaker()
+    for _ in range(FAILURES - 1):
+        watched.failed()
+    watched.answered()
+    assert not watched.alarmed
+    for _ in range(FAILURES):
+        watched.failed()
+    assert (watched.alarmed, watched.is_open) == (True, True)
+
+    pauses = []
+    while len(pauses) < 6:
+        wait_s = watched.wait_s()
+        assert wait_s is not None
+        pauses.append(wait_s)
+        clock[0] += wait_s
+        assert watched.wait_s() is None
+        watched.failed()
+
+    assert pauses == [FIRST_PAUSE_S, 0.5, 1.0, MOST_PAUSE_S, MOST_PAUSE_S, MOST_PAUSE_S]
+    watched.answered()
+    watched.looked(watched.alarms)
+    assert (watched.alarmed, watched.is_open) == (False, False)
+
+
+@pytest.mark.once
+def test_one_of_a_hundred_callers_looks(clock):
+    """The turn is claimed by one; who is interrupted in the middle has not taken it along for good."""
+    watched = Breaker()
+    watched.trip()
+    for _ in range(3):
+        clock[0] += 2 * MOST_PAUSE_S
+        together = threading.Barrier(100)
+
+        def ask(_: int, together: threading.Barrier = together) -> float | None:
+            together.wait()
+            return watched.wait_s()
+
+        with ThreadPoolExecutor(100) as threads:
+            assert list(threads.map(ask, range(100))).count(None) == 1
+
+
+@pytest.mark.once
+def test_an_alarm_that_comes_while_somebody_looks_is_not_forgotten():
+    """Only what was heard before the look is done with by it."""
+    watched = Breaker()
+    watched.lost()
+    began = watched.alarms
+    watched.lost()
+    watched.looked(began)
+    assert watched.alarmed
+
+    watched.looked(watched.alarms)
+    assert not watched.alarmed
+
+
+@pytest.mark.once
+def test_when_to_try_again_survives_a_pickle():
+    """Errors come from worker processes, too."""
+    refused = ServerUnavailable("nobody", node="db-1:3306", shard=3)
+    refused.retry_after_s = 0.5
+
+    again = pickle.loads(pickle.dumps(refused))
+
+    assert (again.retry_after_s, again.node, again.shard) == (0.5, "db-1:3306", 3)
+
+
+@pytest.fixture(scope="module")
+def server(flavour: str) -> Iterator[LocalServer]:
+    """A server of its own, which is stopped now and then."""
+    with private_servers(flavour, 1) as (running,):
+        yield running
+
+
+@pytest.mark.mysql
+def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually, monkeypatch):
+    """Calls are refused without a word on the wire, and say when to come back; they go on where the server does."""
+    url = schemaless.create("hangs", 1, [server.url])
+    opened = itertools.count()
+    original = pool.open_connection
+
+    def count(*arguments, **options):
+        next(opened)
+        return original(*arguments, **options)
+
+    with schemaless.connect(url, read_timeout_s=0.5, write_timeout_s=0.5, connect_timeout_s=0.5) as store:
+        store.put_cell(ROW, "BASE", 1, "here")
+        guard = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0)).breaker
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: refused_after(store) is not None, "the breaker opens")
+            monkeypatch.setattr(pool, "open_connection", count)
+            monkeypatch.setattr(guard, "_retry_at_s", float("inf"))
+            before = next(opened)
+            answers = [refused_after(store) for _ in range(100)]
+            assert None not in answers
+            assert next(opened) == before + 1
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        guard._retry_at_s = 0
+        eventually(lambda: refused_after(store) is None, "calls are answered again")
+
+        assert store.get_cell(ROW, "BASE", 1).body == "here"
+        assert not guard.alarmed
+
+
+def refused_after(store: schemaless.Datastore) -> float | None:
+    """Call, and return when to try again; None where the call was answered, or failed otherwise."""
+    try:
+        store.get_cell(ROW, "BASE", 1)
+    except ServerUnavailable as error:
+        return error.retry_after_s
+    except schemaless.ServerError:
+        return None
+    return None

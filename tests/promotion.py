@@ -1,0 +1,87 @@
+"""Servers that change their roles, as a failover or a switchover has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+
+from schemaless.local import replication
+from schemaless.local.description import LocalServer
+
+
+def sql(server: LocalServer, *statements: str) -> Any:
+    """Run statements on a server and return the last one's rows."""
+    connection = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def word(server: LocalServer) -> str:
+    """Return what the server calls a replica in statements."""
+    return "SLAVE" if server.flavour == "mariadb" else "REPLICA"
+
+
+@contextmanager
+def promoted(primary: LocalServer) -> Iterator[LocalServer]:
+    """Make a server's replica a primary for the block, as a failover would; then a replica again."""
+    (replica,) = primary.replicas
+    sql(replica, f"STOP {word(replica)}", f"RESET {word(replica)} ALL", "SET GLOBAL read_only = 0")
+    try:
+        yield replica
+    finally:
+        sql(replica, "SET GLOBAL read_only = 1")
+        if replica.flavour == "mysql":
+            sql(replica, "SET GLOBAL super_read_only = 1")
+        replication.follow(primary, replica)
+        replication.wait_until_replicating(primary, replica, print)
+
+
+@contextmanager
+def caught_up(primary: LocalServer) -> Iterator[None]:
+    """Wait until a server's replica has what was committed, and go on with the block."""
+    for replica in primary.replicas:
+        replication.wait_until_replicating(primary, replica, print)
+    yield
+
+
+@contextmanager
+def read_only(server: LocalServer) -> Iterator[None]:
+    """Set a server read-only for the block."""
+    sql(server, "SET GLOBAL read_only = 1")
+    try:
+        yield
+    finally:
+        sql(server, "SET GLOBAL read_only = 0")
+
+
+def rebuilt(primary: LocalServer, replica: LocalServer) -> None:
+    """Have a server follow another again, as if it had been rebuilt from it: what only it has is forgotten. MySQL."""
+    ((executed,),) = sql(primary, "SELECT @@global.gtid_executed")
+    sql(
+        replica,
+        "STOP REPLICA",
+        "RESET REPLICA ALL",
+        "SET GLOBAL read_only = 0",
+        "RESET BINARY LOGS AND GTIDS",
+        f"SET GLOBAL gtid_purged = '{executed}'",
+        "SET GLOBAL super_read_only = 1",
+    )
+    replication.follow(primary, replica)
+    replication.wait_until_replicating(primary, replica, print)
+
+
+@contextmanager
+def failed_over(primary: LocalServer) -> Iterator[LocalServer]:
+    """Make a server's replica a primary for the block, which may write to both as it likes. MySQL."""
+    (replica,) = primary.replicas
+    replication.wait_until_replicating(primary, replica, print)
+    sql(replica, "STOP REPLICA", "RESET REPLICA ALL", "SET GLOBAL read_only = 0")
+    try:
+        yield replica
+    finally:
+        rebuilt(primary, replica)

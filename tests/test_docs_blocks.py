@@ -1,0 +1,164 @@
+"""What the pages show is run: Python blocks, the commands of the tutorials; every other command is parsed."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+from schemaless.cli.main import cli, run
+from tests.test_docs import PAGES, ROOT, relative
+
+pytestmark = pytest.mark.once
+
+TUTORIALS = sorted(ROOT.glob("docs/tutorial-*.md"))
+BEFORE_THE_SUITE = ("make install", ". .venv/bin/activate", "schemaless local ")
+"""What has been done where the suite runs: the package is installed, and a private server of its own is there."""
+OF_THE_README = "mysql://app@db-1:3306/mezzanine"
+PROMPT = re.compile(r"^(?:\$ )?(?=(?:\w+=\S* )?schemaless )")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code of a page, and why it is not run where the page says that it is not."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    not_run: str | None
+
+    def __str__(self) -> str:
+        return f"{relative(self.page)}, line {self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page, in their order."""
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        above = text[: match.start()].rstrip("\n")
+        reason = re.search(r"\*Not run: ([^*]+)\*\Z", above)
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(page, line, match[1], match[2], reason[1] if reason else None)
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a block, with what goes on behind a backslash in one."""
+    return text.replace("\\\n", " ").splitlines()
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+WITH_PYTHON = sorted({block.page for block in ALL if block.language == "python"} - set(TUTORIALS))
+
+
+def executed(block: Block, url: str) -> None:
+    """Run a Python block, and compare what it prints with the comments behind its prints."""
+    expected = re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(compile(block.text.replace(OF_THE_README, url), str(block), "exec"), {"__name__": "__main__"})
+
+    assert not expected or printed.getvalue().splitlines() == expected, block
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=relative)
+def test_python_on_a_page_runs_and_prints_what_it_says(page, fresh_url, tmp_path, monkeypatch):
+    """Each block is a program of its own, on an empty datastore."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SCHEMALESS_URL", fresh_url)
+    for block in blocks(page):
+        if block.language == "python" and block.not_run is None:
+            executed(block, fresh_url)
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("page", TUTORIALS, ids=relative)
+def test_a_tutorial_runs_from_its_beginning_to_its_end(page, server_urls, new_name, tmp_path, monkeypatch, capsys):
+    """Every program and every command, in order, in one folder; each command exits with 0."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCHEMALESS_URL", raising=False)
+    variables = {"SERVER": server_urls[0]}
+    for block in blocks(page):
+        if block.language == "python":
+            executed(block, variables["SCHEMALESS_URL"])
+        for line in lines_of(block.text) if block.language == "console" else ():
+            assert line.startswith("$ "), f"{block}: a tutorial shows commands alone, got {line!r}"
+            command = line.removeprefix("$ ")
+            if command.startswith((*BEFORE_THE_SUITE, "export SERVER=")):
+                continue
+            exported = re.fullmatch(r"export (\w+)=\$\((.*)\)", command)
+            words = shlex.split(exported[2] if exported else command)
+            assert words.pop(0) == "schemaless", f"{block}: {command}"
+            words = [variables.get(word.removeprefix("$"), word) if word.startswith("$") else word for word in words]
+            if words[0] == "create":
+                words[1] = new_name  # the servers are those of all tests
+
+            status = run(words)
+
+            printed = capsys.readouterr()
+            assert status == 0, f"{block}: {command}\n{printed.out}{printed.err}"
+            if exported:
+                variables[exported[1]] = printed.out.strip()
+                monkeypatch.setenv(exported[1], printed.out.strip())
+    assert variables.keys() >= {"SCHEMALESS_URL"}
+
+
+def commands_of(block: Block) -> Iterator[list[str]]:
+    """Yield the words of each ``schemaless`` command in a block, without what a shell makes of the rest."""
+    for line in lines_of(block.text):
+        if not PROMPT.match(line):
+            continue
+        lexer = shlex.shlex(PROMPT.sub("", line), posix=True, punctuation_chars="|;&<>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if set(word) <= set("|;&"):
+                if words[:1] == ["schemaless"]:
+                    yield words[1:]
+                words = []
+            else:
+                words.append(word)
+
+
+def parsed(arguments: list[str]) -> None:
+    """Parse a command with its options as Click does before it is run; raises what Click raises."""
+    cut = next((place for place, word in enumerate(arguments) if set(word) <= set("<>")), len(arguments))
+    command: click.Command = cli
+    context = cli.make_context("schemaless", arguments[:cut])
+    while isinstance(command, click.Group):
+        name, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert name is not None
+        assert found is not None
+        command, context = found, found.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in ALL}), ids=relative)
+def test_commands_on_a_page_are_ones_that_there_are(page, monkeypatch):
+    """Each command, option and value is one that the command line takes."""
+    monkeypatch.setenv("SCHEMALESS_URL", OF_THE_README)
+    wrong = []
+    for block in blocks(page):
+        for words in commands_of(block) if block.language in ("", "console", "sh") and not block.not_run else ():
+            try:
+                parsed(words)
+            except click.exceptions.Exit:
+                pass  # --help and --version
+            except click.ClickException as error:
+                wrong.append(f"{block}: schemaless {' '.join(words)}: {error.format_message()}")
+
+    assert wrong == []
+
+
+def test_the_pages_have_blocks_that_are_looked_at():
+    """The patterns above find what is there."""
+    assert sum(len(list(commands_of(block))) for block in ALL) > 150
+    assert sum(block.language == "python" for block in ALL) >= 10
+    assert [str(block) for block in ALL if block.not_run == ""] == []
