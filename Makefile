@@ -7,7 +7,7 @@
 .POSIX:
 .SUFFIXES:
 .NOTPARALLEL:
-.PHONY: help install demo test lint bench bench-migrate clean
+.PHONY: help install demo test lint bench bench-migrate docs reference dist clean
 
 export PYTHON DATA ROW_KEY
 PY = .venv/bin/python
@@ -20,6 +20,9 @@ help:
 	@echo 'make lint    ruff, mypy --strict, import contracts'
 	@echo 'make bench   what the figures in README.md come from (ARGS=... goes to each script)'
 	@echo 'make bench-migrate  only those of the migration'
+	@echo 'make dist    sdist and wheel in dist/, built twice: the same bytes'
+	@echo 'make docs    the documentation as a site, in build/site'
+	@echo 'make reference  write docs/reference: the API from docstrings, the commands from their help'
 	@echo 'make install only the virtual environment, .venv (PYTHON=... chooses the Python)'
 	@echo 'make clean   remove .venv, builds and caches; not the data of private servers'
 
@@ -29,23 +32,30 @@ install:
 demo: install
 	@$(PY) -m schemaless.cli.entry demo $(if $(DATA),--data "$$DATA") $(if $(ROW_KEY),--row-key "$$ROW_KEY") $(ARGS)
 
-# Every test runs twice, side by side: in one process with the [fast] extra on MySQL, in the other without it on MariaDB.
-# What is marked "once", since neither changes it, runs in the first alone. CROSS=1 runs each on both, which takes twice as
-# long. Servers that the suite did not start are shared, and some tests
-# use fixed names there: one after the other.
-FAST_PROCESS = --tx id=fast//popen//env:SCHEMALESS_FAST=1
-PLAIN_PROCESS = --tx id=plain//popen//env:SCHEMALESS_FAST=0
+# Every test runs twice, side by side: with the [fast] extra on MySQL, and without it on MariaDB. What is marked "once",
+# since neither changes it, runs on the first side alone, and of what is marked "shared" each side runs one half: the
+# commands, and long matrices of points to be killed at. A side is two processes, since each waits a third of its time;
+# a file goes to whichever of the two is free (tests/whole_run.py). CROSS=1 runs each on both, one process a side, which
+# takes four times as long. Servers that the suite did not start are shared, and some tests use fixed names there: one
+# after the other.
+#
+# Hundreds of tests start a Python, which compiles the whole package anew where it may not keep what it compiled.
+side = $(foreach number,1 2,--tx id=$(1)-$(number)//popen//env:SCHEMALESS_FAST=$(2))
+SIDES = --dist loadfile --no-loadscope-reorder
+test: export PYTHONDONTWRITEBYTECODE =
 test: lint
 ifneq ($(FAST),)
 	SCHEMALESS_FAST=$(FAST) $(PY) -m pytest $(ARGS)
 else ifneq ($(filter docker,$(SERVER))$(findstring ://,$(SERVER)),)
 	SCHEMALESS_FAST=1 $(PY) -m pytest $(ARGS)
 	SCHEMALESS_FAST=0 $(PY) -m pytest $(ARGS)
-else ifneq ($(SERVER)$(CROSS),)
-	$(PY) -m pytest --dist each $(FAST_PROCESS) $(PLAIN_PROCESS) $(ARGS)
+else ifneq ($(SERVER),)
+	$(PY) -m pytest $(SIDES) $(call side,fast,1) $(call side,plain,0) $(ARGS)
+else ifneq ($(CROSS),)
+	$(PY) -m pytest --dist each --tx id=fast//popen//env:SCHEMALESS_FAST=1 --tx id=plain//popen//env:SCHEMALESS_FAST=0 $(ARGS)
 else
-	$(PY) -m pytest --dist each $(FAST_PROCESS)//env:SERVER=mysql \
-	    $(PLAIN_PROCESS)//env:SERVER=mariadb//env:SCHEMALESS_ONCE=elsewhere $(ARGS)
+	$(PY) -m pytest $(SIDES) $(call side,fast,1//env:SERVER=mysql//env:SCHEMALESS_SIDE=0) \
+	    $(call side,plain,0//env:SERVER=mariadb//env:SCHEMALESS_SIDE=1) $(ARGS)
 endif
 
 lint: install
@@ -66,6 +76,20 @@ bench-migrate: install
 	    echo "== benchmarks/$$script.py"; \
 	    $(PY) benchmarks/$$script.py $(ARGS) || exit 1; \
 	done
+
+# The extra is installed when the site is first built, so that the other targets need not wait for it.
+docs: install
+	@$(PY) -c 'import material' 2>/dev/null || \
+	    $(PY) -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@$(PY) tools/reference.py --check
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict
+	@echo 'build/site/index.html'
+
+reference: install
+	@$(PY) tools/reference.py
+
+dist: install
+	@$(PY) tools/dist.py
 
 clean:
 	rm -rf .venv build dist rust/target *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

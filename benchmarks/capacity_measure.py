@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from schemaless.admin.create import create
-from schemaless.bench.past_writes import Column, History, cells, write
+from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement, added
 from schemaless.cell import NewStoredCell
@@ -95,7 +95,7 @@ def accuracy(server: str, histories: int, runs: int) -> None:
     found: Measurement | None = None
     started = time.monotonic()
     for number in range(histories):
-        history = History(number + 1, 180, datetime.now(UTC).date(), COLUMNS)
+        history = PastWrites(number + 1, 180, datetime.now(UTC).date(), COLUMNS)
         with connect(create(f"h{number}", SHARDS, [server])) as store:
             count = write(store, history)
             truth = counted(store, history)
@@ -123,7 +123,7 @@ def accuracy(server: str, histories: int, runs: int) -> None:
     print(f"{time.monotonic() - started:,.0f} s in all")
 
 
-def counted(store: Datastore, history: History) -> dict[Key, float]:
+def counted(store: Datastore, history: PastWrites) -> dict[Key, float]:
     """Count everything: cells and bodies by SQL, JSON text as it was made."""
     truth: defaultdict[Key, float] = defaultdict(float)
     for shard in range(store.shard_count):
@@ -181,7 +181,7 @@ def cost(server: str, count: int, times: int) -> None:
         days = 180
         a_day = cells_in_all / days / 1.45
         columns = (Column("BASE", a_day, 260, 0.6, 0.6), Column("NOTES", a_day / 8, 160, 0.8))
-        history = History(1, days, datetime.now(UTC).date(), columns)
+        history = PastWrites(1, days, datetime.now(UTC).date(), columns)
         with connect(create(f"c{cells_in_all}", SHARDS, [server]), read_timeout_s=600) as store:
             written = write(store, history)
             measure(store, seed=1)

@@ -182,10 +182,8 @@ def follow(store: Datastore, advice: Sequence[ColumnAdvice]) -> None:
             training, source = train_column(
                 store, each.column_name, replace(codec_named(codec.name), level=3), seed=each.seed
             )
-            number = keep(tools_of(store).catalog, store.name, training.dictionary, source).id
-        set_column(
-            tools_of(store).catalog, store.name, ColumnSetting(each.column_name, codec.name, codec.level, number)
-        )
+            number = keep(tools_of(store).shelves, training.dictionary, source).id
+        set_column(tools_of(store).shelves, ColumnSetting(each.column_name, codec.name, codec.level, number))
         migrate.run(store, MigrateSpec(codec.name, columns=(each.column_name,), level=codec.level, dictionary=number))
 
 
@@ -213,8 +211,8 @@ def calls(server: LocalServer, logbooks: Logbooks, rounds: int) -> None:
             ((uuid.uuid5(uuid.NAMESPACE_OID, name).bytes, encode_body(body)) for name, _, body in logbooks[:2000]),
             codec_named("msgpack+zstd"),
         )
-        kept = keep(tools_of(store).catalog, store.name, training.dictionary, {})
-        set_column(tools_of(store).catalog, store.name, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
+        kept = keep(tools_of(store).shelves, training.dictionary, {})
+        set_column(tools_of(store).shelves, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
     some = [body for _, _, body in logbooks[2000:2050]]
     took: dict[tuple[str, str], list[float]] = {}
     with connect(url) as store:

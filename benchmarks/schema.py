@@ -36,14 +36,14 @@ REVISION = '''"""Adds a column, for the benchmark."""
 
 import sqlalchemy as sa
 
-revision = "bench_{number}"
+revision = "shard_bench_{number:04}"
 down_revision = "{before}"
 branch_labels = None
 depends_on = None
 
 
 def upgrade(op):
-    op.add_column("cell", sa.Column("bench_{number}", sa.Integer(), nullable=True))
+    op.add_column("cell", sa.Column("shard_bench_{number:04}", sa.Integer(), nullable=True))
 '''
 
 
@@ -69,18 +69,13 @@ def command_line(folder: Path, arguments: list[str]) -> int:
     from sqlalchemy import Column, Integer
 
     from schemaless.cli.main import run
-    from schemaless.mysql import revisions
+    from schemaless.mysql import revisions, versions
 
     for path in sorted(folder.glob("*.py")):
         revisions.METADATA["shard"].tables["cell"].append_column(Column(path.stem, Integer()))
-    original = revisions.configuration
-
-    def configuration():
-        config = original()
-        config.set_main_option("version_locations", f"{config.get_main_option('version_locations')}\n{folder}")
-        return config
-
-    revisions.configuration = configuration
+    original = versions.folders
+    for module in (versions, revisions):
+        module.folders = lambda: [*original(), folder]
     return run(arguments)
 
 
@@ -146,12 +141,13 @@ def private(flavour: str, relaxed: bool) -> Iterator[list[LocalServer]]:
 
 def add_revisions(folder: Path, count: int) -> None:
     """Write revisions after this version's newest."""
-    from schemaless.mysql.revisions import head
+    from schemaless.mysql.versions import head
 
     before = head("shard")
     for number in range(1, count + 1):
-        (folder / f"bench_{number}.py").write_text(REVISION.format(number=number, before=before), encoding="utf-8")
-        before = f"bench_{number}"
+        text = REVISION.format(number=number, before=before)
+        before = f"shard_bench_{number:04}"
+        (folder / f"{before}.py").write_text(text, encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -201,7 +197,7 @@ def report(servers: Sequence[LocalServer], options: argparse.Namespace) -> None:
             folder = Path(text)
             add_revisions(folder, number)
             show(f"schema upgrade --at-once {at_once}", measure(folder, url, "schema", "upgrade", "--at-once", at_once))
-            if upgraded(servers, f"bench_{number}") != options.shards:
+            if upgraded(servers, f"shard_bench_{number:04}") != options.shards:
                 raise SystemExit("an upgrade left shards behind")
     number = len(options.at_once) + 1
     with tempfile.TemporaryDirectory() as text:
@@ -210,16 +206,16 @@ def report(servers: Sequence[LocalServer], options: argparse.Namespace) -> None:
         behind = measure(folder, url, "schema", "status", status=1)
         show("schema status, all behind", behind)
         process = start(folder, url, "schema", "upgrade", quiet=True)
-        while upgraded(servers, f"bench_{number}") < options.shards / 2 and process.poll() is None:
+        while upgraded(servers, f"shard_bench_{number:04}") < options.shards / 2 and process.poll() is None:
             time.sleep(0.01)
         process.kill()
         process.communicate()
-        reached = upgraded(servers, f"bench_{number}")
+        reached = upgraded(servers, f"shard_bench_{number:04}")
         rest = measure(folder, url, "schema", "upgrade")
         show(f"killed at {reached:,}, run again", rest)
         again = measure(folder, url, "schema", "upgrade")
         show("schema upgrade, nothing to do", again)
-    if upgraded(servers, f"bench_{number}") != options.shards:
+    if upgraded(servers, f"shard_bench_{number:04}") != options.shards:
         raise SystemExit("the second run left shards behind")
     print(f"\nrun again, it said: {rest.out}")
 

@@ -43,7 +43,7 @@ from codec import processor
 
 import schemaless
 from schemaless.bench.logbooks import documents as logbook_documents
-from schemaless.cluster.topology import shard_database
+from schemaless.cluster.topology import heartbeat_database, shard_database
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
 from schemaless.local.options import RELAXED
@@ -204,7 +204,8 @@ class Contest:
     def _open(self, name: str, shards: int, urls: Sequence[str]) -> tuple[Library, Bare]:
         stores = []
         for datastore in (f"{name}_library", f"{name}_bare"):
-            self._exit.callback(drop, urls, [datastore, *(shard_database(datastore, each) for each in range(shards))])
+            databases = [datastore, heartbeat_database(datastore)]
+            self._exit.callback(drop, urls, databases + [shard_database(datastore, each) for each in range(shards)])
             stores.append(self._exit.enter_context(schemaless.connect(schemaless.create(datastore, shards, urls))))
         account = self._account.username, _word(self._account)
         bare = Bare(tools_of(stores[1]).topology, account, self._encoding, self._options.page)

@@ -1,0 +1,193 @@
+"""Followers: calls a second, the time from commit to call, what an idle worker costs, and that nothing is ever missed.
+
+    python benchmarks/followers.py                                             a quick one, on MySQL
+    python benchmarks/followers.py --cells 200000 --shards 64                  calls a second with an empty function
+    python benchmarks/followers.py --puts 6000 --per-s 500 --shards 1024       commit to call, and what idling costs
+    python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100    killed and frozen workers; hours
+    python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls; hours
+
+Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import schemaless
+from schemaless.feed.calling import Calls
+from schemaless.feed.supervisor import caught_up, prepare
+from schemaless.feed.worker import Worker
+from schemaless.local.options import RELAXED
+from schemaless.local.servers import down, up
+from tests.feed import schedules
+from tests.feed.live import Live
+
+BATCH = 1_000
+
+
+@schemaless.trigger(column=None, start="beginning")
+def nothing(cell: schemaless.Cell, call: schemaless.Call) -> None:
+    """Do nothing."""
+
+
+@contextlib.contextmanager
+def working(store: schemaless.Datastore, trigger: schemaless.Trigger, *, listen: bool = True) -> Iterator[Worker]:
+    """Have a worker of a trigger work in a thread for the block."""
+    prepare(store, trigger)
+    stop = threading.Event()
+    worker = Worker(store, [Calls(trigger)], f"worker of {trigger.name}", stop=stop, listen=listen)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        stop.set()
+        thread.join()
+
+
+def calls_a_second(url: str, cells: int) -> None:
+    """Put cells, then have one worker call an empty function for them all."""
+    with schemaless.connect(url) as store:
+        for start in range(0, cells, BATCH):
+            rows = (uuid.uuid4() for _ in range(min(BATCH, cells - start)))
+            store.put_cells([schemaless.NewCell(row, "BASE", 1, {"n": start}) for row in rows])
+        prepare(store, nothing)
+        ended = caught_up(store, nothing)
+        started_s, cpu_s = time.perf_counter(), time.process_time()
+        with working(store, nothing):
+            while not ended():
+                time.sleep(0.05)
+            took_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_s
+    print(
+        f"empty function, {cells:,} cells in {store.shard_count} shards, one worker: {cells / took_s:,.0f} cells/s, "
+        f"{cpu_s / cells * 1e6:.0f} us of its CPU a cell"
+    )
+
+
+def commit_to_call(url: str, puts: int, per_s: float, *, listen: bool) -> None:
+    """Put cells at a steady pace from another process, and take the time from the put's return to the call."""
+    delays_ms: list[float] = []
+
+    @schemaless.trigger(column="TIMED")
+    def timed(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        delays_ms.append(1e3 * (time.time() - cell.created_at.timestamp()))
+
+    program = (
+        "import sys, time, uuid, schemaless\n"
+        "url, puts, per_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])\n"
+        "with schemaless.connect(url) as store:\n"
+        "    began = time.monotonic()\n"
+        "    for number in range(puts):\n"
+        "        time.sleep(max(0, began + number / per_s - time.monotonic()))\n"
+        "        store.put_cell(uuid.uuid4(), 'TIMED', 1, number)\n"
+    )
+    with schemaless.connect(url) as store, working(store, timed, listen=listen) as worker:
+        while len(worker.owned) < store.shard_count:
+            time.sleep(0.05)
+        time.sleep(1)
+        before_s, looked_s = time.process_time(), time.monotonic()
+        time.sleep(10)
+        idle = (time.process_time() - before_s) / (time.monotonic() - looked_s)
+        subprocess.run([sys.executable, "-c", program, url, str(puts), str(per_s)], check=True)
+        until_s = time.monotonic() + 30
+        while len(delays_ms) < puts and time.monotonic() < until_s:
+            time.sleep(0.05)
+        shards = store.shard_count
+    delays_ms.sort()
+    print(
+        f"insert to call, {puts:,} puts at {per_s:g}/s over {shards} shards, by "
+        f"{'binary log' if listen else 'sweep'}: p50 "
+        f"{statistics.median(delays_ms):.1f} ms, p99 {delays_ms[int(len(delays_ms) * 0.99)]:.1f} ms, most "
+        f"{delays_ms[-1]:.1f} ms; {len(delays_ms):,} called; idle, the worker takes {idle:.1%} of a core"
+    )
+
+
+def live(url: str, cells: int, kills: int, freezes: int, workers: int) -> bool:
+    """Kill and freeze workers while cells come; return whether nothing is missing."""
+    with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
+        run = Live(store, url, Path(folder))
+        started_s = time.monotonic()
+        run.run(workers, cells, kills, freezes, seed=1)
+        seen = run.seen()
+        print(
+            f"live, {workers} workers, {len(run.there):,} cells in {store.shard_count} shards, {run.deaths} kill -9, "
+            f"{run.freezes} freezes past the lease, {time.monotonic() - started_s:.0f} s: {len(run.missing)} missing, "
+            f"{run.out_of_turn} out of turn, {len(seen) - len(set(seen)):,} more than once"
+        )
+        return not run.missing and not run.out_of_turn
+
+
+def simulated(count: int) -> bool:
+    """Run the schedules; return whether nothing is missing, and each control is found."""
+    good = True
+    for variant in (schedules.DECIDED, *schedules.CONTROLS):
+        started_s = time.monotonic()
+        found = schedules.run(variant, range(count))
+        good &= bool(found.missing) == (variant != schedules.DECIDED)
+        print(
+            f"{variant}: cells missing in {len(found.missing):,} of {count:,} schedules ({found.deaths:,} deaths, "
+            f"{found.sleeps:,} sleepers, {found.resets:,} resets, {found.parked:,} parked, {found.repeated:,} calls "
+            f"repeated; {time.monotonic() - started_s:.0f} s)"
+        )
+    return good
+
+
+def main() -> int:
+    """Run the parts that are asked for; fail where a cell is missing, or a control was not found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, help="cells for an empty function")
+    parser.add_argument("--puts", type=int, help="puts to be timed to their calls")
+    parser.add_argument("--per-s", type=float, default=200, help="puts a second (default: %(default)s)")
+    parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
+    parser.add_argument("--kills", type=int, default=5, help="with --live (default: %(default)s)")
+    parser.add_argument("--freezes", type=int, default=2, help="with --live (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
+    parser.add_argument("--schedules", type=int, help="schedules of each variant")
+    parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
+    parser.add_argument("--servers", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
+    chosen = parser.parse_args()
+    if not any((chosen.cells, chosen.puts, chosen.live, chosen.schedules)):
+        chosen.cells, chosen.puts, chosen.live, chosen.schedules = 10_000, 400, 2_000, 300
+    good = simulated(chosen.schedules) if chosen.schedules else True
+    if not any((chosen.cells, chosen.puts, chosen.live)):
+        return 0 if good else 1
+    folder = Path(tempfile.mkdtemp(prefix="schemaless-followers-"))
+    try:
+        servers = up(folder, chosen.servers, chosen.flavour, tied=True, remove=True, options=RELAXED)
+        print(
+            f"{chosen.flavour} {servers[0].version}, {len(servers)} servers, {os.cpu_count()} cores "
+            f"({platform.machine()}), CPython {platform.python_version()}"
+        )
+
+        def new(name: str) -> str:
+            return schemaless.create(name, chosen.shards, [server.url for server in servers])
+
+        if chosen.cells:
+            calls_a_second(new("calls"), chosen.cells)
+        if chosen.puts:
+            for listen in (True, False):
+                commit_to_call(new(f"timed_{listen:d}"), chosen.puts, chosen.per_s, listen=listen)
+        if chosen.live:
+            good &= live(new("live"), chosen.live, chosen.kills, chosen.freezes, chosen.workers)
+    finally:
+        down(folder, delete=True)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,305 @@
+"""Writes docs/reference: the public names from their docstrings, and the commands from their own help.
+
+    python tools/reference.py            write the pages
+    python tools/reference.py --check    change nothing; exit status 1 where a page is missing or stale
+
+``pages`` returns them without writing, for the test that holds them against the disk.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import schemaless
+from schemaless import errors
+from schemaless.cli.main import cli
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
+GENERATED = "<!-- Written by `make reference` from {}: do not edit. -->\n"
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises")
+GROUPS = {
+    "Opening": ("connect", "create", "Limits", "ReadFrom"),
+    "Datastore": ("Datastore",),
+    "Cells": ("NewCell", "Cell", "CellKey", "Put", "Page", "NewStoredCell", "StoredCell", "RowKey", "JSONDocument"),
+    "Triggers": ("trigger", "Trigger", "Call"),
+}
+
+
+def markdown(text: str) -> str:
+    """Return a docstring's text as Markdown: its literals have single backticks."""
+    return re.sub(r"``(.+?)``", r"`\1`", text)
+
+
+def one_line(text: str) -> str:
+    """Return text for a cell of a table."""
+    return re.sub(r"\s+", " ", markdown(text)).strip().replace("|", r"\|")
+
+
+def linked(text: str) -> str:
+    """Link each exception that is named in code to what it means for the data."""
+
+    def link(match: re.Match[str]) -> str:
+        name = match.group(1)
+        known = name in errors_named()
+        return f"[`{name}`](../troubleshooting.md#{name.lower()})" if known else match.group()
+
+    return re.sub(r"(?<!\[)`(\w+)`", link, text)
+
+
+def parts(docstring: str) -> Iterator[tuple[str | None, str]]:
+    """Yield a docstring's text before its first section as None, then each section's name and text."""
+    pattern = rf"^({'|'.join(SECTIONS)}):\n"
+    pieces = re.split(pattern, inspect.cleandoc(docstring), flags=re.MULTILINE)
+    yield None, pieces[0].rstrip()
+    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        yield name, inspect.cleandoc(text)
+
+
+def entries(text: str) -> list[tuple[str, str]]:
+    """Return the ``name: what`` entries of a section, with their continuation lines."""
+    found = re.findall(r"^(\w+): (.*(?:\n(?:[ ].*)?)*)", text, re.MULTILINE)
+    return [(name, one_line(what)) for name, what in found]
+
+
+def described(docstring: str) -> Iterator[str]:
+    """Yield a docstring as Markdown."""
+    for name, text in parts(docstring):
+        if name is None:
+            yield linked(re.sub(r"((?:^    .*\n?)+)", r"```text\n\1```\n", markdown(text), flags=re.MULTILINE)) + "\n"
+        elif name in ("Returns", "Yields"):
+            yield f"**{name}:** {linked(one_line(text))}\n"
+        else:
+            head = {"Args": "argument", "Attributes": "attribute", "Raises": "raises"}[name]
+            yield f"| {head} | what it is |\n|---|---|"
+            for entry, what in entries(text):
+                yield f"| {linked(f'`{entry}`') if name == 'Raises' else f'`{entry}`'} | {linked(what)} |"
+            yield ""
+
+
+def signature(name: str, value: Callable[..., Any]) -> str:
+    """Return a call as it is declared, one parameter a line where it is long."""
+    declared = inspect.signature(value)
+    declared = declared.replace(
+        parameters=[parameter for key, parameter in declared.parameters.items() if key != "self"]
+    )
+    # Annotations are text; their quotes are no part of them.
+    if inspect.isclass(value):
+        declared = declared.replace(return_annotation=inspect.Signature.empty)
+    text = name + re.sub(r"'([^']*)'(?=[,)\s=]|$)", r"\1", re.sub(r"ForwardRef\(([^)]*)\)", r"\1", str(declared)))
+    if len(text) > 100:
+        inside, _, returned = text[len(name) + 1 :].rpartition(")")
+        split = re.split(r", (?![^\[(]*[\])])", inside)
+        text = f"{name}(\n" + "".join(f"    {part},\n" for part in split) + f"){returned}"
+    return f"```py\n{text}\n```\n"
+
+
+def members(owner: type) -> Iterator[str]:
+    """Yield the public methods and properties of a class, in their order."""
+    for name, value in vars(owner).items():
+        if name.startswith("_") or not (inspect.isfunction(value) or isinstance(value, property)):
+            continue
+        yield f"#### {owner.__name__}.{name}\n"
+        if inspect.isfunction(value):
+            yield signature(name, value)
+        yield from described(value.__doc__ or "")
+
+
+def alias(name: str) -> str:
+    """Return the text that stands below a type alias in its module."""
+    pattern = re.compile(rf'^{name} = (.*)\n(?:"""(.*)""")?', re.MULTILINE)
+    sources = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "schemaless").glob("**/*.py")))
+    found = next(match for source in sources if (match := pattern.search(source)))
+    return f"```py\n{name} = {found[1]}\n```\n" + (f"\n{markdown(found[2])}\n" if found[2] else "")
+
+
+def name_of(name: str) -> Iterator[str]:
+    """Yield a public name that is no exception."""
+    value = getattr(schemaless, name)
+    yield f"### {name}\n"
+    if inspect.isfunction(value):
+        yield signature(name, value)
+        yield from described(value.__doc__ or "")
+    elif inspect.isclass(value):
+        if name != "Datastore":
+            yield signature(name, value)
+        yield from described(value.__doc__ or "")
+        yield from members(value)
+    else:
+        yield alias(name)
+
+
+def exceptions() -> Iterator[str]:
+    """Yield the tree of exceptions, and a line about each."""
+    tree = inspect.cleandoc(errors.__doc__ or "").split("\n\n")
+    yield "```text\n" + inspect.cleandoc(tree[1]) + "\n```\n"
+    yield "| exception | when | carries |\n|---|---|---|"
+    for name in sorted(errors_named()):
+        sections = dict(parts(getattr(schemaless, name).__doc__ or ""))
+        carried = ", ".join(f"`{entry}`" for entry, _ in entries(sections.get("Attributes", "")))
+        summary = one_line((sections[None] or "").split("\n\n")[0])
+        yield f"| [`{name}`](../troubleshooting.md#{name.lower()}) | {summary} | {carried} |"
+
+
+def errors_named() -> list[str]:
+    """Return the names of the public exceptions."""
+    named = vars(errors).items()
+    return [name for name, value in named if inspect.isclass(value) and issubclass(value, errors.SchemalessError)]
+
+
+def api() -> str:
+    """Return the page about the public names."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    rest = tuple(name for name in schemaless.__all__ if name not in grouped and name not in errors_named())
+    lines = [
+        "# API reference\n",
+        GENERATED.format("the docstrings of the package"),
+        "`import schemaless` has these names, and no others are promised. Exceptions link what to do.\n",
+    ]
+    for title, names in {**GROUPS, "Others": rest}.items():
+        if names:
+            lines.append(f"## {title}\n")
+            for name in names:
+                lines += name_of(name)
+    lines += ["## Exceptions\n", *exceptions()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+# ---- the command line
+
+
+def commands(group: click.Group, parent: click.Context) -> Iterator[tuple[click.Command, click.Context]]:
+    """Yield each command below a group with the context that its help needs, groups before their commands."""
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=parent, **command.context_settings)
+        yield command, context
+        if isinstance(command, click.Group):
+            yield from commands(command, context)
+
+
+def help_text(text: str) -> Iterator[str]:
+    """Yield a command's help as Markdown: what Click must not wrap is code, and examples are commands."""
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("    "):
+            yield f"```text\n{inspect.cleandoc(paragraph)}\n```\n"
+        elif not paragraph.startswith("\b"):
+            yield escaped(paragraph) + "\n"
+        else:
+            kept = paragraph[1:].lstrip("\n") + "\n"
+            for head, block in re.findall(r"^(\S.*)\n((?: .*\n)*)", kept, re.MULTILINE):
+                yield escaped(head) + "\n"
+                if head.startswith("Example"):
+                    yield "```console\n" + "\n".join(prompted(cleaned(block))) + "\n```\n"
+                elif block:
+                    yield "```text\n" + "\n".join(cleaned(block)) + "\n```\n"
+
+
+def prompted(lines: list[str]) -> list[str]:
+    """Return commands with a prompt before each, and none before what goes on in the next line."""
+    before = ["", *lines]
+    return [line if last.endswith("\\") else f"$ {line}" for last, line in zip(before, lines, strict=False)]
+
+
+def cleaned(text: str) -> list[str]:
+    """Return the lines of indented text without what all of them begin with."""
+    return inspect.cleandoc("\n" + text).splitlines()
+
+
+def escaped(text: str) -> str:
+    """Return text of a help page with what Markdown would take for its own spelled out."""
+    text = re.sub(r"(?<!\w)'((?:schemaless|[a-z]+ [a-z-]+) ?[^']*)'(?!\w)", r"`\1`", text)
+    text = re.sub(r"(?<![\w`'-])(--[a-z][\w-]*)(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"`\1`", text)
+    return re.sub(r"[<>*](?![^`]*`)", lambda match: f"\\{match.group()}", text)
+
+
+def command_page(command: click.Command, context: click.Context, level: int) -> Iterator[str]:
+    """Yield a command: how it is called, what it does, its options."""
+    path = context.command_path
+    yield f"{'#' * level} {path}\n"
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"```text\n{path} {usage}\n```\n"
+    yield from help_text(command.help or "")
+    records = [
+        record
+        for parameter in command.get_params(context)
+        if "--help" not in parameter.opts and (record := parameter.get_help_record(context)) and record[1]
+    ]
+    if records:
+        yield "| option | what it does |\n|---|---|"
+        for option, what in map(shortened, records):
+            # A bar ends a cell, and is escaped inside of code in some readers only.
+            yield f"| `{option.replace('|', ' or ')}` | {escaped(one_line(what))} |"
+        yield ""
+
+
+def shortened(record: tuple[str, str]) -> tuple[str, str]:
+    """Move a long list of what an option takes behind what it does, so that the table stays a table."""
+    option, what = record
+    name, bracket, choices = option.partition(" [")
+    if not bracket or len(option) < 40:
+        return record
+    return f"{name} CHOICE", f"{what} One of {', '.join(choices.removesuffix(']').split('|'))}."
+
+
+def pages() -> dict[Path, str]:
+    """Return each page of the reference by its file."""
+    os.environ.pop("SCHEMALESS_URL", None)  # the help of an option shows what the environment says
+    top = click.Context(cli, info_name="schemaless", **cli.context_settings)
+    found = {FOLDER / "api.md": api()}
+    overview = ["# CLI reference\n", GENERATED.format("the commands' own help")]
+    overview += [*command_page(cli, top, 2), "| command | what it does |\n|---|---|"]
+    lines: list[str] = []
+    for command, context in commands(cli, top):
+        path = context.command_path.removeprefix("schemaless ")
+        noun = path.partition(" ")[0]
+        file = FOLDER / "cli" / f"{noun}.md"
+        if path == noun:
+            lines = [*command_page(command, context, 1)]
+            lines.insert(1, GENERATED.format("the command's own help"))
+        else:
+            lines += command_page(command, context, 2)
+        anchor = "" if path == noun else f"#{context.command_path.replace(' ', '-')}"
+        if not isinstance(command, click.Group):
+            summary = one_line(command.get_short_help_str(200))
+            overview.append(f"| [`{context.command_path}`](cli/{noun}.md{anchor}) | {escaped(summary)} |")
+        found[file] = "\n".join(lines).rstrip() + "\n"
+    found[FOLDER / "cli.md"] = "\n".join(overview).rstrip() + "\n"
+    return found
+
+
+def stale() -> list[str]:
+    """Return the pages that are missing, not as they would be written, or of a command that is gone."""
+    wanted = pages()
+    there = set(FOLDER.glob("**/*.md"))
+    wrong = [path for path, text in wanted.items() if path not in there or path.read_text(encoding="utf-8") != text]
+    return sorted(path.relative_to(ROOT).as_posix() for path in {*wrong, *(there - wanted.keys())})
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    if "--check" in sys.argv[1:]:
+        wrong = stale()
+        for name in wrong:
+            print(f"{name} is not what 'make reference' writes", file=sys.stderr)
+        return 1 if wrong else 0
+    wanted = pages()
+    for path in set(FOLDER.glob("**/*.md")) - wanted.keys():
+        path.unlink()
+    for path, text in wanted.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
