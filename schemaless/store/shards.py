@@ -20,6 +20,7 @@ from schemaless.errors import (
     PrimaryNotClaimed,
     SchemalessError,
     ServerError,
+    ServerTimeout,
     ServerUnavailable,
     ShardIdentityMismatch,
     ShardMoving,
@@ -55,6 +56,9 @@ MOVE_WAIT_S: Final = 5.0
 """How long a call waits for a shard that is on its way to another cluster."""
 
 _MOVE_POLL_S: Final = (0.002, 0.010)
+_SLOWER_AFTER_S: Final = 0.5
+"""A cut that takes longer is slow for want of a processor or a disk: a hundred callers that keep asking hold it up."""
+_SLOW_POLL_S: Final = (0.02, 0.1)
 _MOST_CHANGES: Final = 20
 _REFUSED_ASK_S: Final = 0.1
 _MISSING_TABLE: Final = re.compile(r"\.(\w+)' doesn't exist")
@@ -397,7 +401,8 @@ class Shards:
         try:
             self._verify(spot)
         except (ServerError, ShardIdentityMismatch) as error:
-            if str(spot.node) != left.node:
+            # What does not answer says nothing about the shard; the call itself finds out whether it stays so.
+            if str(spot.node) != left.node or isinstance(error, (ServerUnavailable, ServerTimeout)):
                 return
             if doubt is not None:
                 raise outcome_unknown(doubt, str(error), left) from error
@@ -413,7 +418,9 @@ class Shards:
             assert left.missing is not None
             raise self._nowhere(left, doubt, f"{left.missing.message}, and no other server is named") from left
         self._awaited_at_s = time.monotonic()
-        time.sleep(random.uniform(*_MOVE_POLL_S))  # noqa: S311 - jitter
+        waited_s = self.move_wait_s - (give_up_s - self._awaited_at_s)
+        poll_s = _MOVE_POLL_S if waited_s < _SLOWER_AFTER_S else _SLOW_POLL_S
+        time.sleep(random.uniform(*poll_s))  # noqa: S311 - jitter
 
     def _nowhere(self, left: Elsewhere, doubt: ServerError | None, what: str) -> ServerError:
         if doubt is not None:

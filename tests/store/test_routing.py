@@ -14,10 +14,11 @@ import pytest
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless import Datastore, OutcomeUnknown, ShardIdentityMismatch, ShardMoving
+from schemaless import Datastore, OutcomeUnknown, ServerTimeout, ServerUnavailable, ShardIdentityMismatch, ShardMoving
 from schemaless.cluster.topology import Node
 from schemaless.mysql.errors import ConnectionLost
-from schemaless.store import cells, routing
+from schemaless.mysql.schema import verify_identity
+from schemaless.store import cells, routing, shards
 from schemaless.store.catalog import read_catalog, write_cluster
 from schemaless.store.opening import opening_of
 from schemaless.store.shards import Shards
@@ -41,6 +42,8 @@ def url(accounts: Accounts, fresh_url: str) -> str:
 def client(url: str) -> Iterator[Datastore]:
     """A program that is connected while its servers change."""
     with schemaless.connect(url, read_timeout_s=20) as store:
+        # Not what is tested: a hundred threads may hold up the mover, which is one more thread of this process.
+        tools_of(store).shards.move_wait_s = 60
         yield store
 
 
@@ -218,6 +221,25 @@ def test_a_call_goes_on_where_a_move_is_given_up(client, move, rows):
         moving.give_up()
 
         assert read.result().body == 1
+
+
+@pytest.mark.parametrize("error", [ServerUnavailable, ServerTimeout])
+def test_a_proof_that_is_not_answered_while_a_shard_moves_says_nothing_about_it(client, move, rows, monkeypatch, error):
+    """The table is away, and the server is too busy to say which shard it had: the caller waits on."""
+    row = next(rows)
+    moving = fenced(client, move, row)
+    asked = itertools.count()
+
+    def busy(*what):
+        if next(asked) == 0:
+            moving.flip()
+            raise error("busy", node=str(moving.source), shard=SHARD)
+        verify_identity(*what)
+
+    monkeypatch.setattr(shards, "verify_identity", busy)
+
+    assert client.get_cell(row, "BASE", 1).body == 1
+    assert next(asked) == 2
 
 
 def test_a_shard_that_stays_away_is_told_and_nothing_was_written(client, move, rows):
