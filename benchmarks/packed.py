@@ -35,8 +35,10 @@ import ormsgpack
 import zstandard
 
 from schemaless.bench.logbooks import documents
+from schemaless.codec.dictionaries import FIRST_ID, Dictionary
 from schemaless.codec.documents import MAX_DEPTH, identical
 from schemaless.codec.fast import optional
+from schemaless.codec.packed import Packed
 
 DICTIONARY_BYTES = 110 << 10
 TRAIN_BYTES = 8 << 20
@@ -115,7 +117,7 @@ def prepared(name: str, grouped: list[tuple[str, Document]], level: int, native:
         if total > MEASURED_BYTES:
             break
     pack, unpack = native.pack, native.unpack
-    packed_there, packed_back = zstd_pair([pack(each) for each in seen], level)
+    packed_there, packed_back = zstd_pair([pack(each) for each in seen], level, Packed.table_bits)
     mp_pack, mp_unpack = ormsgpack.packb, msgspec.msgpack.Decoder().decode
     mp_there, mp_back = zstd_pair([mp_pack(each) for each in seen], level)
     turns: dict[str, Turn] = {
@@ -141,7 +143,9 @@ def compact(document: Document) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def zstd_pair(payloads: list[bytes], level: int) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
+def zstd_pair(
+    payloads: list[bytes], level: int, table_bits: int | None = None
+) -> tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]:
     """Train a dictionary, and return a compressor and a decompressor of frames as the store writes them."""
     left = TRAIN_BYTES
     samples = []
@@ -151,10 +155,9 @@ def zstd_pair(payloads: list[bytes], level: int) -> tuple[Callable[[bytes], byte
         if left < 0:
             break
     size = min(DICTIONARY_BYTES, sum(map(len, samples)) // 4)
-    dictionary = zstandard.train_dictionary(size, samples, level=level)
-    dictionary.precompute_compress(level=level)
-    compressor = zstandard.ZstdCompressor(dict_data=dictionary, level=level, write_checksum=True)
-    return compressor.compress, zstandard.ZstdDecompressor(dict_data=dictionary).decompress
+    trained = zstandard.train_dictionary(size, samples, level=level, dict_id=FIRST_ID)
+    dictionary = Dictionary(trained.as_bytes())
+    return dictionary.compressor(level, table_bits).compress, dictionary.decompressor().decompress
 
 
 def warm(sets: list[Set], rounds: int) -> Taken:

@@ -62,8 +62,18 @@ class Compressor(ABC):
         """Take the packages of the ``[fast]`` extra that are there if ``fast``, and none otherwise."""
 
     @abstractmethod
-    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
-        """Return a payload compressed at a level, or at the compressor's own."""
+    def compress(
+        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
+    ) -> Payload:
+        """Return a payload compressed at a level, or at the compressor's own.
+
+        Args:
+            payload: what is to become shorter.
+            level: one of ``levels``; None for the compressor's own.
+            dictionary: what both sides have before the first byte; for those that take one.
+            table_bits: with a dictionary and at the compressor's own level, how large its tables of places are, where
+                the payload's serializer knows it better than the level does; see ``Serializer.table_bits``.
+        """
 
     @abstractmethod
     def decompress(self, compressed: Payload, max_bytes: int, dictionaries: Dictionaries = NO_DICTIONARIES) -> Payload:
@@ -110,7 +120,9 @@ class Uncompressed(Compressor):
     def __init__(self, *, fast: bool) -> None:
         """Take nothing: nothing is to be done faster."""
 
-    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
+    def compress(
+        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
+    ) -> Payload:
         """Return ``payload`` itself."""
         return payload
 
@@ -151,7 +163,9 @@ class Zlib(Compressor):
             self._adler32: Callable[[Payload], int] = deflate.adler32
             self._refusal: type[Exception] = deflate.DeflateError
 
-    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> Payload:
+    def compress(
+        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
+    ) -> Payload:
         """Return a zlib stream; ``level`` is 1 to 9, 6 unless told."""
         return self._compress(payload, self.level if level is None else level)
 
@@ -205,11 +219,13 @@ class Zstd(Compressor):
     def __init__(self, *, fast: bool) -> None:
         self._local = threading.local()  # zstandard's objects may not be shared between threads
 
-    def compress(self, payload: Payload, level: int | None, dictionary: Dictionary | None = None) -> bytes:
+    def compress(
+        self, payload: Payload, level: int | None, dictionary: Dictionary | None = None, table_bits: int | None = None
+    ) -> bytes:
         """Return a zstd frame; ``level`` is 1 to 22, 3 unless told."""
         level = self.level if level is None else level
         if dictionary is not None:
-            return dictionary.compressor(level).compress(payload)
+            return dictionary.compressor(level, table_bits if level == self.level else None).compress(payload)
         compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
         compressor = compressors.get(level)
         if compressor is None:

@@ -77,17 +77,36 @@ class Dictionary:
         head = _MAGIC + dictionary_id.to_bytes(_HEAD_BYTES - len(_MAGIC), "little")
         return Dictionary(head + self.content[_HEAD_BYTES:])
 
-    def compressor(self, level: int) -> zstandard.ZstdCompressor:
+    def compressor(self, level: int, table_bits: int | None = None) -> zstandard.ZstdCompressor:
         """Return this thread's compressor: frames name the dictionary, and have a checksum of their content.
 
         The envelope's checksum does not cover the dictionary; this one tells when another has its id.
+
+        Args:
+            level: zstd's.
+            table_bits: the tables of places in the dictionary have 2 ** this entries each; None for what the level
+                has for a dictionary of this length.
         """
-        compressors: dict[int, zstandard.ZstdCompressor] = self._local.__dict__.setdefault("compressors", {})
-        compressor = compressors.get(level)
+        compressors: dict[tuple[int, int | None], zstandard.ZstdCompressor]
+        compressors = self._local.__dict__.setdefault("compressors", {})
+        compressor = compressors.get((level, table_bits))
         if compressor is None:
-            compressor = compressors[level] = zstandard.ZstdCompressor(
-                level=level, dict_data=self.data, write_checksum=True, write_content_size=True, write_dict_id=True
-            )
+            if table_bits is None:
+                compressor = zstandard.ZstdCompressor(
+                    level=level, dict_data=self.data, write_checksum=True, write_content_size=True, write_dict_id=True
+                )
+            else:
+                parameters = zstandard.ZstdCompressionParameters.from_level(
+                    level,
+                    dict_size=len(self.content),
+                    hash_log=table_bits,
+                    chain_log=table_bits,
+                    write_checksum=True,
+                    write_content_size=True,
+                    write_dict_id=True,
+                )
+                compressor = zstandard.ZstdCompressor(dict_data=self.data, compression_params=parameters)
+            compressors[level, table_bits] = compressor
         return compressor
 
     def decompressor(self) -> zstandard.ZstdDecompressor:

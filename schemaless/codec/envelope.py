@@ -363,7 +363,9 @@ def _shortened(payload: Payload, codec: Codec, engine: Engine) -> Payload | None
     """Return the compressed payload, or None where it is to be stored uncompressed."""
     if len(payload) < codec.compress_min_bytes:
         return None
-    compressed = engine.compressors[codec.compressor.id].compress(payload, codec.level, codec.dictionary)
+    compressed = engine.compressors[codec.compressor.id].compress(
+        payload, codec.level, codec.dictionary, codec.serializer.table_bits
+    )
     return compressed if len(compressed) < len(payload) else None
 
 

@@ -96,6 +96,7 @@ class Packed(Serializer):
     name = "packed"
     counts_as = (2, 0)
     yields_to_text = True
+    table_bits = 14
     other_spelling = "packed in another spelling: a scale, predictor or format that a writer would not have chosen"
 
     def __init__(self, *, fast: bool) -> None:

@@ -51,6 +51,8 @@ class Serializer(ABC):
         yields_to_text: whether JSON text may be stored although there is a payload; ``is_preferred`` tells.
         compares: whether ``envelope.same_document`` compares by its payloads, so that it cannot prove them.
         other_spelling: what is said of a payload that decodes, and is not what ``dumps`` gives.
+        table_bits: how large the tables of places in a dictionary of zstd are, as a power of two; None for what zstd's
+            level has. Small ones stay in a processor's caches, where payloads repeat little that only large ones find.
         native: whether everything is installed that its speed takes.
     """
 
@@ -61,6 +63,7 @@ class Serializer(ABC):
     yields_to_text: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     other_spelling: ClassVar[str]
+    table_bits: ClassVar[int | None] = None
     native: bool = True
 
     @abstractmethod
