@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from schemaless.capacity.forecast import Forecast, NoForecast
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.series import RECENT_DAYS
-from schemaless.codec.registry import LEGACY, NONE
+from schemaless.codec.registry import LEGACY, NONE, PACKED, codec_named
+from schemaless.codec.trial import NEEDS_NATIVE
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport, DiskForecast
@@ -80,7 +81,10 @@ def notes_of(report: CapacityReport) -> list[str]:
         elif isinstance(each.forecast, Forecast) and each.forecast.back_test is None:
             notes.append(f"{each.disk.name}: the history is too short to test the forecast on its last part")
         notes += [_step_text(each, step) for step in each.steps if not _is_recent(each, step)]
-    if report.choice is not None and report.choice.chosen is None:
+    chosen = None if report.choice is None else report.choice.chosen
+    if chosen is not None and codec_named(chosen.name).serializer is PACKED:
+        notes.append(NEEDS_NATIVE)
+    if report.choice is not None and chosen is None:
         notes.append(f"no re-encoding is advised: {report.choice.reason}")
     if report.too_few:
         notes.append(

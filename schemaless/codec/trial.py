@@ -30,6 +30,11 @@ NOT_TRIED: Final = (
     "others."
 )
 
+NEEDS_NATIVE: Final = (
+    "packed has this speed only where its native part is installed: before a column is set to it, install "
+    "schemaless-packed, and a version of this library that knows packed, wherever its cells are read."
+)
+
 
 def worth_trying(codec: Codec, engine: Engine = ENGINE) -> bool:
     """Return whether a codec takes here what it would take where it is used: packed has to have its native part."""

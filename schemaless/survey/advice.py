@@ -17,7 +17,7 @@ from schemaless.codec.envelope import describe_body
 from schemaless.codec.registry import DEFAULT, JSON, NONE, PACKED, SERIALIZERS, ZLIB, ZSTD, Codec, codec_names
 from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
-from schemaless.codec.trial import NOT_TRIED, worth_trying
+from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED, worth_trying
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
@@ -198,6 +198,8 @@ def _advise(
         notes.append(f"only {count} of its cells were met, and {LEAST_CELLS} at least, well apart, carry an interval.")
     else:
         notes += _notes(compared, candidates, default, trainings)
+    if chosen is not None and chosen.codec.serializer is PACKED:
+        notes.append(NEEDS_NATIVE)
     return ColumnAdvice(
         column_name=column_name,
         cells=cells.taken.count(("cells", column_name)),

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.codec.registry import PACKED
 from schemaless.numbers import Interval
 
 __all__ = ["LEAST_GAIN", "MOST_CPU", "Choice", "Option", "choose", "share_text"]
@@ -29,9 +28,6 @@ MOST_CPU: Final = 1.0
 
 _CLOSE: Final = 0.01
 """Pages or bodies that differ by no more than this are as good as each other."""
-
-PROVISIONAL: Final = (f"{PACKED.name}+",)
-"""Codecs whose names begin so have bytes that no release has fixed yet: they are shown, and never advised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +130,8 @@ def choose(
     # Cells that no codec takes, such as damaged ones, decide nothing.
     fewest_left = min(each.left for each in options)
     whole = [each for each in options if each.left == fewest_left]
-    fixed = [each for each in whole if not each.name.startswith(PROVISIONAL)] or whole
-    quick = [each for each in fixed if own is None or each is own or each.cpu_s <= most_cpu * own.cpu_s]
-    best = _smallest(quick or fixed)
+    quick = [each for each in whole if own is None or each is own or each.cpu_s <= most_cpu * own.cpu_s]
+    best = _smallest(quick or whole)
     edge = _edge(whole)
 
     def worth(option: Option) -> bool:

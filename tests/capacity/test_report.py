@@ -17,6 +17,7 @@ from schemaless.capacity.report_notes import beside_the_cells
 from schemaless.capacity.reporting import put_together
 from schemaless.capacity.series import daily
 from schemaless.cli.capacity.report import show
+from schemaless.codec.trial import NEEDS_NATIVE
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_page import capacity_html
 from schemaless.pages.capacity_text import history_table, tables
@@ -120,6 +121,16 @@ def test_a_codec_that_saves_less_than_a_rewrite_is_worth_is_not_advised():
     assert any("no re-encoding is advised: msgpack+zstd saves 4.0%" in note for note in found.notes)
     assert days(found, "msgpack+zstd") > days(found, "msgpack+zlib")
     assert report(trials=tried(shares=shares), least_gain=0.01).codec == "msgpack+zstd"
+
+
+def test_a_report_that_advises_packed_says_what_its_readers_need():
+    """Its native part; no other codec needs anything."""
+    shares = dict.fromkeys(SHARES, 1.0) | {"packed+zstd": 0.3}
+    found = report(trials=tried(shares=shares))
+
+    assert found.codec == "packed+zstd"
+    assert NEEDS_NATIVE in found.notes
+    assert NEEDS_NATIVE not in report().notes
 
 
 def test_a_lost_host_without_a_replica_goes_to_the_others():

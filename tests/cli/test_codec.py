@@ -11,7 +11,7 @@ import pytest
 import schemaless
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import dictionary_of
-from schemaless.codec.trial import NOT_TRIED
+from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED
 from schemaless.mysql.engine import session
 from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, cells, everywhere, kept, training
@@ -52,6 +52,9 @@ def test_advice_that_is_followed_comes_true(invoke, filled, admin_url, migrate_u
     assert len(tried) > 20
     assert ("packed+zstd" in {codec for codec, _, _ in tried}) is ENGINE.packed.native
     assert (NOT_TRIED in advice["notes"]) is not ENGINE.packed.native
+    for each in by_column.values():
+        advised = each["advice"] or {"codec": ""}
+        assert (NEEDS_NATIVE in each["notes"]) is advised["codec"].startswith("packed")
     assert any("msgpack+zlib, takes" in note for note in by_column["FIX"]["notes"])
 
     train, setting, migration, rebuild = advice["commands"]
