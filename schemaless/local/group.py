@@ -12,7 +12,6 @@ from typing import Final
 from schemaless.errors import LocalServerError
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.replication import HOST, Session, session
-from schemaless.mysql.group import GroupView
 from schemaless.mysql.sql import groups, replicas
 from schemaless.mysql.sql.servers import SELECT_PORT
 
@@ -59,9 +58,10 @@ def fault(server: LocalServer) -> str | None:
     """Say why a running server is not of its group, or None where it is."""
     try:
         with session(server) as opened:
-            return _view(opened).fault
+            state = _state(opened)
     except LocalServerError as problem:
         return str(problem)
+    return None if state == "ONLINE" else f"it is {state} in its group"
 
 
 def form(members: Sequence[LocalServer], say: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ def form(members: Sequence[LocalServer], say: Callable[[str], None]) -> None:
     """
     with ExitStack() as stack:
         opened = {member: stack.enter_context(session(member)) for member in members}
-        inside = [member for member in members if _view(opened[member]).fault is None]
+        inside = [member for member in members if _state(opened[member]) == "ONLINE"]
         if not inside and len(members) <= REPLICAS:
             say(f"the group of server {members[0].number} is down: it begins again where all of its members run")
             return
@@ -135,7 +135,7 @@ def _join(opened: dict[LocalServer, Session], member: LocalServer, inside: Local
 
 def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> None:
     said = began = time.monotonic()
-    while (state := _view(opened).state) != "ONLINE":
+    while (state := _state(opened)) != "ONLINE":
         now = time.monotonic()
         if state != "RECOVERING" or now - began > _WAIT_S:
             raise LocalServerError(f"{member.name} is {state} in its group; its log is {member.log}")
@@ -145,6 +145,8 @@ def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> N
         time.sleep(_POLL_S)
 
 
-def _view(opened: Session) -> GroupView:
-    rows = opened.rows(groups.SELECT_MEMBERS)
-    return GroupView.of(str(opened.run(groups.SELECT_SERVER)), [tuple(row.values()) for row in rows])
+def _state(opened: Session) -> str:
+    """Return a server's state in its group; UNREACHABLE where it is cut off from the majority."""
+    (row,) = opened.rows(groups.SELECT_OWN_PLACE)
+    state = str(row["state"])
+    return state if row["majority"] or state != "ONLINE" else "UNREACHABLE"

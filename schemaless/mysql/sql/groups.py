@@ -14,6 +14,13 @@ SELECT_MEMBERS: Final = (
 )
 """Its rows are the members of the group as the server sees them; none where it does not have the plugin."""
 
+SELECT_OWN_PLACE: Final = (
+    b"SELECT COALESCE(MAX(IF(MEMBER_ID=@@server_uuid, MEMBER_STATE, NULL)), 'OFFLINE') AS state, "
+    b"COALESCE(2 * SUM(MEMBER_STATE IN ('ONLINE', 'RECOVERING')) > COUNT(*), 0) AS majority "
+    b"FROM performance_schema.replication_group_members"
+)
+"""Its row is the state of the server itself in its group, and whether it sees a majority of it."""
+
 SELECT_GROUP_NAME: Final = b"SELECT @@group_replication_group_name"
 START_GROUP: Final = b"START GROUP_REPLICATION"
 STOP_GROUP: Final = b"STOP GROUP_REPLICATION"
