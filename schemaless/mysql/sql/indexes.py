@@ -241,12 +241,12 @@ def _latest(database: str, column: str, row_key: bytes) -> bytes:
 
 
 def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
-    """Insert an index; the reply's last id is its number."""
-    return b"INSERT INTO %b (name, definition, state) VALUES (%b, %b, %b)" % (
+    """Insert an index, unless one with the same name, definition and state is there: to be repeated after a loss."""
+    values = text(name), text(definition), text(state)
+    return b"INSERT INTO %b (name, definition, state) SELECT %b FROM DUAL WHERE NOT EXISTS (%b)" % (
         _list(catalog),
-        text(name),
-        text(definition),
-        text(state),
+        b", ".join(values),
+        b"SELECT 1 FROM %b AS t WHERE t.name=%b AND t.definition=%b AND t.state=%b" % (_list(catalog), *values),
     )
 
 
