@@ -39,6 +39,7 @@ class Found:
         rows: rows of the shard with cells in the index's columns.
         entries: entries in the shard, of rows of any shard.
         without_entry: rows that make none: the shard field is missing, or does not fit.
+        null_fields: other fields, of rows that make one, that are missing or do not fit.
         lagging: differences of rows whose cells the follower has still to deal with; no fault.
         missing: rows without the entry that they make.
         stale: entries that say something else than the row, or are in a shard that it has left.
@@ -51,6 +52,7 @@ class Found:
     rows: int = 0
     entries: int = 0
     without_entry: int = 0
+    null_fields: int = 0
     lagging: int = 0
     missing: int = 0
     stale: int = 0
@@ -120,6 +122,7 @@ class IndexCheck:
             there = self._there(made.values())
             found.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
             found.without_entry += sum(made[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items())
+            found.null_fields += sum(placed[1].values[1:].count(None) for placed in made.values() if placed is not None)
             suspects = [row for row, placed in made.items() if placed is not None and self._differs(placed, there)]
             if suspects:
                 self._second_look(found, suspects, there)
