@@ -21,7 +21,6 @@ from tests.feed.child import NAME, TIMING
 
 _BATCH = 100
 _NEARLY = 150
-_PATIENCE_S = 120.0
 
 
 @dataclass
@@ -32,6 +31,8 @@ class Live:
         store: writes cells.
         url: of the same datastore, for workers.
         folder: where they write down what they were given.
+        early: have workers write locations down before their cells are dealt with, which loses cells: the control.
+        patience_s: how long cells are waited for.
 
     Attributes:
         there: shard and added_id of every cell that was put.
@@ -42,6 +43,8 @@ class Live:
     store: schemaless.Datastore
     url: str
     folder: Path
+    early: bool = False
+    patience_s: float = 120.0
     there: set[tuple[int, int]] = field(default_factory=set)
     deaths: int = 0
     freezes: int = 0
@@ -144,22 +147,21 @@ class Live:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._started += 1
-        command = [sys.executable, "-m", *self._program, f"w{self._started}"]
+        command = [sys.executable, "-m", *self._program(f"w{self._started}")]
         return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
-    @property
-    def _program(self) -> list[str]:
-        """What a worker is started by, but for its name."""
-        return ["tests.feed.child", self.url, str(self.folder / "seen")]
+    def _program(self, name: str) -> list[str]:
+        """Return what a worker is started by: a module, and what it is told."""
+        return ["tests.feed.child", self.url, str(self.folder / "seen"), name, *(["early"] * self.early)]
 
     def _dealt(self) -> int:
         """Return how many cells were dealt with."""
         return len(self.there & set(self.seen()))
 
     def _until(self, enough: int) -> None:
-        until_s = time.monotonic() + _PATIENCE_S
+        until_s = time.monotonic() + self.patience_s
         while (dealt := self._dealt()) < enough:
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{len(self.there) - dealt} cells are missing after {_PATIENCE_S:.0f} s")
+                raise TimeoutError(f"{len(self.there) - dealt} cells are missing after {self.patience_s:.0f} s")
             self._thaw(time.monotonic())
             time.sleep(0.01)

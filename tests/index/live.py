@@ -89,9 +89,8 @@ class LiveIndex(Live):
         if self.entry is None:
             self.entry, _ = Indexes(self.store).create(TRIPS)
 
-    @property
-    def _program(self) -> list[str]:
-        return ["tests.index.child", self.url, self.control]
+    def _program(self, name: str) -> list[str]:
+        return ["tests.index.child", self.url, self.control, name]
 
     def _put(self, part: int) -> None:
         chance = random.Random(part)
