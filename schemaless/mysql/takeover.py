@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +13,7 @@ from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.grants import own_grant
 from schemaless.mysql.heartbeat import make_tables
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.schema import next_id
 from schemaless.mysql.sql.cells import use_up_id
 from schemaless.mysql.sql.moves import moved, select_top
 from schemaless.mysql.sql.replicas import (
@@ -24,7 +24,7 @@ from schemaless.mysql.sql.replicas import (
     select_own_claim,
     upsert_claim,
 )
-from schemaless.mysql.sql.schema import show_definition, show_tables
+from schemaless.mysql.sql.schema import show_tables
 from schemaless.mysql.sql.servers import ROLLBACK, START_TRANSACTION
 
 # stored; never renumber
@@ -33,8 +33,6 @@ BLOCK_BITS: Final = 20
 
 _GROUP_CHANNEL: Final = "group_replication_"
 """Group Replication's own channels begin so; a primary of a group has them too."""
-
-_COUNTER: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,7 @@ def last_block(pool: NodePool, database: str) -> int | None:
         if name is None:
             return None
         highest = connection.rows(select_top(database, name))[0][0] or 0
-        counter = _COUNTER.search(str(connection.rows(show_definition(database, name))[0][1]).rpartition(")")[2])
-        return max(int(highest), int(counter[1]) - 1 if counter is not None else 0) >> BLOCK_BITS
+        return max(int(highest), next_id(connection, database, name) - 1) >> BLOCK_BITS
 
     return pool.run(ask)
 
