@@ -382,9 +382,9 @@ class Fence:
 
     def drop_indexes(self, target: Side) -> None:
         """Drop what was copied of indexes, then what was noted before."""
-        for table in index_tables(target.incoming):
-            self._drop(self.target, target.incoming[table])
-        self._drop(self.target, target.notes)
+        for names in (*(target.incoming[table] for table in index_tables(target.incoming)), target.notes):
+            if names:
+                self._drop(self.target, names)
 
     def _drop(self, connection: Connection, names: Sequence[str]) -> None:
         for name in names:
