@@ -291,6 +291,11 @@ class LeftBehind:
     cells: int
     refusal: str | None
 
+    @property
+    def has_cells(self) -> bool:
+        """Whether its cells are there, in the last of the tables."""
+        return bool(self.tables) and self.tables[-1] == sql.moved("cell", self.record.token or "")
+
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[LeftBehind]:
     """Return what moves have left behind, with why some of it has to stay.

@@ -1,0 +1,50 @@
+"""The commands about moves, as operators use them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from schemaless.move import run as moves
+from schemaless.move.spec import MoveSpec
+from schemaless.store.tools import tools_of
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
+from tests.move.benches import SHARD, other
+from tests.movers import query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+
+def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke):  # noqa: F811
+    """Digests of both sides; a re-encoded body is the same document, and what lacks or differs is named."""
+    rows = list(itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) == SHARD), 9))
+    puts = [client.put_cell(row, "BASE", 1, {"n": n, "text": "x" * 99}) for n, row in enumerate(rows)]
+    moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
+    client.put_cell(next(row for row in iter(new_row, None) if client.shard_of(row) == SHARD), "BASE", 1, "later")
+    clean = invoke("shards", "verify", "--json", url=url)
+    shown = invoke("shards", "verify", url=url)
+    shards = tools_of(client).shards
+    cell, node = f"`{shards.database(SHARD)}`.cell", shards.node_of(SHARD)
+    json_text = """'{"n":0,"text":"%s"}'""" % ("x" * 99)
+    query(
+        node,
+        f"UPDATE {cell} SET body={json_text} WHERE added_id={puts[0].added_id}",
+        f"UPDATE {cell} SET body='[]' WHERE added_id={puts[1].added_id}",
+        f"DELETE FROM {cell} WHERE added_id={puts[2].added_id}",
+    )
+    damaged = invoke("shards", "verify", "--json", url=url)
+    said = invoke("shards", "verify", "--shards", SHARD, url=url)
+    ((before,), (after,)) = (each.json["shards"] for each in (clean, damaged))
+
+    assert (clean.code, before["same"], before["cells"], before["left_digest"]) == (0, True, 9, before["digest"])
+    assert (shown.code, before["left_digest"][:16] in shown.out, "same" in shown.out) == (0, True, True)
+    assert (damaged.code, after["left_digest"] != after["digest"]) == (1, True)
+    assert after["left_digest"] == before["left_digest"]
+    assert (after["re_encoded"], after["differing"], after["lacking"], after["strange"]) == (
+        1,
+        [puts[1].added_id],
+        [puts[2].added_id],
+        [],
+    )
+    assert f"1 cells are not there any more, by added_id: {puts[2].added_id}" in said.err
