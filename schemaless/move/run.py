@@ -215,7 +215,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[H
         SchemalessError: as ``JobKind.run``.
     """
     if how.get("job") is None:
-        how["job"], _ = begin_or_join(store, spec, shards)
+        how["job"], how["new"] = begin_or_join(store, spec, shards)
     ended = MOVE.run(store, spec, shards, **how)
     return Records(store).all(ended.job_id)
 

@@ -210,7 +210,9 @@ class _ShardMove:
                 raise MoveRefused(
                     f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
                     f"{_named(target)}; no move leaves that behind. Did one of them fail over, or was one restored? "
-                    "Nothing was changed; find out which of them has the cells that matter"
+                    "Nothing was changed. Find out which of them has the cells that matter, then rename cell on the "
+                    f"other one, to cell_moved_{self._token} on the first or to cell_incoming_{self._token} on the "
+                    "second, and run the same command again"
                 )
 
     def _indexes_are_there(self, source: Side, target: Side) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
+from schemaless.jobs.ledger import Ledger
 from schemaless.move import run as moves
+from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.store.tools import tools_of
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
-from tests.move.benches import SHARD, other
+from tests.move.benches import SHARD, Killed, other
 from tests.movers import query
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
@@ -48,3 +51,41 @@ def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke):  # n
         [],
     )
     assert f"1 cells are not there any more, by added_id: {puts[2].added_id}" in said.err
+
+
+@pytest.mark.parametrize("matters", ["target", "source"])
+def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers, client, monkeypatch, request, matters):
+    """The source failed over to a replica without the RENAME: nothing is changed, the message says what to do by hand.
+
+    Cells that only the source has are put back where the target is chosen; else the target's copy is dropped.
+    """
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    url, invoke = request.getfixturevalue("url"), request.getfixturevalue("invoke")
+    source = tools_of(client).shards.node_of(SHARD)
+    target = tools_of(client).topology.cluster(other(client)).primary
+    database = tools_of(client).shards.database(SHARD)
+    job = bench.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "flip", killed)
+        movers.move(client, job)
+    bench.free(job)
+    left = {name for (name,) in query(source, f"SHOW TABLES FROM `{database}` LIKE '%\\_moved\\_%'")}
+    for name in left:
+        query(source, f"RENAME TABLE `{database}`.{name} TO `{database}`.{name.partition('_moved_')[0]}")
+    bench.put()
+    said = invoke("shards", "move", "--job", job.job_id, "--execute", url=url)
+    given_up = invoke("shards", "abort", "--job", job.job_id, url=url)
+    found = re.search(r"to (cell_moved_\w+) on the first or to (cell_incoming_\w+) on the second", said.err)
+    assert found is not None, said.err
+    name, node = (found[1], source) if matters == "target" else (found[2], target)
+    query(node, f"RENAME TABLE `{database}`.cell TO `{database}`.{name}")
+    Ledger(client).change_state(job.job_id, ("paused",), "running")
+    verb = ("move", "--execute") if matters == "target" else ("abort",)
+    again = invoke("shards", *verb, "--job", job.job_id, url=url)
+
+    assert (said.code, given_up.code, "no move leaves that behind" in given_up.err) == (1, 1, True)
+    assert again.code == 0, again.err
+    assert bench.check(job) == ("verified" if matters == "target" else "aborted")

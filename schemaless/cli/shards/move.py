@@ -135,7 +135,7 @@ def move(
     Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command goes on.
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
+        ledger, new = Ledger(store), False
         if job_id is not None:
             job, spec, shards = MOVE.resumed(ledger, job_id)
         else:
@@ -147,9 +147,9 @@ def move(
             note("nothing was changed; add --execute to do it")
             return status
         if job is None:
-            job, _ = begin_or_join(store, spec, shards)
+            job, new = begin_or_join(store, spec, shards)
         with JobProgress(ledger) as shown:
-            records = run_move(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
+            records = run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown)
     show_records(records, as_json)
     return 0
 
