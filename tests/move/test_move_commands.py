@@ -63,7 +63,7 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
     def killed(*_: object) -> None:
         raise Killed
 
-    url, invoke = request.getfixturevalue("url"), request.getfixturevalue("invoke")
+    url, call = request.getfixturevalue("url"), request.getfixturevalue("invoke")
     source = tools_of(client).shards.node_of(SHARD)
     target = tools_of(client).topology.cluster(other(client)).primary
     database = tools_of(client).shards.database(SHARD)
@@ -76,15 +76,15 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
     for name in left:
         query(source, f"RENAME TABLE `{database}`.{name} TO `{database}`.{name.partition('_moved_')[0]}")
     bench.put()
-    said = invoke("shards", "move", "--job", job.job_id, "--execute", url=url)
-    given_up = invoke("shards", "abort", "--job", job.job_id, url=url)
+    said = call("shards", "move", "--job", job.job_id, "--execute", url=url)
+    given_up = call("shards", "abort", "--job", job.job_id, url=url)
     found = re.search(r"to (cell_moved_\w+) on the first or to (cell_incoming_\w+) on the second", said.err)
     assert found is not None, said.err
     name, node = (found[1], source) if matters == "target" else (found[2], target)
     query(node, f"RENAME TABLE `{database}`.cell TO `{database}`.{name}")
     Ledger(client).change_state(job.job_id, ("paused",), "running")
     verb = ("move", "--execute") if matters == "target" else ("abort",)
-    again = invoke("shards", *verb, "--job", job.job_id, url=url)
+    again = call("shards", *verb, "--job", job.job_id, url=url)
 
     assert (said.code, given_up.code, "no move leaves that behind" in given_up.err) == (1, 1, True)
     assert again.code == 0, again.err
