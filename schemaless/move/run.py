@@ -102,7 +102,7 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
     chosen = tools.chosen_shards(shards)
     _check(store, spec, chosen)
     node = tools.topology.cluster(spec.target).primary
-    sizes, speed, busy = _sizes(store, chosen), _speed(store), _busy(store)
+    sizes, speed, busy = sizes_of(store, chosen), _speed(store), _busy(store)
     tools.registry.read()
     space = disk_space_of(tools.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
@@ -146,7 +146,8 @@ def _looked_at(
     return (f"{len(grants)} privileges on it are not given there" if grants else None), grants
 
 
-def _sizes(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
+def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
+    """Return what the files of shards take; those that cannot be seen are absent."""
     tools = tools_of(store)
     sizes: dict[int, TableSize] = {}
     for node, names in tools.databases_by_node(shards).items():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 
 import pytest
 
+from schemaless.capacity.history import keep
+from schemaless.capacity.measure import measure
 from schemaless.jobs.ledger import Ledger
 from schemaless.move import run as moves
 from schemaless.move.record import Records
@@ -89,3 +92,31 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
     assert (said.code, given_up.code, "no move leaves that behind" in given_up.err) == (1, 1, True)
     assert again.code == 0, again.err
     assert bench.check(job) == ("verified" if matters == "target" else "aborted")
+
+
+def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
+    """The plan names what the capacity report's function names, and the move does it; then nothing is left to do."""
+    for row in itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) < 2), 40):
+        client.put_cell(row, "BASE", 1, random.Random(row.int).randbytes(20_000).hex())
+    early = invoke("shards", "plan", "--balance", url=url)
+    beside = invoke("shards", "plan", "--balance", "--to", "cluster-2", url=url)
+    keep(client, measure(client))
+    planned = invoke("shards", "plan", "--balance", "--unchecked-accounts", "--json", url=url)
+    shown = invoke("shards", "plan", "--balance", "--unchecked-accounts", url=url)
+    moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
+    again = invoke("shards", "plan", "--balance", url=url)
+    tools_of(client).shards.again(tools_of(client).shards.routing)
+    keep(client, measure(client))
+    even = invoke("shards", "plan", "--balance", url=url)
+    for left in moves.left_behind(client):
+        moves.drop(client, left)
+    ((target,), (record,)) = planned.json["targets"], moved.json["shards"]
+
+    assert ("nothing was measured yet" in early.err, "--balance says itself" in beside.err) == (True, True)
+    assert (planned.code, target["target"], target["total"]["shards"]) == (0, "cluster-2", 1)
+    assert planned.json["cluster_ratio"] > planned.json["cluster_ratio_after"]
+    assert "the fullest cluster has" in shown.out
+    assert (moved.code, record["target"], record["phase"]) == (0, "cluster-2", "verified"), moved.err
+    assert record["shard"] == target["shards"][0]["shard"]
+    assert (again.code, "would go to" in again.out, "they are there by now" in again.err) == (0, False, True)
+    assert "nothing to move" in even.out
