@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.cluster.topology import heartbeat_database
+from schemaless.cluster.topology import Node, heartbeat_database
 from schemaless.errors import AccessDenied, TopologyError
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
@@ -19,8 +19,11 @@ from schemaless.mysql.sql.moves import moved, select_top
 from schemaless.mysql.sql.replicas import (
     SELECT_GTID_APPLIED,
     SELECT_RECEIVED,
+    delete_lost_primary,
+    insert_lost_primary,
     select_claim,
     select_lacking,
+    select_lost_primaries,
     select_own_claim,
     upsert_claim,
 )
@@ -151,3 +154,28 @@ def make_claim(pool: NodePool, datastore: str, cluster: str, epoch: int) -> None
     make_tables(pool, datastore)
     sql = upsert_claim(heartbeat_database(datastore), cluster, epoch)
     pool.run(lambda connection: connection.execute(sql), writes=True)
+
+
+def note_lost(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
+    """Write down, on a cluster's new primary, that the former one may have cells which nobody else has."""
+    make_tables(pool, datastore)
+    sql = insert_lost_primary(heartbeat_database(datastore), cluster, str(server))
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+
+
+def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
+    """Return cluster and address of the former primaries that ``note_lost`` was called for and ``settle`` was not."""
+    sql = select_lost_primaries(heartbeat_database(datastore))
+    try:
+        return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]
+    except DatabaseMissing:
+        return []
+
+
+def settle(pool: NodePool, datastore: str, cluster: str, server: Node) -> bool:
+    """Forget that a former primary may have such cells; return whether that was written down."""
+    if (cluster, str(server)) not in lost_primaries(pool, datastore):
+        return False
+    sql = delete_lost_primary(heartbeat_database(datastore), cluster, str(server))
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+    return True
