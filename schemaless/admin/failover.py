@@ -30,6 +30,7 @@ from schemaless.errors import (
 from schemaless.mysql.configuration import datastore_url
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
+from schemaless.mysql.group import is_in_group
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.replication import is_read_only, is_same_server
@@ -45,6 +46,7 @@ from schemaless.mysql.takeover import (
     last_block,
     last_claim,
     make_claim,
+    note_lost,
     received,
 )
 from schemaless.mysql.urls import ServerURL
@@ -157,6 +159,9 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             heard = [each for each in now.replicas if each not in unasked]
             if old not in (None, "unreachable"):
                 heard.append(now.primary)
+            # A group has lost nothing: it acknowledges what its majority has.
+            if old in ("unreachable", "ahead") and not is_in_group(pool):
+                note_lost(pool, change.topology.name, cluster, now.primary)
             after = take_over(change, home, replace(now, nodes=(node, *kept)), heard)
         arrived_s, removed = _settle_replicas(change, home, after, timeout_s)
         if node != now.primary:

@@ -17,6 +17,7 @@ from schemaless.errors import InvalidInput, SchemalessError, TopologyError
 from schemaless.mysql.configuration import datastore_url
 from schemaless.mysql.replication import is_read_only, is_same_server
 from schemaless.mysql.secret import Secret
+from schemaless.mysql.takeover import settle
 from schemaless.mysql.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
@@ -81,7 +82,10 @@ def add_node(
         arrived_s = change.prove_replica(now, now.primary, node, timeout_s)
         if known:
             return NodeChange(now, False, {node: arrived_s})
-        return NodeChange(change.write(home, replace(now, nodes=(*now.nodes, node))), True, {node: arrived_s})
+        after = change.write(home, replace(now, nodes=(*now.nodes, node)))
+        # Whatever it had once: it has what the primary has now.
+        settle(change.pool(now.primary), name, cluster, node)
+        return NodeChange(after, True, {node: arrived_s})
 
 
 def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:

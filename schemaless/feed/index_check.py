@@ -15,7 +15,7 @@ from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.feed.entries import Entries
 from schemaless.feed.index_page import Entry, Plan, RowState, values_of
-from schemaless.feed.indexing import index_follower
+from schemaless.feed.indexes import refuse_beside_moves
 from schemaless.feed.rows import FollowerRows
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
@@ -85,6 +85,7 @@ class IndexCheck:
             raise InvalidInput(
                 f"index {entry.name} ({entry.number}) is {entry.state}; one that is ready can be checked"
             )
+        self._store = store
         self._tools = tools_of(store)
         self._shards = self._tools.shards
         self._shard_count = store.shard_count
@@ -100,9 +101,12 @@ class IndexCheck:
 
         Raises:
             InvalidInput: a shard has no row of the index's follower.
+            JobConflict: faults are to be mended, and shards are being moved: a move cannot know of that.
         """
         listener(Total(len(shards)))
         for shard in shards:
+            if self._repair:
+                refuse_beside_moves(self._store)
             check_tables(self._tools, self._entry, [shard])
             # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
             self._location(shard)
@@ -236,7 +240,7 @@ class IndexCheck:
         return Entry(bytes(row[0]), values_in_table(self._definition, row[1:]), refs)
 
     def _location(self, shard: int) -> int:
-        pair = index_follower(self._entry.number), shard
+        pair = self._entry.follower, shard
         looked = self._followers.look([pair])
         if shard in looked.failed:
             raise looked.failed[shard]

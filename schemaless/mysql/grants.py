@@ -207,7 +207,7 @@ def grants(
     """
     made = [create_account(account)] if create_user else []
     servers = []
-    for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role == "move"):
+    for node, holds, clusters in _servers(topology, catalog, replicas, with_empty=role in ("admin", "move")):
         statements = [*made]
         if node.role == "replica":
             statements.insert(0, UNLOGGED)

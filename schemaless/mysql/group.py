@@ -98,3 +98,12 @@ def group_view(pool: NodePool) -> GroupView | None:
         return GroupView.of(str(server), rows) if rows else None
 
     return pool.run(ask)
+
+
+def is_in_group(pool: NodePool) -> bool:
+    """Whether a server is of a group whose majority it sees; False where the account may not see it."""
+    try:
+        view = group_view(pool)
+    except AccessDenied:
+        return False
+    return view is not None and view.fault is None

@@ -335,5 +335,14 @@ primary_claim = _table(
     Column("claimed_by", VARCHAR(255), nullable=False),
 )
 
+# Former primaries that may have cells which a failover lost, by address, until somebody says that it is settled.
+lost_primary = _table(
+    "lost_primary",
+    heartbeat_metadata,
+    Column("cluster", _ascii(64), primary_key=True),
+    Column("server", VARCHAR(255), primary_key=True),
+    _stamp("lost_at"),
+)
+
 # A copy of the catalog's, so that the loss of a catalog takes no dictionary along.
 dictionary_copy = dictionary.to_metadata(heartbeat_metadata)

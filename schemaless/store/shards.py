@@ -352,7 +352,11 @@ class Shards:
                 self._ask_for_claims(after)
                 self.routing = after
                 moved = sum(old != new for old, new in zip(before.changes, after.changes, strict=True))
-                log.warning("the topology of %r has changed; %d shards have another server", self._name, moved)
+                others = [c.name for c in after.topology.clusters if c not in before.topology.clusters]
+                if moved:
+                    log.warning("the topology of %r has changed; %d shards have another server", self._name, moved)
+                elif others:
+                    log.warning("the topology of %r has changed: the servers of %s", self._name, ", ".join(others))
             self._unread = False
         except SchemalessError as error:
             # Once: it is asked at every error that a move or a failover could explain.
