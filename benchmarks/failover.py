@@ -7,6 +7,10 @@ on. Then the old primary is started again, and ``topology lost`` lists what only
     python benchmarks/failover.py --kills 20
     python benchmarks/failover.py --kills 20 --semi-sync
     python benchmarks/failover.py --kills 1 --outage 60
+    python benchmarks/failover.py --kills 20 --group
+
+With ``--group``, the servers are one group of three, which chooses the next primary itself, and nobody runs a command:
+``topology watch`` looks every second. What was killed is started again, and joins.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ import pymysql
 import schemaless
 from schemaless.admin import failover, nodes
 from schemaless.admin.lost import lost_cells
+from schemaless.admin.states import node_states
+from schemaless.admin.watch import Watch
 from schemaless.local import servers as local
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.starting import Manner, begin, finish
@@ -137,16 +143,125 @@ def fail_over(arguments: argparse.Namespace) -> str:
         return " ".join(f"{figure:>{width},.0f}" for figure, width in figures)
 
 
+class Watching(threading.Thread):
+    """Looks every second, as ``topology watch`` does.
+
+    Attributes:
+        adopted: when each adoption had ended, on the monotonic clock, and its claim.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self.stop = threading.Event()
+        self.adopted: list[tuple[float, int]] = []
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        watch = Watch(self._url)
+        while not self.stop.wait(1):
+            for finding in watch.look():
+                if finding.adoption is not None:
+                    self.adopted.append((time.monotonic(), finding.adoption.cluster.epoch))
+        watch.close()
+
+
+def primary_of(members: list[LocalServer]) -> LocalServer:
+    """Return the member that takes writes, once all are in their group and one does."""
+    while True:
+        states: list[tuple[int, int]] = []
+        for member in members:
+            connection = pymysql.connect(unix_socket=str(member.socket), user="root", autocommit=True)
+            with connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT COUNT(*), @@super_read_only FROM performance_schema.replication_group_members "
+                    "WHERE MEMBER_STATE='ONLINE'"
+                )
+                ((online, read_only),) = cursor.fetchall()
+                states.append((int(online), int(read_only)))
+        writers = [member for member, state in zip(members, states, strict=True) if state == (len(members), 0)]
+        if writers and all(state[0] == len(members) for state in states):
+            return writers[0]
+        time.sleep(0.2)
+
+
+def watched(arguments: argparse.Namespace) -> None:
+    """Kill the primaries of one group under its writers, and print a line for each."""
+    print("  acked   gone  moved  twice  claim ms  +put ms  fail ms epoch", flush=True)
+    give_up_s = time.monotonic() + arguments.at_most
+    with private_servers("mysql", 1, group=True) as (first,):
+        members = [first, *first.replicas]
+        url = schemaless.create("trips", SHARDS, [first.url])
+        for member in members[1:]:
+            nodes.add_replica(url, "cluster-1", member.url)
+        watching = Watching(url)
+        watching.start()
+        with schemaless.connect(url) as store:
+            for _ in range(arguments.kills):
+                written, stop = Written(), threading.Event()
+                threads = [
+                    threading.Thread(target=write, args=(store, stop, written), daemon=True)
+                    for _ in range(arguments.writers)
+                ]
+                while not watching.adopted:
+                    time.sleep(0.1)
+                for thread in threads:
+                    thread.start()
+                time.sleep(arguments.before)
+                victim, known = primary_of(members), len(watching.adopted)
+                local.kill(victim)
+                killed_s, before = time.monotonic(), dict(written.acknowledged)
+                while len(watching.adopted) == known:
+                    time.sleep(0.005)
+                claimed_s, epoch = watching.adopted[known]
+                time.sleep(arguments.after)
+                stop.set()
+                for thread in threads:
+                    thread.join()
+                found = {cell.row_key: cell.added_id for shard in range(SHARDS) for cell in store.scan_shard(shard)}
+                after = [ended_s for ended_s in written.ended_s if ended_s > killed_s + 1]
+                ids = [(store.shard_of(row), added_id) for row, added_id in found.items()]
+                figures = [
+                    (len(before), 7),
+                    (len(set(written.acknowledged) - set(found)), 6),
+                    (sum(found.get(row, one) != one for row, one in written.acknowledged.items()), 6),
+                    (len(ids) - len(set(ids)), 6),
+                    (1000 * (claimed_s - killed_s), 9),
+                    (1000 * (min(after, default=float("nan")) - claimed_s), 8),
+                    (1000 * max(written.failed_s, default=0), 8),
+                    (epoch, 5),
+                ]
+                print(" ".join(f"{figure:>{width},.0f}" for figure, width in figures), flush=True)
+                if time.monotonic() > give_up_s:
+                    break
+                members[members.index(victim)] = local.start(victim)
+                while len(node_states(store_url(members))[1]) < len(members):
+                    time.sleep(0.2)
+        watching.stop.set()
+        watching.join()
+
+
+def store_url(members: list[LocalServer]) -> str:
+    """Return the datastore's URL by the member that takes writes."""
+    return primary_of(members).url.replace("/?", "/trips?", 1)
+
+
 def main() -> None:
     """Run the rounds and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--semi-sync", action="store_true")
+    parser.add_argument("--group", action="store_true", help="one group of three, and nobody but a watch")
+    parser.add_argument("--at-most", type=float, default=240, help="seconds until no further kill, with --group")
     parser.add_argument("--before", type=float, default=2, help="seconds of writing before the kill")
     parser.add_argument("--outage", type=float, default=1, help="seconds until somebody promotes")
     parser.add_argument("--after", type=float, default=3, help="seconds of writing after the takeover")
     arguments = parser.parse_args()
+    if arguments.group:
+        print("Group Replication", f"{arguments.writers} writers")
+        watched(arguments)
+        return
     print("semi-synchronous" if arguments.semi_sync else "asynchronous", f"{arguments.writers} writers")
     print("  acked   gone  unlisted  only on old   moved  twice  adopt ms  +put ms  fail ms  down ms epoch")
     for _ in range(arguments.kills):

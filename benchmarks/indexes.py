@@ -3,6 +3,7 @@
     python benchmarks/indexes.py                                     a quick one, on MySQL
     python benchmarks/indexes.py --cells 200000 --shards 64          cells a second of filling, and queries
     python benchmarks/indexes.py --cells 2000 --puts 4000 --per-s 400   put to entry
+    python benchmarks/indexes.py --live 100000 --kills 50 --freezes 25 --shards 64   killed and frozen workers; minutes
     python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls; hours
 
 Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,6 +32,8 @@ from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.store.definitions import define
 from tests.index import schedules
+from tests.index.child import CONTROLS
+from tests.index.live import LiveIndex
 
 BATCH = 1_000
 TRIPS = define("trips", "BASE.client:uuid", ["BASE.at:int", "STATUS.s:text(16)"])
@@ -79,6 +83,31 @@ def filled_and_asked(url: str, cells: int, puts: int, per_s: float) -> None:
             thread.join()
 
 
+def live(new: Callable[[str], str], cells: int, kills: int, freezes: int, workers: int) -> bool:
+    """Kill and freeze workers while cells come, as they are and with each fault; return whether all is as expected.
+
+    A fault is given a tenth of the cells and a fifth of the kills, but as many freezes.
+    """
+    good = True
+    for number, control in enumerate(("", *CONTROLS)):
+        if control == next(iter(CONTROLS)):
+            cells, kills = cells // 10, -(-kills // 5)
+        url = new(f"live_{number}")
+        with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
+            run = LiveIndex(store, url, Path(folder), control=control)
+            started_s = time.monotonic()
+            run.run(workers, cells, kills, freezes, seed=number)
+            missing = run.missing_entries()
+            good &= bool(missing) == bool(control)
+            print(
+                f"live, {control or 'as it is'}: {len(run.there):,} cells of {len(run.expected):,} rows in "
+                f"{store.shard_count} shards, {workers} workers, {run.deaths} kill -9, {run.freezes} freezes past the "
+                f"lease, {time.monotonic() - started_s:.0f} s: {missing:,} entries missing",
+                flush=True,
+            )
+    return good
+
+
 def _spread(times_ms: list[float]) -> str:
     ordered = sorted(times_ms)
     return f"p50 {statistics.median(ordered):.2f} ms, p99 {ordered[int(len(ordered) * 0.99)]:.2f} ms"
@@ -98,20 +127,24 @@ def simulated(count: int) -> bool:
 
 
 def main() -> int:
-    """Run the parts that are asked for; fail where a row is missing, or a control was not found."""
+    """Run the parts that are asked for; fail where a row or entry is missing, or a control was not found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, help="cells to fill an index from, of two columns")
     parser.add_argument("--puts", type=int, default=400, help="puts whose entries are timed (default: %(default)s)")
     parser.add_argument("--per-s", type=float, default=200, help="puts a second (default: %(default)s)")
+    parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
+    parser.add_argument("--kills", type=int, default=10, help="with --live, of each run (default: %(default)s)")
+    parser.add_argument("--freezes", type=int, default=10, help="with --live, of each run (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
     parser.add_argument("--schedules", type=int, help="schedules of each variant")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
     parser.add_argument("--servers", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     chosen = parser.parse_args()
-    if not any((chosen.cells, chosen.schedules)):
-        chosen.cells, chosen.schedules = 10_000, 300
+    if not any((chosen.cells, chosen.live, chosen.schedules)):
+        chosen.cells, chosen.live, chosen.schedules = 10_000, 5_000, 300
     good = simulated(chosen.schedules) if chosen.schedules else True
-    if not chosen.cells:
+    if not any((chosen.cells, chosen.live)):
         return 0 if good else 1
     folder = Path(tempfile.mkdtemp(prefix="schemaless-indexes-"))
     try:
@@ -120,8 +153,14 @@ def main() -> int:
             f"{chosen.flavour} {servers[0].version}, {len(servers)} servers, {os.cpu_count()} cores "
             f"({platform.machine()}), CPython {platform.python_version()}"
         )
-        url = schemaless.create("indexed", chosen.shards, [server.url for server in servers])
-        filled_and_asked(url, chosen.cells, chosen.puts, chosen.per_s)
+
+        def new(name: str) -> str:
+            return schemaless.create(name, chosen.shards, [server.url for server in servers])
+
+        if chosen.cells:
+            filled_and_asked(new("indexed"), chosen.cells, chosen.puts, chosen.per_s)
+        if chosen.live:
+            good &= live(new, chosen.live, chosen.kills, chosen.freezes, chosen.workers)
     finally:
         down(folder, delete=True)
     return 0 if good else 1

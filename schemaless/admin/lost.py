@@ -19,6 +19,7 @@ from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import is_same_server
 from schemaless.mysql.schema import Identity, databases_like, tables_of, verify_identity
 from schemaless.mysql.sql.cells import select_block_end, select_cells, select_id_span, select_keys_digest
+from schemaless.mysql.takeover import settle
 from schemaless.store.datastore import Datastore
 from schemaless.store.paging import PageSize, Row, every_row
 from schemaless.store.reading import PLACE
@@ -64,6 +65,25 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> It
             listener(Advanced(spans[shard] - done))
     finally:
         pool.close()
+
+
+def settle_lost(store: Datastore, old: str) -> list[str]:
+    """Say that the cells which only an old primary has are loaded, or given up; it need not answer.
+
+    Args:
+        store: the datastore; its account has the role ``admin``.
+        old: the old primary's URL, as the catalog had it.
+
+    Returns:
+        The clusters whose primary it was, where a takeover had written that down; dictionaries are kept until then.
+    """
+    tools = tools_of(store)
+    node = server_of(tools.url, old)
+    return [
+        cluster.name
+        for cluster in tools.topology.clusters
+        if settle(tools.shards.pool_for(cluster.primary), store.name, cluster.name, node)
+    ]
 
 
 def _shards_on(pool: NodePool, tools: Tools) -> list[int]:

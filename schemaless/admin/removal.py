@@ -20,6 +20,7 @@ from schemaless.mysql.sql import catalog as sql
 from schemaless.mysql.sql.bodies import select_named
 from schemaless.mysql.sql.jobs import select_unfinished_specs
 from schemaless.mysql.sql.schema import select_moved_tables
+from schemaless.mysql.takeover import lost_primaries
 from schemaless.store.datastore import Datastore
 from schemaless.store.shelves import Shelves, remove_copies
 from schemaless.store.tools import tools_of
@@ -60,7 +61,7 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
     Raises:
         InvalidInput: the catalog does not have it.
         DictionaryInUse: a column is set to it, an unfinished job writes with it, a cell names it, or shards are being
-            moved, or were and have left tables behind.
+            moved, or were and have left tables behind, or a lost primary may have cells that need it.
         ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed. One that
             is lost only then keeps its copy, which the message says.
     """
@@ -74,6 +75,7 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
         return None
 
     _refuse_moved(tools.shelves, dictionary_id)
+    _refuse_lost(tools.shelves, dictionary_id)
     retired = tools.catalog.run_once(first_step)
     if retired is None or retired[1] < grace_s:
         return Retired(removed=False, wait_s=grace_s - (0.0 if retired is None else retired[1]))
@@ -116,6 +118,21 @@ def _refuse_moved(shelves: Shelves, dictionary_id: int) -> None:
             raise DictionaryInUse(
                 f"dictionary {dictionary_id}: {left[0][0]}.{left[0][1]} on {shelf.pool.node} is what a move of shards "
                 "left there, and its cells may need it; drop what was moved first"
+            )
+
+
+def _refuse_lost(shelves: Shelves, dictionary_id: int) -> None:
+    """Refuse while a former primary may have cells that a failover lost: they are read to be written again.
+
+    Raises:
+        DictionaryInUse: one may.
+    """
+    for shelf in shelves.copies:
+        for cluster, server in lost_primaries(shelf.pool, shelf.datastore):
+            raise DictionaryInUse(
+                f"dictionary {dictionary_id}: {server}, once the primary of {cluster}, may have cells that a failover "
+                "lost, and they may need it; have 'schemaless topology lost --from URL' list them, load them, and run "
+                "the same command with --settled"
             )
 
 

@@ -22,7 +22,7 @@ from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted
 from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, ColumnForecast, DiskForecast, Tried
 from schemaless.capacity.report_notes import beside_the_cells, how_obtained, notes_of, warnings_of
 from schemaless.capacity.series import Series, daily, errors, weighted
-from schemaless.capacity.skew import ShardSize, Skew, skew
+from schemaless.capacity.skew import skew_of
 from schemaless.capacity.steps import rate, steps
 from schemaless.capacity.whatif import Scenario, best_codec, codec_effects, growth_weights, mean, scenarios
 from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
@@ -192,7 +192,7 @@ def put_together(
         codec=codec,
         scenarios=tuple(outlooks),
         planning=Planning(wishes or Wishes()),
-        skew=_skew(newest),
+        skew=skew_of(newest),
         warnings=(),
         notes=(),
         how=how_obtained(newest, codec),
@@ -317,17 +317,3 @@ def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecas
         days = tuple((day.day, day.body_bytes) for day in each.days)
         found.append(ColumnForecast(each.cluster, each.column_name, days, forecast(days, seed=seed)))
     return found
-
-
-def _skew(measurement: Measurement) -> Skew:
-    measured = [space for space in measurement.clusters if space.problem is None]
-    sizes: dict[tuple[str, int], float] = {}
-    clusters = {space.cluster: 0.0 for space in measured}
-    for group in measurement.groups:
-        clusters[group.cluster] = clusters.get(group.cluster, 0.0) + group.allocated_bytes.mid
-        if group.shard is not None:
-            key = group.cluster, group.shard
-            sizes[key] = sizes.get(key, 0.0) + group.allocated_bytes.mid
-    shards = [ShardSize(shard, cluster, size) for (cluster, shard), size in sorted(sizes.items())]
-    disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in measured}
-    return skew(shards, clusters, disks, shard_count=sum(space.shards for space in measured))

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schemaless.capacity.measurement import Measurement
 from schemaless.errors import InvalidInput
 
-__all__ = ["Fill", "Move", "ShardSize", "Skew", "fullest", "skew"]
+__all__ = ["Fill", "Move", "ShardSize", "Skew", "fullest", "skew", "skew_of"]
 
 TOLERANCE: Final = 0.02
 """Clusters within so much of their share count as even: no move is worth less."""
@@ -155,6 +156,21 @@ def skew(
         after[emptiest] += best.size_bytes
     fills = tuple(Fill(name, now[name], even[name], after[name]) for name in sorted(clusters))
     return Skew(tuple(shards), fills, _merged(moves), by_disk, shard_count or len(shards))
+
+
+def skew_of(measurement: Measurement) -> Skew:
+    """Return how even a datastore is by a measurement; clusters that were not measured are left out."""
+    measured = [space for space in measurement.clusters if space.problem is None]
+    sizes: dict[tuple[str, int], float] = {}
+    clusters = {space.cluster: 0.0 for space in measured}
+    for group in measurement.groups:
+        clusters[group.cluster] = clusters.get(group.cluster, 0.0) + group.allocated_bytes.mid
+        if group.shard is not None:
+            key = group.cluster, group.shard
+            sizes[key] = sizes.get(key, 0.0) + group.allocated_bytes.mid
+    shards = [ShardSize(shard, cluster, size) for (cluster, shard), size in sorted(sizes.items())]
+    disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in measured}
+    return skew(shards, clusters, disks, shard_count=sum(space.shards for space in measured))
 
 
 def _merged(moves: Sequence[Move]) -> tuple[Move, ...]:

@@ -27,7 +27,8 @@ def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Pa
 
     Starts two private servers, creates a datastore of 16 shards on them, loads the logbooks of aircraft that left New
     York in 2013 as legacy JSON text, reads some back, says how long disks would last, re-encodes all of them, checks
-    every cell, and says what that gained. The servers keep running afterwards, for you to look around.
+    every cell, finds some through an index, has a trigger count flights, and says what that gained. The servers keep
+    running afterwards, for you to look around.
 
     \b
     Examples:

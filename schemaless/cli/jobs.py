@@ -28,6 +28,7 @@ from schemaless.jobs.job import (
     begin_command,
     go_on_command,
     job_name,
+    steer_command,
 )
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.names import who
@@ -171,6 +172,18 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
             note(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
 
 
+def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, kind: Kind = "migrate") -> None:
+    """Change when a job waits, and say when it does; see ``steer``."""
+    Thresholds(**changes)  # refuses what is none
+    with open_store(url) as store:
+        ledger = Ledger(store)
+        job = chosen_job(ledger, job_id, unfinished=True, kind=kind)
+        if not job.unfinished:
+            raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
+        now = ledger.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
+    out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
+
+
 class JobProgress:
     """Shows how far a job is, on standard error: a picture where that is a terminal, else a line now and then."""
 
@@ -210,9 +223,11 @@ class JobProgress:
         if not new:
             # Whatever thresholds this run was given: all runs of a job have the same.
             waits_by = thresholds_text(job.thresholds.asdict())
-            note(f"job {job.job_id} waits by: {waits_by}; 'schemaless migrate throttle' changes that")
+            changes = steer_command("throttle", job.kind, job.job_id)
+            note(f"job {job.job_id} waits by: {waits_by}; '{changes}' changes that")
         if job.state == "paused":
-            note(f"job {job.job_id} is paused ({job.message}); 'schemaless migrate resume' lets it continue")
+            resumes = steer_command("resume", job.kind, job.job_id)
+            note(f"job {job.job_id} is paused ({job.message}); '{resumes}' lets it continue")
         console = err(wrap=True)
         if console.is_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=False)

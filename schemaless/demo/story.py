@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport
 from schemaless.demo.documents import check_file, load_file, load_logbooks
 from schemaless.demo.gain import command_at, next_steps, show_days, show_gain
+from schemaless.demo.ways import show as second_ways
 
 _NAME = "demo"
 
@@ -142,6 +143,10 @@ def _steps(
         page = folder.absolute() / "report.html"
         job = Ledger(store).job(report.job_id)
         write_whole(page, reclaimed_html(reclaimed_report(store, job, datetime.now(UTC))))
+
+        if data is None:
+            _step("9. find logbooks by what is in them, and have a trigger add up the flights of each airline")
+            second_ways(store)
 
     _step("What it gained")
     show_gain(report, before, after, last)

@@ -15,7 +15,7 @@ from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.feed.entries import Entries
 from schemaless.feed.index_page import Entry, Plan, RowState, values_of
-from schemaless.feed.indexing import index_follower
+from schemaless.feed.indexes import refuse_beside_moves
 from schemaless.feed.rows import FollowerRows
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
@@ -39,6 +39,7 @@ class Found:
         rows: rows of the shard with cells in the index's columns.
         entries: entries in the shard, of rows of any shard.
         without_entry: rows that make none: the shard field is missing, or does not fit.
+        null_fields: other fields, of rows that make one, that are missing or do not fit.
         lagging: differences of rows whose cells the follower has still to deal with; no fault.
         missing: rows without the entry that they make.
         stale: entries that say something else than the row, or are in a shard that it has left.
@@ -51,6 +52,7 @@ class Found:
     rows: int = 0
     entries: int = 0
     without_entry: int = 0
+    null_fields: int = 0
     lagging: int = 0
     missing: int = 0
     stale: int = 0
@@ -83,6 +85,7 @@ class IndexCheck:
             raise InvalidInput(
                 f"index {entry.name} ({entry.number}) is {entry.state}; one that is ready can be checked"
             )
+        self._store = store
         self._tools = tools_of(store)
         self._shards = self._tools.shards
         self._shard_count = store.shard_count
@@ -98,9 +101,12 @@ class IndexCheck:
 
         Raises:
             InvalidInput: a shard has no row of the index's follower.
+            JobConflict: faults are to be mended, and shards are being moved: a move cannot know of that.
         """
         listener(Total(len(shards)))
         for shard in shards:
+            if self._repair:
+                refuse_beside_moves(self._store)
             check_tables(self._tools, self._entry, [shard])
             # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
             self._location(shard)
@@ -120,6 +126,7 @@ class IndexCheck:
             there = self._there(made.values())
             found.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
             found.without_entry += sum(made[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items())
+            found.null_fields += sum(placed[1].values[1:].count(None) for placed in made.values() if placed is not None)
             suspects = [row for row, placed in made.items() if placed is not None and self._differs(placed, there)]
             if suspects:
                 self._second_look(found, suspects, there)
@@ -233,7 +240,7 @@ class IndexCheck:
         return Entry(bytes(row[0]), values_in_table(self._definition, row[1:]), refs)
 
     def _location(self, shard: int) -> int:
-        pair = index_follower(self._entry.number), shard
+        pair = self._entry.follower, shard
         looked = self._followers.look([pair])
         if shard in looked.failed:
             raise looked.failed[shard]

@@ -10,12 +10,12 @@ from typing import Final
 
 from schemaless.errors import InvalidInput, JobConflict, ServerError
 from schemaless.events import Advanced, Listener, Total, nobody
-from schemaless.feed.indexing import Indexing, index_follower
+from schemaless.feed.dealer import Dealer
+from schemaless.feed.indexing import Indexing
 from schemaless.feed.members import Pair
 from schemaless.feed.operations import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.settings import Settings
-from schemaless.feed.worker import Dealer
 from schemaless.jobs.job import abort_command, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.mysql.connection import Connection
@@ -43,7 +43,7 @@ class IndexStatus:
     @property
     def stands(self) -> bool:
         """Whether somebody has to do something: a shard has no row for it, cannot be asked, or is waited for."""
-        follower = index_follower(self.entry.number)
+        follower = self.entry.follower
         waits = (name for worker in self.workers for name, *_ in worker.told.get("waits", []))
         faults = any(each.fault is not None for each in self.shards)
         return self.entry.state in (BACKFILLING, READY) and (faults or follower in waits)
@@ -142,18 +142,24 @@ class Indexes:
                 continue
             if entry.definition == definition:
                 if entry.state != DECLARED:
-                    self._settings.mend(index_follower(entry.number), lambda shard: 0)
+                    self._settings.mend(entry.follower, lambda shard: 0)
                     return entry, False
-                self._refuse_beside_moves()
+                refuse_beside_moves(self._store)
                 return self._make(entry, listener), True
             if entry.state != READY:
                 raise InvalidInput(
                     f"index {definition.name} is {entry.state} with another definition; 'schemaless index drop "
                     f"{definition.name} --number {entry.number} --execute' gives it up"
                 )
-        self._refuse_beside_moves()
+        refuse_beside_moves(self._store)
         self._execute(sql.insert_index(self._store.name, definition.name, definition.text, DECLARED))
         made = next(e for e in self.all() if e.definition == definition and e.state == DECLARED)
+        try:
+            # Who begins a move looks for indexes behind that, so one of the two sees the other.
+            refuse_beside_moves(self._store)
+        except JobConflict:
+            self._put(made, [DECLARED], DROPPED)
+            raise
         return self._make(made, listener), True
 
     def _make(self, entry: IndexEntry, listener: Listener) -> IndexEntry:
@@ -161,7 +167,7 @@ class Indexes:
         for shard in range(self._store.shard_count):
             self._change_tables(shard, sql.create_index_table(self._shards.database(shard), entry.layout))
             listener(Advanced(1))
-        self._settings.make(index_follower(entry.number), {"index": entry.name}, lambda shard: 0)
+        self._settings.make(entry.follower, {"index": entry.name}, lambda shard: 0)
         self._put(entry, [DECLARED], BACKFILLING)
         return self._again(entry)
 
@@ -193,12 +199,12 @@ class Indexes:
         for old in self.all():
             if old.name == entry.name and old.number < entry.number and old.state == READY:
                 self._put(old, [READY], DROPPING, f"index {entry.number} has the name now")
-                self._settings.remove(index_follower(old.number))
+                self._settings.remove(old.follower)
         return True
 
     def status(self, entry: IndexEntry) -> IndexStatus:
         """Return where an index is."""
-        follower = index_follower(entry.number)
+        follower = entry.follower
         setting = self._settings.all().get(follower)
         shards: tuple[ShardStatus, ...] = ()
         if entry.state in (BACKFILLING, READY):
@@ -221,27 +227,17 @@ class Indexes:
         Raises:
             JobConflict: shards are being moved.
         """
-        self._refuse_beside_moves()
+        refuse_beside_moves(self._store)
         self._put(entry, [DECLARED, BACKFILLING, READY, DROPPING], DROPPING)
-        if index_follower(entry.number) in self._settings.all():
-            self._settings.remove(index_follower(entry.number))
+        if entry.follower in self._settings.all():
+            self._settings.remove(entry.follower)
             wait(2 * LOOK_S)
+        refuse_beside_moves(self._store)
         listener(Total(self._store.shard_count))
         for shard in range(self._store.shard_count):
             self._change_tables(shard, sql.drop_index_table(self._shards.database(shard), entry.number))
             listener(Advanced(1))
         self._put(entry, [DROPPING], DROPPED)
-
-    def _refuse_beside_moves(self) -> None:
-        """Raise where shards are being moved: a move carries no index over, and a table would stay where it was."""
-        for job in Ledger(self._store).jobs("move"):
-            if job.unfinished:
-                raise JobConflict(
-                    f"move {job.job_id} is {job.state}, and tables of indexes are neither made nor dropped while "
-                    f"shards are on their way; end it with '{go_on_command(job.kind, job.job_id)}' or "
-                    f"'{abort_command(job.kind, job.job_id)}', then run this again. Nothing was changed",
-                    job.job_id,
-                )
 
     def _change_tables(self, shard: int, statement: bytes) -> None:
         """Change a shard's tables where its cells are: the statement itself is no question of where that is."""
@@ -254,7 +250,7 @@ class Indexes:
         self._shards.run(shard, change, writes=True)
 
     def _look(self, entry: IndexEntry) -> dict[Pair, FollowerRow]:
-        follower = index_follower(entry.number)
+        follower = entry.follower
         return self._rows.look((follower, shard) for shard in range(self._store.shard_count)).rows
 
     def _again(self, entry: IndexEntry) -> IndexEntry:
@@ -265,6 +261,22 @@ class Indexes:
 
     def _execute(self, statement: bytes) -> None:
         self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True)
+
+
+def refuse_beside_moves(store: Datastore) -> None:
+    """Raise where shards are being moved: what is done to an index's tables meanwhile may be done to what is left.
+
+    Raises:
+        JobConflict: they are.
+    """
+    for job in Ledger(store).jobs("move"):
+        if job.unfinished:
+            raise JobConflict(
+                f"move {job.job_id} is {job.state}, and tables of indexes are neither made, dropped nor repaired while "
+                f"shards are on their way; end it with '{go_on_command(job.kind, job.job_id)}' or "
+                f"'{abort_command(job.kind, job.job_id)}', then run this again. Nothing was changed",
+                job.job_id,
+            )
 
 
 class Watch:

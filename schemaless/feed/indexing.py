@@ -15,18 +15,6 @@ from schemaless.store.tools import Tools
 
 _log = logging.getLogger("schemaless")
 
-_KIND = "index:"
-
-
-def index_follower(number: int) -> str:
-    """Return what the follower of an index is called in the tables."""
-    return f"{_KIND}{number}"
-
-
-def is_index_follower(follower: str) -> bool:
-    """Whether a follower's name is that of one that keeps an index."""
-    return follower.startswith(_KIND)
-
 
 class Indexing:
     """Deals with cells by keeping an index's entries."""
@@ -34,7 +22,7 @@ class Indexing:
     timeout_s = None
 
     def __init__(self, tools: Tools, entry: IndexEntry) -> None:
-        self.name = index_follower(entry.number)
+        self.name = entry.follower
         self.column = entry.definition.sources[0] if len(entry.definition.sources) == 1 else None
         self._number = entry.number
         self._registry = tools.registry

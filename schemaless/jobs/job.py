@@ -127,7 +127,12 @@ def go_on_command(kind: str, job_id: int) -> str:
 
 def abort_command(kind: str, job_id: int) -> str:
     """Return the command that ends a job for good."""
-    return f"schemaless {'shards' if kind == 'move' else 'migrate'} abort --job {job_id}"
+    return steer_command("abort", kind, job_id)
+
+
+def steer_command(verb: str, kind: str, job_id: int) -> str:
+    """Return the command that does something to a job, such as ``throttle``."""
+    return f"schemaless {'shards' if kind == 'move' else 'migrate'} {verb} --job {job_id}"
 
 
 @dataclass(slots=True)

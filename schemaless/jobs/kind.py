@@ -56,6 +56,7 @@ class HowToRun(TypedDict, total=False):
 
     Attributes:
         job: go on with this one, whatever else is asked for.
+        new: whether that one was begun just now, for this run.
         count: workers: 1, unless given, is a thread of this process, more are processes.
         dask: the address of a Dask scheduler, or "local".
         give_up_s: how long a server may be unreachable before the run ends.
@@ -63,6 +64,7 @@ class HowToRun(TypedDict, total=False):
     """
 
     job: Job | None
+    new: bool
     count: int
     dask: str | None
     give_up_s: float
@@ -152,7 +154,7 @@ class JobKind(Generic[S]):
             JobConflict: another unfinished job is about one of these shards, or the job has ended otherwise.
             ServerError: a server cannot be reached; what was done is kept, and the same call goes on.
         """
-        new = False
+        new = how.get("new", False)
         job = how.get("job")
         if job is None:
             job, new = self.begin_or_join(store, spec, shards)

@@ -247,7 +247,8 @@ class ClusterWatch:
         if connection.rows(SELECT_READ_ONLY)[0][0]:
             raise TopologyError(
                 f"the primary {connection.node} of {self.cluster.name} is read-only; if another server has taken its "
-                "place, name it with 'schemaless topology set-primary', then run the job again"
+                "place, name it with 'schemaless topology adopt' after a failover, else with 'schemaless topology "
+                "set-primary'; then run the job again"
             )
         load = self._load(connection)
         self._own_calls += 1 if load.history_length is None or connection.is_mariadb else 2

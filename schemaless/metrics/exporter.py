@@ -23,6 +23,7 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.metrics.capacity import CAPACITY
 from schemaless.metrics.feed import FEED
 from schemaless.metrics.followers import FOLLOWERS
+from schemaless.metrics.indexes import INDEXES
 from schemaless.metrics.jobs import JOBS
 from schemaless.metrics.metric import PREFIX, Collector, Metric, Sample
 from schemaless.metrics.servers import SERVERS
@@ -30,7 +31,7 @@ from schemaless.store.datastore import Datastore
 
 log = logging.getLogger("schemaless")
 
-COLLECTORS: Final = (JOBS, SERVERS, FEED, FOLLOWERS, CAPACITY)
+COLLECTORS: Final = (JOBS, SERVERS, FEED, FOLLOWERS, INDEXES, CAPACITY)
 
 SHARDS: Final = Metric("shards", "The number of shards of the datastore.")
 READ: Final = Metric("collector_up", "1 where the collector's last reading succeeded.", ("collector",))

@@ -9,6 +9,7 @@ from schemaless.errors import AccessDenied, MoveRefused
 from schemaless.move.spec import TABLES
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.accounts import grant
+from schemaless.mysql.sql.indexes import INDEX_TABLE
 from schemaless.mysql.sql.moves import SELECT_DATABASE_GRANTS, select_table_grants
 
 _CREATE: Final = "CREATE"
@@ -59,7 +60,7 @@ def _table_grants(connection: Connection, database: str) -> dict[tuple[str, str]
     for user, host, table, privileges in connection.rows(select_table_grants(database)):
         words = privileges if isinstance(privileges, set) else str(privileges).split(",")
         names = frozenset(str(word).strip().upper() for word in words if word) - {_CREATE}
-        if names and table in TABLES:
+        if names and (table in TABLES or INDEX_TABLE.fullmatch(str(table))):
             found[f"'{user}'@'{host}'", str(table)] = names
     return found
 

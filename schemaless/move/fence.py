@@ -15,7 +15,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,6 +28,7 @@ from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sql import moves as sql
 from schemaless.mysql.sql.feed import UNLOCK_TABLES
+from schemaless.mysql.sql.indexes import INDEX_TABLE
 from schemaless.mysql.sql.schema import show_tables
 from schemaless.mysql.sql.servers import set_session, take_lock
 from schemaless.store.shards import Shards
@@ -46,7 +47,9 @@ _KILLED_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 _NO_SUCH_THREAD: Final = 1094
 _OPTIONS: Final = PoolOptions(read_timeout_s=600, write_timeout_s=600, pool_size=1)
-_OWN_NAME: Final = re.compile(r"(?P<table>cell|follower|parked)_(?P<kind>moved|incoming|probe)_([0-9a-f]{8}){1,2}_?")
+_OWN_NAME: Final = re.compile(
+    r"(?P<table>cell|follower|parked|index_\d+)_(?P<kind>moved|incoming|probe|noted)_([0-9a-f]{8}){1,2}_?"
+)
 """A move's tables are called so, and those that a failover puts aside, whose tokens are shorter."""
 
 
@@ -64,17 +67,24 @@ class Side:
         moved: by table, what moves have left behind.
         incoming: by table, what is on its way here.
         probes: tables that a mover left when it died.
+        notes: tables that say from where on followers of indexes are to go over this shard's again.
     """
 
     plain: frozenset[str]
     moved: Mapping[str, Sequence[str]] = field(default_factory=dict)
     incoming: Mapping[str, Sequence[str]] = field(default_factory=dict)
     probes: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     @property
     def has_cell(self) -> bool:
         """Whether clients find the shard here."""
         return "cell" in self.plain
+
+
+def index_tables(names: Iterable[str]) -> list[str]:
+    """Return those that are the tables of secondary indexes."""
+    return sorted(name for name in names if INDEX_TABLE.fullmatch(name))
 
 
 def side_of(connection: Connection, database: str) -> Side:
@@ -84,16 +94,17 @@ def side_of(connection: Connection, database: str) -> Side:
     except DatabaseMissing:
         return Side(frozenset())
     found: dict[str, dict[str, list[str]]] = {"moved": {}, "incoming": {}}
-    plain, probes = set(), []
+    plain = set()
+    others: dict[str, list[str]] = {"probe": [], "noted": []}
     for name in names:
         own = _OWN_NAME.fullmatch(name)
         if own is None:
             plain.add(name)
-        elif own["kind"] == "probe":
-            probes.append(name)
+        elif own["kind"] in others:
+            others[own["kind"]].append(name)
         else:
             found[own["kind"]].setdefault(own["table"], []).append(name)
-    return Side(frozenset(plain), found["moved"], found["incoming"], tuple(probes))
+    return Side(frozenset(plain), found["moved"], found["incoming"], others["probe"], others["noted"])
 
 
 @contextmanager
@@ -247,7 +258,8 @@ class Fence:
                     )
         renamed: list[tuple[str, str]] = []
         fenced = bool(source.moved.get("cell"))
-        for table in reversed(sql.FENCED):
+        tables = self._fenced(source, target)
+        for table in reversed(tables):
             left = list(source.moved.get(table, ()))
             if fenced:
                 # Nothing is done to a table that is called cell again: that is a contradiction for who calls.
@@ -259,7 +271,7 @@ class Fence:
         self._rename(self.source, renamed)
         renamed = []
         if not target.has_cell:
-            for table in reversed(sql.FENCED):
+            for table in reversed(tables):
                 before = [*target.incoming.get(table, ()), *(target.plain & {table})]
                 renamed += [(name, sql.incoming(table, token)) for name in before]
         try:
@@ -272,6 +284,12 @@ class Fence:
                 self.rename_back(token)
             raise
         return self.sides()
+
+    @staticmethod
+    def _fenced(*sides: Side) -> list[str]:
+        """Return what is renamed, in this order: the tables of indexes that there are, then those of each shard."""
+        names = {name for side in sides for name in (*side.plain, *side.moved, *side.incoming)}
+        return [*index_tables(names), *sql.FENCED]
 
     def _rename(self, connection: Connection, names: Sequence[tuple[str, str]]) -> None:
         for pair in (pair for pair in names if pair[0] != pair[1]):
@@ -295,6 +313,7 @@ class Fence:
     def lock(self, budget_s: float) -> bool:
         """Hold off readers and writers of the shard; return whether that was to be had within the budget."""
         wait_s = max(_LOCK_WAIT_S, math.ceil(budget_s))
+        self._locked = self._fenced(side_of(self.source, self.database))
         self.source.execute(set_session({"wait_timeout": _FENCED_LIFE_S, "lock_wait_timeout": wait_s}))
         done = threading.Event()
         ended: list[ServerError | None] = []
@@ -311,7 +330,7 @@ class Fence:
         timer.start()
         had = False
         try:
-            self.source.execute(sql.lock_fenced(self.database))
+            self.source.execute(sql.lock_fenced(self.database, self._locked))
             had = True
         except ServerTimeout:
             pass
@@ -339,24 +358,33 @@ class Fence:
 
     def rename_source(self, token: str) -> None:
         """Take the shard's tables away on the source, ``cell`` last, while this session holds them."""
-        names = [(table, sql.moved(table, token)) for table in sql.FENCED]
+        names = [(table, sql.moved(table, token)) for table in self._locked]
         for statement in sql.rename(self.database, names, locked_mariadb=self.source.is_mariadb):
             self.source.execute(statement)
 
     def rename_target(self, token: str) -> None:
         """Give the tables on the target the names that clients look for, ``cell`` last: from then on it is moved."""
-        names = [(sql.incoming(table, token), table) for table in sql.FENCED]
+        tables = self._fenced(side_of(self.source, self.database), side_of(self.target, self.database))
+        names = [(sql.incoming(table, token), table) for table in tables]
         for statement in sql.rename(self.database, names):
             self.target.execute(statement)
 
     def rename_back(self, token: str) -> None:
         """Give the tables on the source their names again, ``cell`` last."""
-        self._rename(self.source, [(sql.moved(table, token), table) for table in sql.FENCED])
+        tables = [*index_tables(side_of(self.source, self.database).moved), *sql.FENCED]
+        self._rename(self.source, [(sql.moved(table, token), table) for table in tables])
 
     def drop_incoming(self, target: Side) -> None:
         """Drop what was copied to the target."""
+        self.drop_indexes(target)
         for names in target.incoming.values():
             self._drop(self.target, names)
+
+    def drop_indexes(self, target: Side) -> None:
+        """Drop what was copied of indexes, then what was noted before."""
+        for names in (*(target.incoming[table] for table in index_tables(target.incoming)), target.notes):
+            if names:
+                self._drop(self.target, names)
 
     def _drop(self, connection: Connection, names: Sequence[str]) -> None:
         for name in names:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from schemaless.move.fence import Side
-from schemaless.move.spec import INDEX_PREFIX, TABLES
+from collections.abc import Sequence
+
+from schemaless.move.fence import Side, index_tables
+from schemaless.move.indexes import refusal_of_indexes
+from schemaless.move.spec import TABLES
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql.schema import select_version
 from schemaless.mysql.versions import head
+from schemaless.store.registry import IndexEntry
 
 _MADE_NEW = frozenset(name for name, what in TABLES.items() if what == "made new")
 
 
-def refusal_of(source: Side, target: Side, database: str, at_source: Connection, at_target: Connection) -> str | None:
+def refusal_of(
+    source: Side,
+    target: Side,
+    database: str,
+    at_source: Connection,
+    at_target: Connection,
+    indexes: Sequence[IndexEntry],
+) -> str | None:
     """Return why a shard cannot begin to be moved; None where it can.
 
     Args:
@@ -20,16 +31,13 @@ def refusal_of(source: Side, target: Side, database: str, at_source: Connection,
         database: the shard's.
         at_source: a connection to the first.
         at_target: a connection to the second.
+        indexes: of the datastore, as the catalog has them now.
     """
     if at_source.is_mariadb != at_target.is_mariadb:
         return f"{at_source.node} and {at_target.node} are servers of two kinds, MySQL and MariaDB"
-    indexes = sorted(name for name in source.plain if name.startswith(INDEX_PREFIX))
-    if indexes:
-        return (
-            f"it has the table {indexes[0]} of a secondary index on {at_source.node}, and moves do not carry these "
-            "over; drop the index, move the shard, and make the index again"
-        )
-    unknown = sorted(source.plain - TABLES.keys())
+    if source.has_cell and (of_indexes := refusal_of_indexes(indexes, source, at_source.node)) is not None:
+        return of_indexes
+    unknown = sorted(source.plain - TABLES.keys() - {*index_tables(source.plain)})
     if unknown:
         return (
             f"{database} on {at_source.node} has the table {unknown[0]}, which is none of this store's and would stay "
@@ -46,7 +54,7 @@ def refusal_of(source: Side, target: Side, database: str, at_source: Connection,
             (side.moved, "'schemaless shards drop-moved' drops what is not needed any more"),
             (side.incoming, "no program reads that copy, whose move was aborted while this server was away: drop it"),
         ):
-            left = [name for tables in names.values() for name in tables]
+            left = [name for tables in names.values() for name in tables] or [*side.notes]
             if left:
                 return f"an earlier move has left {database}.{left[0]} on {connection.node}; {step}"
     strange = sorted(target.plain - _MADE_NEW)

@@ -14,7 +14,7 @@ from schemaless.jobs.kind import HowToRun, JobKind
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.names import who
 from schemaless.move.accounts import lacking_grants
-from schemaless.move.fence import session, side_of, take_locks
+from schemaless.move.fence import index_tables, session, side_of, take_locks
 from schemaless.move.record import MoveRecord, Records
 from schemaless.move.refusals import refusal_of
 from schemaless.move.spec import BEFORE_COMMIT, MoveSpec
@@ -102,7 +102,8 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
     chosen = tools.chosen_shards(shards)
     _check(store, spec, chosen)
     node = tools.topology.cluster(spec.target).primary
-    sizes, speed, busy = _sizes(store, chosen), _speed(store), _busy(store)
+    sizes, speed, busy = sizes_of(store, chosen), _speed(store), _busy(store)
+    tools.registry.read()
     space = disk_space_of(tools.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
     needed = 0
@@ -135,7 +136,7 @@ def _looked_at(
     database = tools.shards.database(shard)
     with session(tools.shards, source.primary, shard) as at_source:
         sides = side_of(at_source, database), side_of(at_target, database)
-        refusal = refusal_of(*sides, database, at_source, at_target)
+        refusal = refusal_of(*sides, database, at_source, at_target, tools.registry.all())
         if refusal is not None or not spec.accounts:
             return refusal, ()
         try:
@@ -145,7 +146,8 @@ def _looked_at(
     return (f"{len(grants)} privileges on it are not given there" if grants else None), grants
 
 
-def _sizes(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
+def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
+    """Return what the files of shards take; those that cannot be seen are absent."""
     tools = tools_of(store)
     sizes: dict[int, TableSize] = {}
     for node, names in tools.databases_by_node(shards).items():
@@ -214,7 +216,7 @@ def run(store: Datastore, spec: MoveSpec, shards: Iterable[int], **how: Unpack[H
         SchemalessError: as ``JobKind.run``.
     """
     if how.get("job") is None:
-        how["job"], _ = begin_or_join(store, spec, shards)
+        how["job"], how["new"] = begin_or_join(store, spec, shards)
     ended = MOVE.run(store, spec, shards, **how)
     return Records(store).all(ended.job_id)
 
@@ -290,6 +292,11 @@ class LeftBehind:
     cells: int
     refusal: str | None
 
+    @property
+    def has_cells(self) -> bool:
+        """Whether its cells are there, in the last of the tables."""
+        return bool(self.tables) and self.tables[-1] == sql.moved("cell", self.record.token or "")
+
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[LeftBehind]:
     """Return what moves have left behind, with why some of it has to stay.
@@ -315,9 +322,10 @@ def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Co
     database = tools.shards.database(record.shard)
     side = side_of(connection, database)
     # Of this move and no other, the cells last: as long as they are there, they are counted.
-    own = {table: sql.moved(table, record.token or "") for table in sql.FENCED}
-    tables = tuple(name for table, name in own.items() if name in side.moved.get(table, ()))
-    counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == own["cell"]]
+    of_move = [(table, sql.moved(table, record.token or "")) for table in (*index_tables(side.moved), *sql.FENCED)]
+    tables = tuple(name for table, name in of_move if name in side.moved.get(table, ()))
+    cells = sql.moved("cell", record.token or "")
+    counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == cells]
     refusal = None
     if record.phase == "moved":
         refusal = f"it was not compared with where it is now; job {record.job_id} is not through with it"

@@ -21,10 +21,10 @@ TABLES: Final[dict[str, str]] = {
     "shard_identity": "made new",
     "alembic_version": "made new",
 }
-"""A shard has these tables, and this is what a move does with each; it is refused where there is another."""
+"""A shard has these tables, and this is what a move does with each; it is refused where there is another.
 
-INDEX_PREFIX: Final = "index_"
-"""The tables of secondary indexes are called so."""
+Besides, it has one for each secondary index: copied beside its writers, renamed before ``cell`` (``indexes.py``).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import time
 from typing import Final
 
@@ -26,16 +25,17 @@ from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.jobs.runner import ShardRun, Watch, make_watch
 from schemaless.move.accounts import check_accounts
 from schemaless.move.copying import Copier, carry_over
-from schemaless.move.fence import Fence, Side, new_token
+from schemaless.move.fence import Fence, Side, index_tables, new_token
+from schemaless.move.indexes import MovedIndexes
 from schemaless.move.record import MoveRecord, Records
 from schemaless.move.refusals import refusal_of
 from schemaless.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
 from schemaless.move.verify import verify_shard
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.making import create_incoming
-from schemaless.mysql.schema import Identity, check_identity
+from schemaless.mysql.schema import Identity, check_identity, next_id
 from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.schema import select_identity, show_definition
+from schemaless.mysql.sql.schema import select_identity
 from schemaless.store.changes import Changes
 from schemaless.store.datastore import Datastore
 from schemaless.store.paging import MAX_PAGE_CELLS
@@ -67,8 +67,6 @@ _TOLD_APART_BY: Final = 32
 _WAITED_S: Final = 1.0
 """After a longer wait what came meanwhile is copied in the steps of a job, and not at once."""
 
-_COUNTER: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
-
 
 def work(store: Datastore, run: ShardRun) -> None:
     """Do a job's work on one shard; runs in a worker."""
@@ -89,6 +87,8 @@ class _ShardMove:
         self._looked_s = 0.0
         self._lags: list[float | None] = []
         self._watch: Watch | None = None
+        self._indexes = MovedIndexes(self._tools, run, self._gate)
+        self._carried: frozenset[str] = frozenset(TABLES)
 
     def go_on(self) -> None:
         """Bring it as far as it goes.
@@ -101,7 +101,9 @@ class _ShardMove:
         self._topology = self._shards.topology
         home = self._topology.cluster_of(self._shard).name
         record = self._records.begin(self._run.job.job_id, self._shard, home, self._spec.target)
-        self._run.gate()
+        if record.phase in ("preparing", "copying"):
+            # In the middle of a cut nobody has the shard: that ends first, whatever lags, and also in a paused job.
+            self._run.gate()
         if record.phase in BEFORE_COMMIT and home == record.target != record.source:
             # The reply to the flip was lost; nothing else writes that.
             self._records.note(self._run, {"phase": "moved"}, token=None, phases=BEFORE_COMMIT)
@@ -115,6 +117,7 @@ class _ShardMove:
         if record.phase in ("moved", "dropped"):
             # Those that were made meanwhile, too.
             self._copy_dictionaries()
+            self._indexes.go_over_again(self._topology.cluster(record.target).primary)
         if record.phase == "moved":
             verify_shard(self._store, self._run, record)
         self._run.finish()
@@ -162,6 +165,7 @@ class _ShardMove:
             _told_apart(cluster, connection) for cluster, connection in ((source, fence.source), (target, fence.target))
         ]
         self._settled = record.settled_id if record.servers == servers else 0
+        self._replaced = record.servers != servers
         if record.servers[:1] != servers[:1] and there.has_cell and not here.has_cell:
             fence.drop_incoming(here)
         self._note({"target_server": " ".join(servers), "settled_id": self._settled})
@@ -187,7 +191,7 @@ class _ShardMove:
                     self._settled = 0
                 self._create()
                 self._copy(cluster)
-            case False, True, False if aborting or not incoming:
+            case False, True, False if aborting or not incoming or not self._indexes_are_there(source, target):
                 # First, so that nobody waits for the target.
                 fence.rename_back(self._token)
                 fence.drop_incoming(target)
@@ -208,8 +212,15 @@ class _ShardMove:
                 raise MoveRefused(
                     f"shard {self._shard}: {fence.source.node} has {_named(source)}, and {fence.target.node} has "
                     f"{_named(target)}; no move leaves that behind. Did one of them fail over, or was one restored? "
-                    "Nothing was changed; find out which of them has the cells that matter"
+                    "Nothing was changed. Find out which of them has the cells that matter, then rename cell on the "
+                    f"other one, to cell_moved_{self._token} on the first or to cell_incoming_{self._token} on the "
+                    "second, and run the same command again"
                 )
+
+    def _indexes_are_there(self, source: Side, target: Side) -> bool:
+        """Whether all entries are on the target, as they were when the source was fenced; it may be another by now."""
+        indexes = index_tables(source.moved)
+        return not indexes or (not self._replaced and indexes == index_tables(target.incoming) and bool(target.notes))
 
     def _copy_dictionaries(self) -> None:
         shelves = self._tools.shelves
@@ -224,7 +235,8 @@ class _ShardMove:
             MoveRefused: it cannot.
         """
         fence = self._fence
-        refusal = refusal_of(*fence.sides(), fence.database, fence.source, fence.target)
+        entries = self._tools.registry.read()
+        refusal = refusal_of(*fence.sides(), fence.database, fence.source, fence.target, entries)
         if refusal is not None:
             raise MoveRefused(f"shard {self._shard}: {refusal}")
         _, there = fence.sides()
@@ -278,6 +290,10 @@ class _ShardMove:
         self._run.state.top_id = int(self._fence.source.rows(sql.select_top(self._fence.database, "cell"))[0][0] or 0)
         while True:
             self._copy_settled(changes)
+            if give_up_s is None:
+                # As late as can be: what is written from here on is gone over again.
+                self._carried = frozenset(TABLES) | self._indexes.copy(self._fence, self._token)
+                self._copy_settled(changes)
             # Only now, so that a shard of a week's copying has as long as others for its cut.
             give_up_s = give_up_s or time.monotonic() + self._spec.give_up_s
             began_s = time.monotonic()
@@ -352,7 +368,7 @@ class _ShardMove:
             until_s = began_s + self._spec.max_pause_s
             if self._copier.copy_rest(fence.source, "cell", self._settled, until_s=until_s).whole:
                 carry_over(fence.source, fence.target, fence.database, self._token, fenced=False)
-            if time.monotonic() < until_s and self._counter(fence.source, "cell") <= self._target_counter:
+            if time.monotonic() < until_s and next_id(fence.source, fence.database, "cell") <= self._target_counter:
                 fence.rename_source(self._token)
                 fence.unlock()
                 return self._finish_cut(began_s)
@@ -372,7 +388,7 @@ class _ShardMove:
             MoveRefused: so it is.
         """
         source, _ = self._fence.sides()
-        if more := sorted(source.plain - TABLES.keys()):
+        if more := sorted(source.plain - self._carried):
             raise MoveRefused(
                 f"shard {self._shard} has got a table {more[0]} since its move began; abort the move, or drop the "
                 "table and run the same command again"
@@ -430,18 +446,12 @@ class _ShardMove:
     def _raise_counter(self, table: str) -> None:
         """Have the target give out ids far above those that the source gives out."""
         fence = self._fence
-        wanted = self._counter(fence.source, table)
+        wanted = next_id(fence.source, fence.database, table)
         incoming = sql.incoming("cell", self._token)
-        self._target_counter = self._counter(fence.target, incoming)
+        self._target_counter = next_id(fence.target, fence.database, incoming)
         if self._target_counter < wanted + ROOM // 2:
             self._target_counter = wanted + ROOM
             fence.target.execute(sql.raise_counter(fence.database, incoming, self._target_counter))
-
-    def _counter(self, connection: Connection, table: str) -> int:
-        """Return the next id of a table, from its definition: the information schema may be a day old."""
-        definition = str(connection.rows(show_definition(self._fence.database, table))[0][1])
-        found = _COUNTER.search(definition.rpartition(")")[2])
-        return int(found[1]) if found is not None else 1
 
     # Notes
 

@@ -23,7 +23,7 @@ from schemaless.mysql.sql.moves import CellRow
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import Tools, tools_of
 
-_BLOCK_ROWS: Final = 1_000
+BLOCK_ROWS: Final = 1_000
 
 
 def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord) -> None:
@@ -62,12 +62,12 @@ class _Proof:
         after = self._record.verified_id
         while True:
             self._run.gate()
-            block = source.rows(sql.select_ids_and_lengths(self._database, table, after, _BLOCK_ROWS))
+            block = source.rows(sql.select_ids_and_lengths(self._database, table, after, BLOCK_ROWS))
             if not block:
                 break
             last = int(block[-1][0])
-            left = _by_id(source.rows(sql.select_digests(self._database, table, after, last)))
-            there = _by_id(self._tools.shards.rows(shard, sql.select_digests(self._database, "cell", after, last)))
+            left = by_id(source.rows(sql.select_digests(self._database, table, after, last)))
+            there = by_id(self._tools.shards.rows(shard, sql.select_digests(self._database, "cell", after, last)))
             # No ids were given on the target below those that it began with.
             strange = there.keys() - left.keys()
             if strange:
@@ -99,7 +99,7 @@ class _Proof:
         if there[:4] != left[:4]:
             raise self._differs(added_id, "has another key or time")
         (now,) = self._tools.read_stored(shard, [added_id])
-        if not _same_document(now, cell):
+        if not same_document(now, cell):
             raise self._differs(added_id, "has another document")
 
     def _put_back(self, row: CellRow) -> None:
@@ -132,11 +132,13 @@ class _Proof:
         )
 
 
-def _by_id(rows: tuple[tuple[Any, ...], ...]) -> Mapping[int, tuple[Any, ...]]:
+def by_id(rows: tuple[tuple[Any, ...], ...]) -> Mapping[int, tuple[Any, ...]]:
+    """Return what is behind the added_id of each row, by that."""
     return {int(row[0]): tuple(row[1:]) for row in rows}
 
 
-def _same_document(one: StoredCell, other: StoredCell) -> bool:
+def same_document(one: StoredCell, other: StoredCell) -> bool:
+    """Whether two bodies are one document; where one is damaged, whether they are the same bytes."""
     try:
         return repr(one.decode().body) == repr(other.decode().body)
     except CorruptBody:

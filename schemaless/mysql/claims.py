@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.cluster.topology import Cluster, Node, Topology, heartbeat_database
+from schemaless.cluster.topology import Cluster, heartbeat_database
 from schemaless.errors import PrimaryNotClaimed
 from schemaless.mysql.sql.replicas import own_claim
 
@@ -59,11 +59,6 @@ class Claim:
         )
         refused.retry_after_s = RETRY_AFTER_S
         raise refused
-
-
-def claims_of(topology: Topology) -> dict[Node, Claim]:
-    """Return the claims of a datastore's primaries, by address; none of clusters where none was ever made."""
-    return {cluster.primary: claim_of(topology.name, cluster) for cluster in topology.clusters if cluster.epoch}
 
 
 def claim_of(datastore: str, cluster: Cluster) -> Claim:

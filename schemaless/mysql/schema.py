@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
 from schemaless.cluster.topology import FORMAT, heartbeat_database
 from schemaless.errors import ShardIdentityMismatch
-from schemaless.mysql.connection import Rows
+from schemaless.mysql.connection import Connection, Rows
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql.schema import (
@@ -15,6 +16,7 @@ from schemaless.mysql.sql.schema import (
     create_if_missing,
     select_identity,
     select_version,
+    show_definition,
     show_tables,
 )
 
@@ -24,6 +26,8 @@ COLLATION: Final = "utf8mb4_bin"
 
 SHARD_TABLES: Final = frozenset({"cell", "follower", "parked", "shard_identity"})
 """Every shard has these tables (``mysql.tables`` describes them)."""
+
+_COUNTER: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,13 @@ def version_of(pool: NodePool, database: str) -> str | None:
             return None
         raise
     return str(rows[0][0]) if rows else None
+
+
+def next_id(connection: Connection, database: str, table: str) -> int:
+    """Return the next id of a table, from its definition: the information schema may be a day old."""
+    definition = str(connection.rows(show_definition(database, table))[0][1])
+    counter = _COUNTER.search(definition.rpartition(")")[2])
+    return int(counter[1]) if counter is not None else 1
 
 
 def _is_shard_of(database: str, datastore: str) -> bool:

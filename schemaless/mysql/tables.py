@@ -79,7 +79,7 @@ parked = _table(
     Column("attempts", Integer(), nullable=False),
     Column("error", MEDIUMTEXT(), nullable=False),
     _stamp("parked_at"),
-    # 1: somebody asked for it to be tried again.
+    # 1: somebody asked for it to be tried again; 1 more for each time that that was begun.
     Column("replay", TINYINT(), nullable=False, server_default=text("0")),
 )
 
@@ -333,6 +333,15 @@ primary_claim = _table(
     Column("server", _ascii(36), nullable=False),
     _stamp("claimed_at"),
     Column("claimed_by", VARCHAR(255), nullable=False),
+)
+
+# Former primaries that may have cells which a failover lost, by address, until somebody says that it is settled.
+lost_primary = _table(
+    "lost_primary",
+    heartbeat_metadata,
+    Column("cluster", _ascii(64), primary_key=True),
+    Column("server", VARCHAR(255), primary_key=True),
+    _stamp("lost_at"),
 )
 
 # A copy of the catalog's, so that the loss of a catalog takes no dictionary along.

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.cluster.topology import heartbeat_database
+from schemaless.cluster.topology import Node, heartbeat_database
 from schemaless.errors import AccessDenied, TopologyError
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.grants import own_grant
 from schemaless.mysql.heartbeat import make_tables
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.schema import next_id
 from schemaless.mysql.sql.cells import use_up_id
 from schemaless.mysql.sql.moves import moved, select_top
 from schemaless.mysql.sql.replicas import (
     SELECT_GTID_APPLIED,
     SELECT_RECEIVED,
+    delete_lost_primary,
+    insert_lost_primary,
     select_claim,
     select_lacking,
+    select_lost_primaries,
     select_own_claim,
     upsert_claim,
 )
-from schemaless.mysql.sql.schema import show_definition, show_tables
+from schemaless.mysql.sql.schema import show_tables
 from schemaless.mysql.sql.servers import ROLLBACK, START_TRANSACTION
 
 # stored; never renumber
@@ -33,8 +36,6 @@ BLOCK_BITS: Final = 20
 
 _GROUP_CHANNEL: Final = "group_replication_"
 """Group Replication's own channels begin so; a primary of a group has them too."""
-
-_COUNTER: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,7 @@ def last_block(pool: NodePool, database: str) -> int | None:
         if name is None:
             return None
         highest = connection.rows(select_top(database, name))[0][0] or 0
-        counter = _COUNTER.search(str(connection.rows(show_definition(database, name))[0][1]).rpartition(")")[2])
-        return max(int(highest), int(counter[1]) - 1 if counter is not None else 0) >> BLOCK_BITS
+        return max(int(highest), next_id(connection, database, name) - 1) >> BLOCK_BITS
 
     return pool.run(ask)
 
@@ -154,3 +154,28 @@ def make_claim(pool: NodePool, datastore: str, cluster: str, epoch: int) -> None
     make_tables(pool, datastore)
     sql = upsert_claim(heartbeat_database(datastore), cluster, epoch)
     pool.run(lambda connection: connection.execute(sql), writes=True)
+
+
+def note_lost(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
+    """Write down, on a cluster's new primary, that the former one may have cells which nobody else has."""
+    make_tables(pool, datastore)
+    sql = insert_lost_primary(heartbeat_database(datastore), cluster, str(server))
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+
+
+def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
+    """Return cluster and address of the former primaries that ``note_lost`` was called for and ``settle`` was not."""
+    sql = select_lost_primaries(heartbeat_database(datastore))
+    try:
+        return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]
+    except DatabaseMissing:
+        return []
+
+
+def settle(pool: NodePool, datastore: str, cluster: str, server: Node) -> bool:
+    """Forget that a former primary may have such cells; return whether that was written down."""
+    if (cluster, str(server)) not in lost_primaries(pool, datastore):
+        return False
+    sql = delete_lost_primary(heartbeat_database(datastore), cluster, str(server))
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+    return True

@@ -45,7 +45,6 @@ PAPER: Final = _LIGHT["paper"]
 INK: Final = _LIGHT["ink"]
 SOFT: Final = _LIGHT["soft"]
 LINE: Final = _LIGHT["line"]
-CARD: Final = _LIGHT["card"]
 SERIES: Final = tuple(_LIGHT[str(number)] for number in range(1, 9))
 """Charts take blue, green, orange, violet, red, olive, pink and grey in this order, apart to most who see few colours.
 

@@ -269,6 +269,34 @@ def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
     pool.run_once(write)
 
 
+def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
+    """Write a cluster more, without shards, in one transaction.
+
+    Args:
+        pool: the catalog's server, which takes writes.
+        before: what was read; where others have added or changed clusters since then, nothing is written.
+        cluster: with its nodes.
+
+    Raises:
+        TopologyChanged: somebody else changed the clusters meanwhile; nothing was written.
+        OutcomeUnknown: the reply to COMMIT was lost.
+    """
+
+    def write(connection: Connection) -> None:
+        connection.rows(sql.lock_datastore(before.name))
+        now = _entry(_rows(connection, before.name), pool.node, before.name).topology
+        if now.clusters != before.clusters:
+            raise TopologyChanged(
+                f"the clusters of {before.name!r} were changed by somebody else at this moment; nothing was written, "
+                "look at them with 'schemaless topology show' and run the command again"
+            )
+        connection.execute(sql.insert_clusters(before.name, [cluster.name]))
+        _insert_nodes(connection, before.name, cluster)
+        _draw_token(connection, before.name)
+
+    pool.run_once(write)
+
+
 def write_place(
     pool: NodePool, before: Topology, shard: int, target: str, with_it: Callable[[Connection], None]
 ) -> None:

@@ -6,7 +6,6 @@ is built beside the old one, and takes the name when it is ready.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ DROPPED: Final = "dropped"
 
 LOOK_S: Final = 2.0
 """A process goes by what it knows for so long."""
-
-_TABLE: Final = re.compile(r"index_(\d+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +51,11 @@ class IndexEntry:
     def name(self) -> str:
         """What it is asked by."""
         return self.definition.name
+
+    @property
+    def follower(self) -> str:
+        """What the follower that keeps it is called in the tables."""
+        return f"index:{self.number}"
 
     @property
     def layout(self) -> Layout:
@@ -127,7 +129,7 @@ class Registry:
         Raises:
             UnknownIndex, IndexNotReady: it is that of an index which is dropped, or is not made yet.
         """
-        found = _TABLE.match(table)
+        found = sql.INDEX_TABLE.fullmatch(table)
         if found is None:
             return False
         for entry in self.read():

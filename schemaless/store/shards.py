@@ -26,7 +26,8 @@ from schemaless.errors import (
     ShardMoving,
     TopologyError,
 )
-from schemaless.mysql.connection import Check, Connection, Executed, Rows
+from schemaless.mysql.connection import Check, Connection, Rows
+from schemaless.mysql.driver import Reply
 from schemaless.mysql.errors import READ_ONLY, DatabaseMissing, Elsewhere
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.pools import Pools
@@ -257,7 +258,7 @@ class Shards:
         """Send a query to a shard and return its rows; raises what ``run`` and ``Connection.rows`` raise."""
         return self.run(shard, lambda connection: connection.rows(sql, check), read_from=read_from)
 
-    def execute(self, shard: int, sql: bytes) -> Executed:
+    def execute(self, shard: int, sql: bytes) -> Reply:
         """Send a statement that is safe to repeat to a shard's primary; raises what ``run`` raises."""
         return self.run(shard, lambda connection: connection.execute(sql), writes=True)
 
@@ -351,7 +352,11 @@ class Shards:
                 self._ask_for_claims(after)
                 self.routing = after
                 moved = sum(old != new for old, new in zip(before.changes, after.changes, strict=True))
-                log.warning("the topology of %r has changed; %d shards have another server", self._name, moved)
+                others = [c.name for c in after.topology.clusters if c not in before.topology.clusters]
+                if moved:
+                    log.warning("the topology of %r has changed; %d shards have another server", self._name, moved)
+                elif others:
+                    log.warning("the topology of %r has changed: the servers of %s", self._name, ", ".join(others))
             self._unread = False
         except SchemalessError as error:
             # Once: it is asked at every error that a move or a failover could explain.

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless import Datastore, PrimaryNotClaimed, TopologyError
-from schemaless.admin import failover, nodes
-from schemaless.admin.lost import lost_cells
+from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, TopologyError
+from schemaless.admin import failover, nodes, removal
+from schemaless.admin.lost import lost_cells, settle_lost
 from schemaless.admin.ndjson import dump_lines, dump_reader, load
 from schemaless.admin.states import node_states
 from schemaless.local import replication
@@ -299,6 +299,11 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
             to_cell = dump_reader(None, codec_for=store.codec_for)
             report = load(store, lines, to_cell, source="lost", keep_going=True)
             left = [cell.key for cell in lost_cells(store, first_url(first))]
+            with pytest.raises(DictionaryInUse, match="may have cells that a failover lost"):
+                removal.remove(store, 1)
+            settled = [settle_lost(store, first_url(first)) for _ in range(2)]
+            with pytest.raises(InvalidInput, match="has no dictionary 1"):
+                removal.remove(store, 1)
             with pytest.raises(TopologyError, match="is the primary of cluster-1"):
                 next(lost_cells(store, first_url(second)))
 
@@ -307,6 +312,7 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
     assert len(lines) == 4
     assert (report.created, len(report.failures)) == (3, 1)
     assert left == [differs]
+    assert settled == [["cluster-1"], []]
 
 
 def key_of(key: schemaless.CellKey) -> tuple[uuid.UUID, str, int]:

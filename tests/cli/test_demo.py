@@ -6,12 +6,14 @@ import contextlib
 import json
 import os
 import re
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from schemaless.demo import story
+import schemaless
+from schemaless.demo import story, ways
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local_servers
 
@@ -36,8 +38,9 @@ def documents(first: int, count: int) -> bytes:
 
 @pytest.mark.once
 @pytest.mark.mysql
-def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path):
+def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatch):
     """It loads, migrates and checks what it is given; run twice it starts clean; what it prints at the end works."""
+    monkeypatch.setattr(story, "_SHARDS", 4)
     data = tmp_path / "data.ndjson"
     # A line that is no document, and one that is there twice, are passed over.
     data.write_bytes(documents(0, 60) + b"{cut\n" + documents(0, 1))
@@ -71,6 +74,18 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path):
     assert invoke("cell", "get", "uuid5:trip 139", "DOC", url=url).json["id"] == "trip 139"
     assert invoke("cell", "get", "uuid5:trip 0", "DOC", url=url).code == 1
     assert f"local down --delete --folder '{folder}'" in second.out
+
+    # Its last step is about logbooks, and not taken with other documents.
+    assert "9. find logbooks" not in second.out
+    with schemaless.connect(url) as store:
+        for number, plane in enumerate([("AIRBUS", 150), ("AIRBUS", 200), ("BOEING", 400)], start=1):
+            made = dict(zip(("manufacturer", "seats"), plane, strict=True), model="A 1")
+            legs = [{"carrier": {"name": "Some Air"}}] * number
+            store.put_cell(uuid.UUID(int=number), "LOG", 1, {"tail_number": f"N{number}", "plane": made, "legs": legs})
+        ways.show(store)
+    told = capsys.readouterr().out
+    assert ": N2 (A 1, 200), N1 (A 1, 150)\n" in told
+    assert "the trigger's flights: 6 of 1 airlines; Some Air 6\n" in told
 
     # Neither these lines nor their keys can be used: what is there is not given up for them.
     for lines, options in ((b"\n{cut\n", ()), (documents(0, 3), ("--row-key", "no.such.field"))):

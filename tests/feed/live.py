@@ -21,7 +21,6 @@ from tests.feed.child import NAME, TIMING
 
 _BATCH = 100
 _NEARLY = 150
-_PATIENCE_S = 120.0
 
 
 @dataclass
@@ -32,6 +31,8 @@ class Live:
         store: writes cells.
         url: of the same datastore, for workers.
         folder: where they write down what they were given.
+        early: have workers write locations down before their cells are dealt with, which loses cells: the control.
+        patience_s: how long cells are waited for.
 
     Attributes:
         there: shard and added_id of every cell that was put.
@@ -42,6 +43,8 @@ class Live:
     store: schemaless.Datastore
     url: str
     folder: Path
+    early: bool = False
+    patience_s: float = 120.0
     there: set[tuple[int, int]] = field(default_factory=set)
     deaths: int = 0
     freezes: int = 0
@@ -58,9 +61,7 @@ class Live:
             TimeoutError: some are not.
         """
         chance = random.Random(seed)
-        with schemaless.connect(self.url) as store:
-            Settings(store).make(NAME, {}, lambda shard: 0)
-        (self.folder / "seen").touch()
+        self._begin()
         self._running = [self._start() for _ in range(workers)]
         hurts = ["kill"] * kills + ["freeze"] * freezes
         chance.shuffle(hurts)
@@ -83,6 +84,12 @@ class Live:
             for process in self._running:
                 process.kill()
                 process.wait()
+
+    def _begin(self) -> None:
+        """Make the follower."""
+        with schemaless.connect(self.url) as store:
+            Settings(store).make(NAME, {}, lambda shard: 0)
+        (self.folder / "seen").touch()
 
     def seen(self) -> list[tuple[int, int]]:
         """Return what workers were given so far, in its order: shard and added_id."""
@@ -119,7 +126,7 @@ class Live:
         asleep = [process for _, process in self._frozen]
         victim = chance.choice([each for each in self._running if each not in asleep] or self._running)
         if how == "freeze" and len(asleep) < len(self._running) - 1:
-            os.kill(victim.pid, signal.SIGSTOP)
+            self._freeze(victim)
             self._frozen.append((time.monotonic() + 2 * TIMING.lease_s, victim))
             return
         victim.kill()
@@ -127,6 +134,9 @@ class Live:
         self.deaths += 1
         self._frozen = [each for each in self._frozen if each[1] is not victim]
         self._running[self._running.index(victim)] = self._start()
+
+    def _freeze(self, victim: subprocess.Popen[bytes]) -> None:
+        os.kill(victim.pid, signal.SIGSTOP)
 
     def _thaw(self, now_s: float) -> None:
         for until_s, victim in list(self._frozen):
@@ -137,13 +147,21 @@ class Live:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._started += 1
-        command = [sys.executable, "-m", "tests.feed.child", self.url, str(self.folder / "seen"), f"w{self._started}"]
+        command = [sys.executable, "-m", *self._program(f"w{self._started}")]
         return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
+    def _program(self, name: str) -> list[str]:
+        """Return what a worker is started by: a module, and what it is told."""
+        return ["tests.feed.child", self.url, str(self.folder / "seen"), name, *(["early"] * self.early)]
+
+    def _dealt(self) -> int:
+        """Return how many cells were dealt with."""
+        return len(self.there & set(self.seen()))
+
     def _until(self, enough: int) -> None:
-        until_s = time.monotonic() + _PATIENCE_S
-        while len(self.there & set(self.seen())) < enough:
+        until_s = time.monotonic() + self.patience_s
+        while (dealt := self._dealt()) < enough:
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{len(self.missing)} cells are missing after {_PATIENCE_S:.0f} s")
+                raise TimeoutError(f"{len(self.there) - dealt} cells are missing after {self.patience_s:.0f} s")
             self._thaw(time.monotonic())
             time.sleep(0.01)

@@ -14,7 +14,7 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidInput, ServerTimeout
-from schemaless.feed import hand
+from schemaless.feed import hand, table_caches
 from schemaless.feed.calling import DIED, Calls
 from schemaless.feed.members import Timing, remove_worker
 from schemaless.feed.operations import Triggers
@@ -308,8 +308,8 @@ def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works
     assert (parked.added_id, parked.attempts, parked.error) == (deadly.added_id, 3, DIED)
 
 
-def test_a_cell_that_ends_whoever_replays_it_does_so_once(put, works, triggers, follow_store):
-    """The wish is taken from it before the call."""
+def test_a_cell_that_ends_whoever_replays_it_does_so_three_times(put, works, triggers, follow_store):
+    """A worker that dies by chance takes no wish along; a cell that kills has its wish taken in the end."""
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=1)
     def kill(cell, call):
@@ -321,11 +321,16 @@ def test_a_cell_that_ends_whoever_replays_it_does_so_once(put, works, triggers, 
     worker = works(kill)
     turn(worker)
     triggers.replay("kill", triggers.parked("kill", range(4)))
-    with pytest.raises(Died):
-        turn(worker)
+    wanted = []
+    for _ in range(3):
+        with pytest.raises(Died):
+            turn(worker)
+        wanted += triggers.parked("kill", range(4))
+    turn(worker)
     (parked,) = triggers.parked("kill", range(4))
 
-    assert parked.replay is False
+    assert [each.replay for each in wanted] == [True] * 3
+    assert (parked.replay, parked.attempts, parked.error) == (False, 2, DIED)
 
 
 def test_replayed_cells_that_come_through_are_parked_no_more(put, works, triggers):
@@ -480,3 +485,19 @@ def test_a_trigger_keeps_its_column(works, follow_store):
 
 
 pytestmark = pytest.mark.mysql
+
+
+def test_status_says_where_a_server_keeps_too_few_tables_open(put, works, triggers, monkeypatch):
+    """Three tables of each of its shards, for one connection; else each look opens and closes them again."""
+
+    @schemaless.trigger(column="BASE")
+    def calm(cell, call): ...
+
+    works(calm)
+    said = []
+    for cache in (b"SELECT 6, 1, 6", b"SELECT 5, 1, 400", b"SELECT 400, 1, 5"):
+        monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", cache)
+        said.append(triggers.status("calm").small_caches)
+
+    assert [len(each) for each in said] == [0, 2, 2]
+    assert all("its 2 shards read 6 tables" in advice for advice in said[1].values())

@@ -60,6 +60,7 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
         "rows": 102,
         "entries": 100,
         "without_entry": 2,
+        "null_fields": 200,
         "lagging": 1,
         "missing": 7,
         "stale": 9,
@@ -69,7 +70,12 @@ def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, n
     # While it repairs, entries come and go.
     counted = {name: count for name, count in found.items() if name not in ("entries", "lagging")}
     assert {name: count for name, count in repaired.items() if name != "entries"} == {**counted, "repaired": 25}
-    assert totals(IndexCheck(kept.follow, entry)) == {"rows": 102, "entries": 100, "without_entry": 2}
+    assert totals(IndexCheck(kept.follow, entry)) == {
+        "rows": 102,
+        "entries": 100,
+        "without_entry": 2,
+        "null_fields": 200,
+    }
     assert invoke("index", "check", "client_trips", url=follow_url).code == 0
 
 
@@ -90,7 +96,7 @@ def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by
     Indexes(kept.admin).create(entry.definition)
     kept.catch_up()
 
-    assert totals(IndexCheck(kept.follow, entry)) == {"rows": 20, "entries": 20}
+    assert totals(IndexCheck(kept.follow, entry)) == {"rows": 20, "entries": 20, "null_fields": 60}
     assert invoke("index", "status", "client_trips", url=follow_url).code == 0
 
 

@@ -15,6 +15,8 @@ from schemaless.errors import IndexNotReady, InvalidInput, JobConflict, SchemaMi
 from schemaless.feed.indexes import Indexes
 from schemaless.jobs.ledger import Ledger
 from schemaless.move.spec import MoveSpec
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.errors import ConnectionLost
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.definitions import define
 from schemaless.store.indexes import check_query
@@ -389,6 +391,24 @@ def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fre
 
     assert tables == [set(), {f"index_{entry.number}"}]
     assert [each.state for each in Indexes(admin_store).all()] == [BACKFILLING]
+
+
+def test_an_index_whose_insert_lost_its_reply_is_there_once(kept, monkeypatch):
+    """The statement that makes it known is sent again after the connection was lost, and finds what it did before."""
+    execute, losses = Connection.execute, [1]
+
+    def lost(self, statement):
+        done = execute(self, statement)
+        if b"INTO `" in statement and b"secondary_index" in statement and losses:
+            losses.pop()
+            raise ConnectionLost("the reply was lost", node=self.node)
+        return done
+
+    monkeypatch.setattr(Connection, "execute", lost)
+    kept.make()
+
+    assert not losses
+    assert [entry.number for entry in Indexes(kept.admin).all()] == [1]
 
 
 def test_a_text_that_is_no_utf8_does_not_fit(kept, fresh_store, new_row):

@@ -10,20 +10,24 @@ import pytest
 
 import schemaless
 from schemaless.feed.calling import Calls
+from schemaless.feed.indexes import Indexes
 from schemaless.feed.members import Timing
 from schemaless.feed.operations import Triggers
 from schemaless.feed.supervisor import prepare
 from schemaless.feed.worker import Worker
 from schemaless.metrics.followers import FOLLOWERS
+from schemaless.metrics.indexes import INDEXES
+from schemaless.metrics.metric import Collector
+from schemaless.store.definitions import define
 from tests.accounts import Accounts
 
 Found = dict[tuple[str, ...], float]
 
 
-def told(url: str) -> Found:
-    """Return what the collector reads with an account for measuring: values by metric and labels."""
+def told(url: str, collector: Collector = FOLLOWERS) -> Found:
+    """Return what a collector reads with an account for measuring: values by metric and labels."""
     with schemaless.connect(url) as store:
-        return {(sample.metric.name, *sample.labels): sample.value for sample in FOLLOWERS.reading(store)()}
+        return {(sample.metric.name, *sample.labels): sample.value for sample in collector.reading(store)()}
 
 
 @pytest.mark.mysql
@@ -69,3 +73,26 @@ def test_a_trigger_is_behind_parks_and_stands_still(
     Triggers(follow_store).pause("bill")
     paused = told(url)
     assert (paused["trigger_paused", "bill"], paused["trigger_workers", "bill"]) == (1, 0)
+
+
+@pytest.mark.mysql
+def test_an_index_has_a_state_and_is_behind(
+    fresh_store: schemaless.Datastore,
+    accounts: Accounts,
+    fresh_url: str,
+    admin_url: str,
+    new_row: Callable[[], uuid.UUID],
+) -> None:
+    """Of one that is being filled by nobody: its state, what is to be done, and that nobody does it."""
+    accounts.allow("measure", fresh_store.name, 4)
+    fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(3)])
+    with schemaless.connect(admin_url) as admin:
+        Indexes(admin).create(define("trips", "BASE.client:uuid", []))
+    found = told(accounts.url("measure", fresh_url), INDEXES)
+
+    assert found["index_state", "trips", "1", "backfilling"] == 1
+    assert found["index_state", "trips", "1", "ready"] == 0
+    assert found["index_ids_behind", "trips", "1"] == 3
+    assert found["index_behind_seconds", "trips", "1"] > 0
+    assert [found["index_shards", "trips", "1", state] for state in ("running", "missing")] == [4, 0]
+    assert found["index_workers", "trips", "1"] == 0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pytest
 
-from schemaless import Datastore
+from schemaless import Datastore, OutcomeUnknown, ServerError, ServerTimeout, ServerUnavailable
+from schemaless.jobs import worker
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.worker import Outcome, let_go, work_on
@@ -20,6 +24,7 @@ from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.move.steps import work
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql import moves as sql
 from schemaless.store.opening import opening_of
 from schemaless.store.tools import tools_of
 from tests.movers import query
@@ -33,6 +38,18 @@ CUT = (
     *("DELETE FROM", "SELECT name, location", "SELECT name, added_id", "UPDATE", "SELECT MAX(added_id)", "COMMIT"),
 )
 """What a mover sends from its takeover to its end begins so; the copying of settled pages is left alone."""
+
+ALL_POINTS = os.environ.get("MOVE_POINTS") == "all"
+"""Whether something is to happen before every statement of a cut, and not before a few."""
+
+DIGEST = (
+    "SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('/', added_id, HEX(row_key), column_name, ref_key, HEX(body), "
+    "created_at))) FROM `{}`.`{}` WHERE added_id <= {}"
+)
+"""How many cells a table has up to an id, and a digest of all that is in them."""
+
+_counted: dict[str, int] = {}
+"""By kind of server: how many statements a cut has."""
 
 
 class Killed(BaseException):
@@ -51,16 +68,20 @@ class Movers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[bytes] = []
+        self.connection: Connection | None = None
         self._thread: int | None = None
         self._point: Point | None = None
         self._numbers = itertools.count()
         self._names = itertools.count(1)
         send = Connection._send
+        # A mover of the suite is a thread that does other things afterwards, and servers are started by it.
+        monkeypatch.setattr(worker, "_step_aside", lambda: None)
 
         def hooked(connection: Connection, sql: bytes) -> object:
             if threading.get_ident() == self._thread and sql.decode("latin-1").startswith(CUT):
                 number = next(self._numbers)
                 self.seen.append(sql[:100])
+                self.connection = connection
                 if self._point is not None and number == self._point.number:
                     self._point.does(sql)
             return send(connection, sql)
@@ -87,9 +108,9 @@ class Movers:
 
 
 def other(store: Datastore, shard: int = SHARD) -> str:
-    """Return the cluster that a shard is not on."""
+    """Return a cluster that a shard is not on: the last one."""
     topology = tools_of(store).topology
-    return next(each.name for each in topology.clusters if each != topology.cluster_of(shard))
+    return next(each.name for each in reversed(topology.clusters) if each != topology.cluster_of(shard))
 
 
 class Bench:
@@ -102,13 +123,65 @@ class Bench:
         self._rows = (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
         self._turns = itertools.count()
 
+    def next(self) -> tuple[uuid.UUID, int]:
+        """Return a row that nobody has, and what is to be in it."""
+        return next(self._rows), next(self._turns)
+
+    def acknowledge(self, added_id: int, row: uuid.UUID, turn: int) -> None:
+        """Remember a cell that was written."""
+        assert added_id not in self.acknowledged, "an id was given twice"
+        self.acknowledged[added_id] = row, turn
+
     def put(self, count: int = 1) -> None:
         """Write cells, and remember them."""
         for _ in range(count):
-            row, turn = next(self._rows), next(self._turns)
-            put = self.client.append_cell(row, "BASE", turn)
-            assert put.added_id not in self.acknowledged, "an id was given twice"
-            self.acknowledged[put.added_id] = row, turn
+            row, turn = self.next()
+            self.acknowledge(self.client.append_cell(row, "BASE", turn).added_id, row, turn)
+
+    def take_what_is_there(self) -> None:
+        """Take the cells of a shard that was used before for acknowledged."""
+        self.acknowledged = self._found()
+
+    def _found(self) -> dict[int, tuple[uuid.UUID, int]]:
+        cells = self.client.scan_shard(SHARD)
+        return {cell.added_id: (cell.key.row_key, cell.decode().body) for cell in cells}
+
+    def move(self, movers: Movers, *, count: bool = False) -> None:
+        """Move the shard, undisturbed."""
+        job = self.begin()
+        movers.move(self.client, job, Point(-1, lambda sql: None) if count else None)
+        self.ledger.complete(job.job_id)
+        assert self.check(job) == "verified"
+
+    def statements(self, movers: Movers) -> range:
+        """Return the numbers of a cut's statements; the first time, the shard is moved to count them."""
+        tools = tools_of(self.client)
+        flavour = "mariadb" if tools.catalog.run(lambda connection: connection.is_mariadb) else "mysql"
+        if flavour not in _counted:
+            self.move(movers, count=True)
+            _counted[flavour] = len(movers.seen)
+        return range(_counted[flavour])
+
+    def points(self, movers: Movers, seed: str, count: int) -> list[int]:
+        """Return before which statements of a cut something is to happen.
+
+        Some of them, others in each test; all where MOVE_POINTS says so, which takes minutes.
+        """
+        every = self.statements(movers)
+        return list(every) if ALL_POINTS else sorted(random.Random(seed).sample(every, count))
+
+    def until_it_answers(self) -> None:
+        """Wait until this program is let in by every server again."""
+        tools = tools_of(self.client)
+        for cluster in tools.topology.clusters:
+            until_s = time.monotonic() + 30
+            while True:
+                try:
+                    tools.shards.pool_for(cluster.primary).run(lambda connection: connection.rows(b"SELECT 1"))
+                    break
+                except ServerError:
+                    assert time.monotonic() < until_s, f"{cluster.primary} lets nobody in"
+                    time.sleep(0.01)
 
     def begin(self) -> Job:
         """Begin a job that moves the shard to the other cluster, where nothing is left of the last one."""
@@ -131,6 +204,10 @@ class Bench:
                 job.job_id, SHARD, ("preparing", "copying", "cutting"), {"phase": "aborting"}
             )
         for _ in range(200):
+            if all(state.state != "waiting" for state in self.ledger.shards(job.job_id)):
+                # Whatever was met, the first mover came to the end.
+                self.ledger.complete(job.job_id)
+                return
             self.free(job)
             outcomes: list[Outcome] = []
             movers.move(self.client, job, outcomes=outcomes)
@@ -143,8 +220,7 @@ class Bench:
     def check(self, job: Job) -> str:
         """Hold what was acknowledged against what is there, and the tables against the catalog; return the phase."""
         self.put()
-        found = {cell.added_id: (cell.key.row_key, cell.decode().body) for cell in self.client.scan_shard(SHARD)}
-        assert found == self.acknowledged
+        assert self._found() == self.acknowledged
         (record,) = Records(self.client).all(job.job_id)
         tools = tools_of(self.client)
         home = tools.topology.cluster_of(SHARD).name
@@ -159,4 +235,45 @@ class Bench:
             assert len([table for table in tables if "_moved_" in table]) == (
                 3 if record.phase == "verified" and name == record.source else 0
             )
+        if record.phase == "verified":
+            sides = [
+                (record.source, sql.moved("cell", record.token or "")),
+                (record.target, "cell"),
+            ]
+            left, there = (
+                query(tools.topology.cluster(name).primary, DIGEST.format(database, table, record.fence_id or 0))
+                for name, table in sides
+            )
+            assert left == there
         return record.phase
+
+
+class Writer:
+    """A program that goes on writing through all of it; what was not answered is put again under the same key."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._error is None
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.wait(0.01):
+                row, turn = self._bench.next()
+                put = None
+                while put is None:
+                    with suppress(ServerUnavailable, ServerTimeout, OutcomeUnknown):
+                        put = self._bench.client.put_cell(row, "BASE", 1, turn)
+                self._bench.acknowledge(put.added_id, row, turn)
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            self._error = error

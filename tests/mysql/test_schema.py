@@ -174,7 +174,9 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
     shard = 1
     database = tools_of(fresh_store).shards.database(shard)
     fresh_store.put_cell(row, "BASE", 1, {})
-    by_hand(fresh_store).execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
+    root, column = by_hand(fresh_store), change.partition(" ")[0]
+    ((was,),) = root.rows(shard, f"SELECT {column} FROM `{database}`.shard_identity".encode())
+    root.execute(shard, f"UPDATE `{database}`.shard_identity SET {change}".encode())
 
     with connect(fresh_url) as again:
         for call in (
@@ -184,6 +186,8 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
         ):
             with pytest.raises(ShardIdentityMismatch, match=complaint):
                 call()
+    # As it was, so that a later test gets this datastore again.
+    root.execute(shard, f"UPDATE `{database}`.shard_identity SET {column} = {was!r}".encode())
 
 
 @pytest.mark.parametrize(

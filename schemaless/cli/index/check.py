@@ -14,7 +14,10 @@ from schemaless.feed.indexes import Indexes
 from schemaless.store.registry import READY
 from schemaless.terminal.output import EXIT_FAILED, json_option, out, print_json, print_table, progress
 
-_COLUMNS: Final = ("rows", "entries", "without_entry", "lagging", "missing", "stale", "ahead", "orphan", "repaired")
+_COLUMNS: Final = (
+    *("rows", "entries", "without_entry", "null_fields", "lagging"),
+    *("missing", "stale", "ahead", "orphan", "repaired"),
+)
 
 
 @click.command()
@@ -34,8 +37,9 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
       orphan    an entry of a row that has no cell
 
     Beside writers and workers: what differs is looked at again, and what workers have still to do is counted as
-    lagging. --repair writes what is missing or stale, and deletes what belongs nowhere. The account needs the role
-    follow. Stopped, it is run again, for the shards that are left by --shards.
+    lagging. Rows whose shard field does not fit have no entry, and other fields that do not fit are NULL: both are
+    counted, and no fault. --repair writes what is missing or stale, and deletes what belongs nowhere. The account needs
+    the role follow. Stopped, it is run again, for the shards that are left by --shards.
 
     \b
     Examples:

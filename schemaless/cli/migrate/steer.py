@@ -6,12 +6,8 @@ from typing import Any
 
 import click
 
-from schemaless.cli.jobs import chosen_job, job_option, steer, thresholds_text, throttle_changes
-from schemaless.cli.options import open_store, url_option
-from schemaless.errors import JobConflict
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.throttle import Thresholds
-from schemaless.terminal.output import out
+from schemaless.cli.jobs import change_thresholds, job_option, steer, throttle_changes
+from schemaless.cli.options import url_option
 
 
 @click.command()
@@ -74,11 +70,4 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
       schemaless migrate throttle --max-lag 1 --max-mb-per-s 20
       schemaless migrate throttle --max-mb-per-s off --job 3
     """
-    Thresholds(**changes)  # refuses what is none
-    with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id, unfinished=True)
-        if not job.unfinished:
-            raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
-        now = ledger.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
-    out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
+    change_thresholds(url, job_id, changes)

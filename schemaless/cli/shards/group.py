@@ -7,10 +7,11 @@ import click
 from schemaless.cli.shards.left import drop_moved
 from schemaless.cli.shards.move import move, plan
 from schemaless.cli.shards.status import status
-from schemaless.cli.shards.steer import abort, pause, resume
+from schemaless.cli.shards.steer import abort, pause, resume, throttle
+from schemaless.cli.shards.verify import verify
 
 
-@click.group(commands=[plan, move, status, pause, resume, abort, drop_moved])
+@click.group(commands=[plan, move, status, pause, resume, throttle, abort, verify, drop_moved])
 def shards() -> None:
     """Move shards to another cluster.
 
@@ -23,6 +24,7 @@ def shards() -> None:
     The order of work:
       schemaless shards plan 0-255 --to cluster-3
       schemaless shards move 0-255 --to cluster-3 --execute
-      schemaless shards status                from any terminal; also pause, resume, abort
+      schemaless shards status                from any terminal; also pause, resume, throttle, abort
+      schemaless shards verify                compares once more, for as long as there is something to compare with
       schemaless shards drop-moved            what was left behind, once it was compared
     """

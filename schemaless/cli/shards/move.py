@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import open_store, shards_of, url_option
+from schemaless.cli.shards.balance import balance, show_skew, skew_data, still_to_move
 from schemaless.cli.shards.shown import show_records
 from schemaless.errors import InvalidInput
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
+from schemaless.move.record import MoveRecord
 from schemaless.move.run import MOVE, ShardPlan, begin_or_join
 from schemaless.move.run import plan as make_plan
 from schemaless.move.run import run as run_move
@@ -45,6 +48,12 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--to", "target", metavar="CLUSTER", help="Where to, such as cluster-3."),
             click.option("--drain", metavar="CLUSTER", help="All shards of this cluster, instead of SHARDS."),
             click.option(
+                "--balance",
+                "balanced",
+                is_flag=True,
+                help="Instead of SHARDS and --to: even out clusters, by the figures of 'capacity report'.",
+            ),
+            click.option(
                 "--unchecked-accounts",
                 "unchecked",
                 is_flag=True,
@@ -61,7 +70,13 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_which_options
 @json_option
 def plan(
-    shards_text: str | None, target: str | None, drain: str | None, unchecked: bool, url: str, as_json: bool
+    shards_text: str | None,
+    target: str | None,
+    drain: str | None,
+    balanced: bool,
+    unchecked: bool,
+    url: str,
+    as_json: bool,
 ) -> int:
     """Say what a move would take. Changes nothing.
 
@@ -73,10 +88,14 @@ def plan(
     Examples:
       schemaless shards plan 0-255 --to cluster-3
       schemaless shards plan --drain cluster-1 --to cluster-3 --json
+      schemaless shards plan --balance
 
     Exit status: 0, or 1 where a shard cannot be moved.
     """
     with open_store(url) as store:
+        if balanced:
+            _refuse_beside_balance(shards_text, target, drain)
+            return _plan_balance(store, MoveSpec("balance", accounts=not unchecked), as_json)
         spec = MoveSpec(_target(target), accounts=not unchecked)
         return _plan(store, spec, _shards(store, shards_text, drain), as_json)
 
@@ -106,6 +125,7 @@ def move(
     shards_text: str | None,
     target: str | None,
     drain: str | None,
+    balanced: bool,
     unchecked: bool,
     url: str,
     execute: bool,
@@ -131,11 +151,21 @@ def move(
       schemaless shards move 17 --to cluster-2
       schemaless shards move 0-255 --to cluster-3 --execute --max-mb-per-s 20
       schemaless shards move --drain cluster-1 --to cluster-3 --execute
+      schemaless shards move --balance --execute
 
     Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command goes on.
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
+        ledger, new = Ledger(store), False
+        if balanced and job_id is None:
+            _refuse_beside_balance(shards_text, target, drain)
+            spec = MoveSpec("balance", max_pause_ms / 1000, give_up_s, not unchecked, thresholds=thresholds)
+            if not execute:
+                status = _plan_balance(store, spec, as_json)
+                note("nothing was changed; add --execute to do it")
+                return status
+            show_records(_move_balanced(store, spec, workers, dask), as_json)
+            return 0
         if job_id is not None:
             job, spec, shards = MOVE.resumed(ledger, job_id)
         else:
@@ -147,9 +177,9 @@ def move(
             note("nothing was changed; add --execute to do it")
             return status
         if job is None:
-            job, _ = begin_or_join(store, spec, shards)
+            job, new = begin_or_join(store, spec, shards)
         with JobProgress(ledger) as shown:
-            records = run_move(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
+            records = run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown)
     show_records(records, as_json)
     return 0
 
@@ -171,21 +201,75 @@ def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
     return found
 
 
+def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | None) -> list[MoveRecord]:
+    """Even out clusters, by a job for each cluster that shards go to."""
+    ledger, records = Ledger(store), list[MoveRecord]()
+    for target, chosen in balance(store)[1].items():
+        of_target = replace(spec, target=target)
+        shards = chosen
+        if MOVE.same(ledger, of_target, chosen) is None:
+            shards = still_to_move(tools_of(store).topology, target, chosen)
+        if shards:
+            job, new = begin_or_join(store, of_target, shards)
+            with JobProgress(ledger) as shown:
+                records += run_move(
+                    store, of_target, shards, job=job, new=new, count=workers, dask=dask, listener=shown
+                )
+    return records
+
+
+def _refuse_beside_balance(*given: object) -> None:
+    if any(each is not None for each in given):
+        raise InvalidInput("--balance says itself which shards go where; leave SHARDS, --to and --drain out")
+
+
+def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
+    found, parts = balance(store)
+    plans = {}
+    for target, chosen in parts.items():
+        shards = still_to_move(tools_of(store).topology, target, chosen)
+        if shards:
+            plans[target] = _plans(store, replace(spec, target=target), shards)
+    if as_json:
+        targets = [_plan_data(target, each) for target, each in plans.items()]
+        print_json({**skew_data(found), "targets": targets})
+    else:
+        show_skew(found)
+        for target, each in plans.items():
+            _show_plan(target, each)
+        if found.moves and not plans:
+            note("they are there by now; 'schemaless capacity measure' takes the next measurement")
+    return EXIT_FAILED if any(each.refusal is not None for some in plans.values() for each in some) else 0
+
+
 def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool) -> int:
+    plans = _plans(store, spec, shards)
+    if as_json:
+        print_json(_plan_data(spec.target, plans))
+    else:
+        _show_plan(spec.target, plans)
+    return EXIT_FAILED if any(each.refusal is not None for each in plans) else 0
+
+
+def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[ShardPlan]:
     with progress("looking at both servers", len(shards), "shards") as listener:
-        plans = make_plan(store, spec, shards, listener=listener)
-    refused = [each for each in plans if each.refusal is not None]
+        return make_plan(store, spec, shards, listener=listener)
+
+
+def _plan_data(target: str, plans: Sequence[ShardPlan]) -> dict[str, Any]:
     total = {
         "shards": len(plans),
         "file_bytes": sum(each.size.file_bytes for each in plans),
         "seconds": round(sum(each.seconds.mid for each in plans), 1),
-        "refused": len(refused),
+        "refused": sum(each.refusal is not None for each in plans),
     }
-    if as_json:
-        print_json({"target": spec.target, "total": total, "shards": [_plan_json(each) for each in plans]})
-        return EXIT_FAILED if refused else 0
+    return {"target": target, "total": total, "shards": [_plan_json(each) for each in plans]}
+
+
+def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
+    total = _plan_data(target, plans)["total"]
     out().print(
-        f"{len(plans)} shards with {bytes_text(total['file_bytes'])} would go to {spec.target}; copying may take "
+        f"{len(plans)} shards with {bytes_text(total['file_bytes'])} would go to {target}; copying may take "
         f"{duration(total['seconds'])}, one after the other"
     )
     if plans[0].free_bytes is None:
@@ -205,11 +289,11 @@ def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool
             ],
             text_columns=2,
         )
-    for each in refused:
-        note(f"shard {each.shard} cannot be moved: {each.refusal}")
-        for statement in each.grants:
-            out().print(f"{statement};", markup=False)
-    return EXIT_FAILED if refused else 0
+    for each in plans:
+        if each.refusal is not None:
+            note(f"shard {each.shard} cannot be moved: {each.refusal}")
+            for statement in each.grants:
+                out().print(f"{statement};", markup=False)
 
 
 def _plan_json(plan: ShardPlan) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""``schemaless shards pause``, ``resume`` and ``abort``."""
+"""``schemaless shards pause``, ``resume``, ``throttle`` and ``abort``."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from schemaless.cli.jobs import JobProgress, chosen_job, job_option, steer
+from schemaless.cli.jobs import JobProgress, change_thresholds, chosen_job, job_option, steer, throttle_changes
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.shards.shown import show_records
 from schemaless.jobs.ledger import Ledger
@@ -36,6 +38,24 @@ def resume(url: str, job_id: int | None) -> None:
       schemaless shards resume
     """
     steer(url, job_id, ("paused",), "running", kind="move")
+
+
+@click.command()
+@url_option
+@job_option("The move.  [default: the unfinished one]")
+@throttle_changes
+def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
+    """Change when a running move waits.
+
+    The thresholds that are named are changed, the others stay as they are; without any, they are shown. Its runners,
+    wherever they are, take them within a second or two.
+
+    \b
+    Examples:
+      schemaless shards throttle --max-lag 1 --max-mb-per-s 20
+      schemaless shards throttle --max-mb-per-s off --job 3
+    """
+    change_thresholds(url, job_id, changes, kind="move")
 
 
 @click.command()

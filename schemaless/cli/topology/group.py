@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
+from schemaless.cli.topology.add_cluster import add_cluster
 from schemaless.cli.topology.adopt import adopt
 from schemaless.cli.topology.lost import lost
 from schemaless.cli.topology.replicas import add_replica, remove_replica
 from schemaless.cli.topology.set_primary import set_primary
 from schemaless.cli.topology.show import show
+from schemaless.cli.topology.watch import watch
 
 
-@click.group(commands=[show, adopt, lost, add_replica, remove_replica, set_primary])
+@click.group(commands=[show, adopt, watch, lost, add_cluster, add_replica, remove_replica, set_primary])
 def topology() -> None:
     """Show and change the servers of a datastore.
 
@@ -22,7 +24,9 @@ def topology() -> None:
     \b
     Examples:
       schemaless topology show
+      schemaless topology add-cluster mysql://db-3:3306/
       schemaless topology add-replica --cluster cluster-1 mysql://db-1b:3306/
       schemaless topology set-primary --cluster cluster-1 mysql://db-1b:3306/
       schemaless topology adopt --cluster cluster-1 mysql://db-1b:3306/
+      schemaless topology watch
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from schemaless.admin.lost import lost_cells
+from schemaless.admin.lost import lost_cells, settle_lost
 from schemaless.admin.ndjson import dump_lines
 from schemaless.cli.options import open_store, url_option
 from schemaless.terminal.files import OutputFile, whole_file
@@ -17,9 +17,10 @@ from schemaless.terminal.output import data_sink, note, progress
 @click.command()
 @click.option("--from", "old", required=True, metavar="URL_OLD", help="The old primary, which answers again.")
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
+@click.option("--settled", is_flag=True, help="List nothing: say that these cells are loaded, or given up.")
 @click.option("--output", type=OutputFile(Path), help="Write there instead of standard output.")
 @url_option
-def lost(old: str, stored: bool, output: Path | None, url: str) -> None:
+def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
     """Write the cells that a failover lost, as NDJSON.
 
     They are the cells that the old primary has, and the datastore lacks or has with another document. It need not be
@@ -30,11 +31,20 @@ def lost(old: str, stored: bool, output: Path | None, url: str) -> None:
     Every shard of which the old primary has cells is compared, by digests of 10,000 rows at a time; only where two
     differ are cells sent. Run it before the old primary is rebuilt.
 
+    A takeover whose old primary did not answer, or had more, is written down, and no dictionary is removed until it is
+    settled: by --settled, with the URL that the catalog had, or when the rebuilt server is added as a replica.
+
     \b
     Examples:
       schemaless topology lost --from mysql://db-2:3306/ --output lost.ndjson
       schemaless load --from-dump --keep-going lost.ndjson
+      schemaless topology lost --from mysql://db-2:3306/ --settled
     """
+    if settled:
+        with open_store(url) as store:
+            clusters = settle_lost(store, old)
+        note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has written that server down")
+        return
     with open_store(url) as store, ExitStack() as stack:
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         listener = stack.enter_context(progress("comparing", None, "ids"))

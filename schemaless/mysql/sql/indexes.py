@@ -6,11 +6,15 @@ is neither replaced nor deleted by who has read an older state of the row, so th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemaless.mysql.sql.parts import CELL, Value, blob_hex, by_key, cell_table, literal, numbers, text, texts
+
+INDEX_TABLE: Final = re.compile(r"index_(\d+)")
+"""The tables of indexes are called so, and no others."""
 
 _NOW = b"UTC_TIMESTAMP(6)"
 
@@ -24,12 +28,19 @@ class Layout:
         columns: name and SQL type of each field, the shard field first.
         sources: how many columns of the row an entry is made of.
         digest: of the definition; the table's comment.
+        named: what the table is called for a while; None: by the number.
     """
 
     number: int
     columns: Sequence[tuple[str, str]]
     sources: int
     digest: str
+    named: str | None = None
+
+    @property
+    def table(self) -> str:
+        """What the table is called."""
+        return index_table(self.number) if self.named is None else self.named
 
 
 class EntryRow(NamedTuple):
@@ -65,7 +76,7 @@ def create_index_table(database: str, layout: Layout) -> bytes:
         b"KEY query (%b)" % b", ".join(_names(layout)),
     ]
     return b"CREATE TABLE IF NOT EXISTS %b (%b) ENGINE=InnoDB ROW_FORMAT=DYNAMIC COMMENT=%b" % (
-        _table(database, layout.number),
+        _table(database, layout.table),
         b", ".join(columns),
         text(layout.digest),
     )
@@ -73,7 +84,7 @@ def create_index_table(database: str, layout: Layout) -> bytes:
 
 def drop_index_table(database: str, number: int) -> bytes:
     """Drop an index's table, if it is there."""
-    return b"DROP TABLE IF EXISTS %b" % _table(database, number)
+    return b"DROP TABLE IF EXISTS %b" % _table(database, index_table(number))
 
 
 def select_comments(databases: Iterable[str], number: int) -> bytes:
@@ -96,7 +107,7 @@ def upsert_entries(database: str, layout: Layout, entries: Iterable[EntryRow]) -
         for entry in entries
     ]
     return b"INSERT INTO %b (row_key,%b) VALUES %b ON DUPLICATE KEY UPDATE %b" % (
-        _table(database, layout.number),
+        _table(database, layout.table),
         b",".join(names),
         b",".join(rows),
         b",".join(changes),
@@ -120,7 +131,7 @@ def delete_entries(
         )
         for row_key, refs in rows
     ]
-    return b"DELETE FROM %b WHERE %b" % (_table(database, layout.number), b" OR ".join(tests))
+    return b"DELETE FROM %b WHERE %b" % (_table(database, layout.table), b" OR ".join(tests))
 
 
 def select_entries(database: str, layout: Layout, shard: int, row_keys: Iterable[bytes]) -> bytes:
@@ -128,7 +139,7 @@ def select_entries(database: str, layout: Layout, shard: int, row_keys: Iterable
     return b"SELECT %d, row_key, %b FROM %b WHERE row_key IN (%b)" % (
         shard,
         b", ".join([*_names(layout), *_refs(layout)]),
-        _table(database, layout.number),
+        _table(database, layout.table),
         b",".join(map(blob_hex, row_keys)),
     )
 
@@ -137,7 +148,7 @@ def select_entries_after(database: str, layout: Layout, after: bytes, limit: int
     """Select row_key, fields and refs of the entries behind a row_key, in the order of these."""
     return b"SELECT row_key, %b FROM %b FORCE INDEX (PRIMARY) WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
         b", ".join([*_names(layout), *_refs(layout)]),
-        _table(database, layout.number),
+        _table(database, layout.table),
         blob_hex(after),
         limit,
     )
@@ -149,7 +160,7 @@ def select_matches(database: str, layout: Layout, tests: Sequence[bytes], *, des
     order = [b"%b%b" % (name, way) for name in (*_names(layout)[1:], b"row_key")]
     return b"SELECT row_key, %b FROM %b FORCE INDEX (query) WHERE %b ORDER BY %b LIMIT %d" % (
         b", ".join(_names(layout)),
-        _table(database, layout.number),
+        _table(database, layout.table),
         b" AND ".join(tests),
         b", ".join(order),
         limit,
@@ -241,12 +252,12 @@ def _latest(database: str, column: str, row_key: bytes) -> bytes:
 
 
 def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
-    """Insert an index; the reply's last id is its number."""
-    return b"INSERT INTO %b (name, definition, state) VALUES (%b, %b, %b)" % (
+    """Insert an index, unless one with the same name, definition and state is there: to be repeated after a loss."""
+    values = text(name), text(definition), text(state)
+    return b"INSERT INTO %b (name, definition, state) SELECT %b FROM DUAL WHERE NOT EXISTS (%b)" % (
         _list(catalog),
-        text(name),
-        text(definition),
-        text(state),
+        b", ".join(values),
+        b"SELECT 1 FROM %b AS t WHERE t.name=%b AND t.definition=%b AND t.state=%b" % (_list(catalog), *values),
     )
 
 
@@ -279,8 +290,8 @@ def _refs(layout: Layout) -> list[bytes]:
     return [b"ref_%d" % number for number in range(layout.sources)]
 
 
-def _table(database: str, number: int) -> bytes:
-    return b"`%b`.%b" % (database.encode(), index_table(number).encode())
+def _table(database: str, table: str) -> bytes:
+    return b"`%b`.%b" % (database.encode(), table.encode())
 
 
 def _list(catalog: str) -> bytes:

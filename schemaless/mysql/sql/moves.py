@@ -44,6 +44,11 @@ def incoming(table: str, token: str) -> str:
     return f"{table}_incoming_{token}"
 
 
+def noted(token: str) -> str:
+    """Return what the table is called that says where followers were when a move began to copy indexes."""
+    return f"follower_noted_{token}"
+
+
 def probe(token: str) -> str:
     """Return the name of a table that is made, renamed and dropped to see whether that can be done now."""
     return f"cell_probe_{token}"
@@ -62,9 +67,9 @@ def kill(thread: int, *, query: bool = False) -> bytes:
     return b"KILL %b%d" % (b"QUERY " if query else b"", thread)
 
 
-def lock_fenced(database: str) -> bytes:
+def lock_fenced(database: str, tables: Iterable[str] = FENCED) -> bytes:
     """Hold off everybody else who reads or writes what is fenced."""
-    return b"LOCK TABLES " + b", ".join(b"%b WRITE" % _table(database, table) for table in FENCED)
+    return b"LOCK TABLES " + b", ".join(b"%b WRITE" % _table(database, table) for table in tables)
 
 
 def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: bool = False) -> tuple[bytes, ...]:
@@ -186,6 +191,48 @@ def rewind_followers(database: str, location: int) -> bytes:
         _table(database, "follower"),
         location,
         location,
+    )
+
+
+# Where the followers of indexes were
+
+
+def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
+    """Select shard, name and location of some followers in shards, each of ``(database, shard)``."""
+    return b" UNION ALL ".join(
+        b"SELECT %d, name, location FROM %b WHERE name IN (%b)" % (shard, _table(database, "follower"), texts(names))
+        for database, shard in shards
+    )
+
+
+def create_noted(database: str, name: str) -> bytes:
+    """Make the table that says where followers were."""
+    return (
+        b"CREATE TABLE IF NOT EXISTS %b (name VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, "
+        b"shard INT NOT NULL, location BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, shard)) ENGINE=InnoDB"
+        % _table(database, name)
+    )
+
+
+def insert_noted(database: str, name: str, rows: Iterable[tuple[str, int, int]]) -> bytes:
+    """Note followers, each of ``(name, shard, location)``."""
+    return b"INSERT INTO %b (name, shard, location) VALUES %b" % (
+        _table(database, name),
+        b",".join(b"(%b,%d,%d)" % (text(follower), shard, location) for follower, shard, location in rows),
+    )
+
+
+def select_noted(database: str, name: str) -> bytes:
+    """Select name, shard and location of the followers that were noted."""
+    return b"SELECT name, shard, location FROM %b" % _table(database, name)
+
+
+def rewind_follower(database: str, name: str, location: int) -> bytes:
+    """Have a follower go on from a location, unless it is before that; who has it in hand has lost it."""
+    return b"UPDATE %b SET location=LEAST(location,%d), epoch=epoch+1 WHERE name=%b" % (
+        _table(database, "follower"),
+        location,
+        text(name),
     )
 
 

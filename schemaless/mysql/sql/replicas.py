@@ -155,6 +155,26 @@ def upsert_claim(database: str, cluster: str, epoch: int) -> bytes:
     )
 
 
+def insert_lost_primary(database: str, cluster: str, server: str) -> bytes:
+    """Write down that a former primary may have cells which a failover lost."""
+    return b"INSERT IGNORE INTO `%b`.lost_primary SET cluster=%b, server=%b, lost_at=UTC_TIMESTAMP(6)" % (
+        database.encode(),
+        text(cluster),
+        text(server),
+    )
+
+
+def select_lost_primaries(database: str) -> bytes:
+    """Select cluster and server of those."""
+    return b"SELECT cluster, server FROM `%b`.lost_primary ORDER BY lost_at" % database.encode()
+
+
+def delete_lost_primary(database: str, cluster: str, server: str) -> bytes:
+    """Forget one of them."""
+    where = (database.encode(), text(cluster), text(server))
+    return b"DELETE FROM `%b`.lost_primary WHERE cluster=%b AND server=%b" % where
+
+
 SELECT_RECEIVED: Final = (
     b"SELECT RECEIVED_TRANSACTION_SET, SERVICE_STATE, CHANNEL_NAME "
     b"FROM performance_schema.replication_connection_status"

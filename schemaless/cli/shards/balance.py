@@ -1,0 +1,80 @@
+"""``--balance``: which shards go where, so that clusters are filled evenly, by the newest measurement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from schemaless.cluster.topology import Topology
+from schemaless.errors import InvalidInput
+from schemaless.move.run import sizes_of
+from schemaless.store.datastore import Datastore
+from schemaless.store.tools import tools_of
+from schemaless.terminal.output import bytes_text, out
+
+if TYPE_CHECKING:
+    from schemaless.capacity.skew import Skew
+
+_MEASURE = "'schemaless capacity measure' takes a measurement"
+
+
+def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
+    """Return how uneven clusters are, and which shards go to which cluster so that they are even.
+
+    By the figures and the function of 'capacity report'.
+
+    Raises:
+        InvalidInput: nothing was measured, or before clusters or shards were changed.
+    """
+    from schemaless.capacity import history
+    from schemaless.capacity.skew import ShardSize, skew, skew_of
+
+    measurement = history.latest(store)
+    if measurement is None:
+        raise InvalidInput(f"nothing was measured yet; {_MEASURE}")
+    topology, taken = tools_of(store).topology, f"{measurement.taken_at:%Y-%m-%d %H:%M} UTC"
+    spaces = [space for space in measurement.clusters if space.problem is None]
+    measured = [space.cluster for space in spaces]
+    if lacking := sorted({cluster.name for cluster in topology.clusters} - {*measured}):
+        raise InvalidInput(f"{', '.join(lacking)} is not in the measurement of {taken}; {_MEASURE}")
+    found = skew_of(measurement)
+    if not found.shards:
+        # With so many shards, clusters are measured as a whole; what is known of each shard is the size of its file.
+        every = range(store.shard_count)
+        sizes = {shard: size.file_bytes for shard, size in sizes_of(store, every).items()}
+        shards = [ShardSize(shard, topology.cluster_of(shard).name, size) for shard, size in sizes.items()]
+        clusters = {name: float(sum(each.size_bytes for each in shards if each.cluster == name)) for name in measured}
+        disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in spaces}
+        found = skew(shards, clusters, disks, shard_count=store.shard_count)
+    parts: dict[str, list[int]] = {}
+    for move in found.moves:
+        if topology.cluster_of(move.shard).name not in (move.from_cluster, move.to_cluster):
+            raise InvalidInput(f"shard {move.shard} has been moved since it was measured at {taken}; {_MEASURE}")
+        parts.setdefault(move.to_cluster, []).append(move.shard)
+    return found, {target: sorted(shards) for target, shards in sorted(parts.items())}
+
+
+def still_to_move(topology: Topology, target: str, shards: list[int]) -> list[int]:
+    """Return those shards that are not on their cluster yet."""
+    return [shard for shard in shards if topology.cluster_of(shard).name != target]
+
+
+def show_skew(found: Skew) -> None:
+    """Say how uneven clusters are, and would be."""
+    if not found.moves:
+        out().print(f"nothing to move: the fullest cluster has {found.cluster_ratio:.2f} times its share", markup=False)
+        return
+    out().print(
+        f"the fullest cluster has {found.cluster_ratio:.2f} times its share; moving {len(found.moves)} shards with "
+        f"{bytes_text(found.moved_bytes)} leaves {found.cluster_ratio_after:.2f}",
+        markup=False,
+    )
+
+
+def skew_data(found: Skew) -> dict[str, Any]:
+    """Return it for ``--json``."""
+    return {
+        "cluster_ratio": round(found.cluster_ratio, 4),
+        "cluster_ratio_after": round(found.cluster_ratio_after, 4),
+        "moved_bytes": round(found.moved_bytes),
+        "by_disk": found.by_disk,
+    }

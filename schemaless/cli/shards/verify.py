@@ -1,0 +1,79 @@
+"""``schemaless shards verify``."""
+
+from __future__ import annotations
+
+import click
+
+from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.move.compare import Compared, compare
+from schemaless.move.run import left_behind
+from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table, progress
+
+_NAMED = 5
+
+
+@click.command()
+@shards_option
+@url_option
+@json_option
+def verify(shards_text: str | None, url: str, as_json: bool) -> int:
+    """Compare moved shards with what they left behind, cell by cell. Changes nothing.
+
+    A move does so itself before it is through; this does it again, from the beginning, for as long as 'shards
+    drop-moved' has not dropped what was left. Ids, keys, times and bytes are compared, by digests that the two servers
+    make; a body that was re-encoded since counts as the same if its document is. Shown is the SHA-256 of all that was
+    left behind. Cells that came after the move are not looked at.
+
+    \b
+    Examples:
+      schemaless shards verify
+      schemaless shards verify --shards 0-255 --json
+
+    Exit status: 0, or 1 where a shard differs.
+    """
+    with open_store(url) as store:
+        left = [each for each in left_behind(store, shards_of(shards_text, store.shard_count)) if each.has_cells]
+        with progress("comparing", len(left), "shards") as listener:
+            found = [compare(store, each, listener=listener) for each in left]
+    if as_json:
+        print_json({"shards": [_data(each) for each in found]})
+    else:
+        _show(found)
+    return 0 if all(each.same for each in found) else EXIT_FAILED
+
+
+def _data(found: Compared) -> dict[str, object]:
+    own = facts(found, "cells", "same", "left_digest", "digest", "re_encoded", "lacking", "differing", "strange")
+    return {**facts(found.record, "shard", "job_id", "source", "target"), **own}
+
+
+def _show(found: list[Compared]) -> None:
+    if not found:
+        out().print("no move has left anything behind to compare with")
+        return
+    print_table(
+        None,
+        ["shard", "job", "from", "sha-256", "", "cells", "re-encoded"],
+        [
+            [
+                str(each.record.shard),
+                str(each.record.job_id),
+                each.record.source,
+                each.left_digest[:16],
+                "same" if each.same else "differs",
+                f"{each.cells:,}",
+                f"{each.re_encoded:,}",
+            ]
+            for each in found
+        ],
+        text_columns=5,
+    )
+    for each in found:
+        for what, ids in (
+            ("are not there any more", each.lacking),
+            ("are others there", each.differing),
+            ("are there, and were not left behind", each.strange),
+        ):
+            if ids:
+                named = ", ".join(map(str, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")
+                note(f"shard {each.record.shard}: {len(ids):,} cells {what}, by added_id: {named}")

@@ -1,0 +1,61 @@
+"""Indexes: in which state each is, how far its follower is behind, and the shards where nobody can say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from schemaless.feed.indexes import Indexes, IndexStatus
+from schemaless.feed.owned import RUNNING
+from schemaless.metrics.metric import Collector, Metric, Read, Sample
+from schemaless.store.datastore import Datastore
+from schemaless.store.registry import BACKFILLING, DECLARED, DROPPING, READY
+
+_EVERY_S: Final = 15.0
+_INDEX: Final = ("index", "number")
+
+STATE: Final = Metric(
+    "index_state", "1 for the state that the index is in: declared, backfilling, ready or dropping.", (*_INDEX, "state")
+)
+BEHIND: Final = Metric(
+    "index_ids_behind",
+    "The added_ids between the index's locations and the ends of all shards.",
+    _INDEX,
+)
+BEHIND_S: Final = Metric(
+    "index_behind_seconds", "The age of the oldest cell that the index does not have; 0 where none is.", _INDEX
+)
+SHARDS: Final = Metric(
+    "index_shards",
+    "Shards: running, or missing (no row of its follower there, or no answer).",
+    (*_INDEX, "state"),
+)
+WORKERS: Final = Metric("index_workers", "Live workers that keep the index.", _INDEX)
+
+
+def _reading(store: Datastore) -> Read:
+    indexes = Indexes(store)
+
+    def read() -> Iterator[Sample]:
+        for entry in indexes.all():
+            yield from _samples(indexes.status(entry))
+
+    return read
+
+
+def _samples(status: IndexStatus) -> Iterator[Sample]:
+    index = status.entry.name, status.entry.number
+    for state in (DECLARED, BACKFILLING, READY, DROPPING):
+        yield STATE.at(status.entry.state == state, *index, state)
+    if not status.shards:
+        return
+    states = Counter(shard.state for shard in status.shards)
+    yield BEHIND.at(sum(shard.ids_behind for shard in status.shards), *index)
+    yield BEHIND_S.at(max(shard.behind_s for shard in status.shards), *index)
+    for state in (RUNNING, "missing"):
+        yield SHARDS.at(states[state], *index, state)
+    yield WORKERS.at(len(status.workers), *index)
+
+
+INDEXES: Final = Collector("indexes", (STATE, BEHIND, BEHIND_S, SHARDS, WORKERS), _EVERY_S, _reading)

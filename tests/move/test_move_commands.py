@@ -1,0 +1,122 @@
+"""The commands about moves, as operators use them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+
+import pytest
+
+from schemaless.capacity.history import keep
+from schemaless.capacity.measure import measure
+from schemaless.jobs.ledger import Ledger
+from schemaless.move import run as moves
+from schemaless.move.record import Records
+from schemaless.move.spec import MoveSpec
+from schemaless.store.tools import tools_of
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
+from tests.move.benches import SHARD, Killed, other
+from tests.movers import query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+
+def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke):  # noqa: F811
+    """Digests of both sides; a re-encoded body is the same document, and what lacks or differs is named."""
+    rows = list(itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) == SHARD), 9))
+    puts = [client.put_cell(row, "BASE", 1, {"n": n, "text": "x" * 99}) for n, row in enumerate(rows)]
+    moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
+    client.put_cell(next(row for row in iter(new_row, None) if client.shard_of(row) == SHARD), "BASE", 1, "later")
+    clean = invoke("shards", "verify", "--json", url=url)
+    shown = invoke("shards", "verify", url=url)
+    shards = tools_of(client).shards
+    cell, node = f"`{shards.database(SHARD)}`.cell", shards.node_of(SHARD)
+    json_text = """'{"n":0,"text":"%s"}'""" % ("x" * 99)
+    query(
+        node,
+        f"UPDATE {cell} SET body={json_text} WHERE added_id={puts[0].added_id}",
+        f"UPDATE {cell} SET body='[]' WHERE added_id={puts[1].added_id}",
+        f"DELETE FROM {cell} WHERE added_id={puts[2].added_id}",
+    )
+    damaged = invoke("shards", "verify", "--json", url=url)
+    said = invoke("shards", "verify", "--shards", SHARD, url=url)
+    ((before,), (after,)) = (each.json["shards"] for each in (clean, damaged))
+
+    assert (clean.code, before["same"], before["cells"], before["left_digest"]) == (0, True, 9, before["digest"])
+    assert (shown.code, before["left_digest"][:16] in shown.out, "same" in shown.out) == (0, True, True)
+    assert (damaged.code, after["left_digest"] != after["digest"]) == (1, True)
+    assert after["left_digest"] == before["left_digest"]
+    assert (after["re_encoded"], after["differing"], after["lacking"], after["strange"]) == (
+        1,
+        [puts[1].added_id],
+        [puts[2].added_id],
+        [],
+    )
+    assert f"1 cells are not there any more, by added_id: {puts[2].added_id}" in said.err
+
+
+@pytest.mark.parametrize("matters", ["target", "source"])
+def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers, client, monkeypatch, request, matters):
+    """The source failed over to a replica without the RENAME: nothing is changed, the message says what to do by hand.
+
+    Cells that only the source has are put back where the target is chosen; else the target's copy is dropped.
+    """
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    url, call = request.getfixturevalue("url"), request.getfixturevalue("invoke")
+    source = tools_of(client).shards.node_of(SHARD)
+    target = tools_of(client).topology.cluster(other(client)).primary
+    database = tools_of(client).shards.database(SHARD)
+    job = bench.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "flip", killed)
+        movers.move(client, job)
+    bench.free(job)
+    left = {name for (name,) in query(source, f"SHOW TABLES FROM `{database}` LIKE '%\\_moved\\_%'")}
+    for name in left:
+        query(source, f"RENAME TABLE `{database}`.{name} TO `{database}`.{name.partition('_moved_')[0]}")
+    bench.put()
+    said = call("shards", "move", "--job", job.job_id, "--execute", url=url)
+    given_up = call("shards", "abort", "--job", job.job_id, url=url)
+    found = re.search(r"to (cell_moved_\w+) on the first or to (cell_incoming_\w+) on the second", said.err)
+    assert found is not None, said.err
+    name, node = (found[1], source) if matters == "target" else (found[2], target)
+    query(node, f"RENAME TABLE `{database}`.cell TO `{database}`.{name}")
+    Ledger(client).change_state(job.job_id, ("paused",), "running")
+    verb = ("move", "--execute") if matters == "target" else ("abort",)
+    again = call("shards", *verb, "--job", job.job_id, url=url)
+
+    assert (said.code, given_up.code, "no move leaves that behind" in given_up.err) == (1, 1, True)
+    assert again.code == 0, again.err
+    assert bench.check(job) == ("verified" if matters == "target" else "aborted")
+
+
+def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
+    """The plan names what the capacity report's function names, and the move does it; then nothing is left to do."""
+    for row in itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) < 2), 40):
+        client.put_cell(row, "BASE", 1, random.Random(row.int).randbytes(20_000).hex())
+    early = invoke("shards", "plan", "--balance", url=url)
+    beside = invoke("shards", "plan", "--balance", "--to", "cluster-2", url=url)
+    keep(client, measure(client))
+    planned = invoke("shards", "plan", "--balance", "--unchecked-accounts", "--json", url=url)
+    shown = invoke("shards", "plan", "--balance", "--unchecked-accounts", url=url)
+    moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
+    again = invoke("shards", "plan", "--balance", url=url)
+    tools_of(client).shards.again(tools_of(client).shards.routing)
+    keep(client, measure(client))
+    even = invoke("shards", "plan", "--balance", url=url)
+    for left in moves.left_behind(client):
+        moves.drop(client, left)
+    ((target,), (record,)) = planned.json["targets"], moved.json["shards"]
+
+    assert ("nothing was measured yet" in early.err, "--balance says itself" in beside.err) == (True, True)
+    assert (planned.code, target["target"], target["total"]["shards"]) == (0, "cluster-2", 1)
+    assert planned.json["cluster_ratio"] > planned.json["cluster_ratio_after"]
+    assert "the fullest cluster has" in shown.out
+    assert (moved.code, record["target"], record["phase"]) == (0, "cluster-2", "verified"), moved.err
+    assert record["shard"] == target["shards"][0]["shard"]
+    assert (again.code, "would go to" in again.out, "they are there by now" in again.err) == (0, False, True)
+    assert "nothing to move" in even.out
