@@ -126,7 +126,8 @@ def _show(measurement: Measurement) -> None:
         + (
             ""
             if exact
-            else f"\nin brackets the {measurement.level:.0%} interval; --seed {measurement.seed} draws the same sample again"
+            else f"\nin brackets the {measurement.level:.0%} interval; --seed {measurement.seed} draws the "
+            "same sample again"
         )
     )
 
