@@ -1,8 +1,9 @@
-"""Followers: calls a second, the time from commit to call, what an idle worker costs, and that nothing is ever missed.
+r"""Followers: calls a second, the time from commit to call, what an idle worker costs, and that nothing is ever missed.
 
     python benchmarks/followers.py                                             a quick one, on MySQL
     python benchmarks/followers.py --cells 200000 --shards 64                  calls a second with an empty function
-    python benchmarks/followers.py --puts 6000 --per-s 500 --shards 1024       commit to call, and what idling costs
+    python benchmarks/followers.py --puts 6000 --per-s 500 --shards 1024 --set table-open-cache-instances=1 \
+        --set table-open-cache=20000 --set table-definition-cache=10000        commit to call, and what idling costs
     python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100    killed and frozen workers; hours
     python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls; hours
 
@@ -15,17 +16,18 @@ import argparse
 import contextlib
 import os
 import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from _feed_trace import STEPS, Trace, lateness_ms, quantiles, waited_s
 
 import schemaless
 from schemaless.feed.calling import Calls
@@ -78,42 +80,44 @@ def calls_a_second(url: str, cells: int) -> None:
     )
 
 
-def commit_to_call(url: str, puts: int, per_s: float, *, listen: bool) -> None:
+def commit_to_call(url: str, pids: Sequence[int], puts: int, per_s: float, *, listen: bool, slow: int) -> None:
     """Put cells at a steady pace from another process, and take the time from the put's return to the call."""
-    delays_ms: list[float] = []
+    trace = Trace()
 
     @schemaless.trigger(column="TIMED")
     def timed(cell: schemaless.Cell, call: schemaless.Call) -> None:
-        delays_ms.append(1e3 * (time.time() - cell.created_at.timestamp()))
+        trace.at_s["called"][call.shard, cell.added_id] = time.monotonic()
 
-    program = (
-        "import sys, time, uuid, schemaless\n"
-        "url, puts, per_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])\n"
-        "with schemaless.connect(url) as store:\n"
-        "    began = time.monotonic()\n"
-        "    for number in range(puts):\n"
-        "        time.sleep(max(0, began + number / per_s - time.monotonic()))\n"
-        "        store.put_cell(uuid.uuid4(), 'TIMED', 1, number)\n"
-    )
-    with schemaless.connect(url) as store, working(store, timed, listen=listen) as worker:
+    with trace.watching(), schemaless.connect(url) as store, working(store, timed, listen=listen) as worker:
         while len(worker.owned) < store.shard_count:
             time.sleep(0.05)
         time.sleep(1)
         before_s, looked_s = time.process_time(), time.monotonic()
         time.sleep(10)
         idle = (time.process_time() - before_s) / (time.monotonic() - looked_s)
-        subprocess.run([sys.executable, "-c", program, url, str(puts), str(per_s)], check=True)
+        before_s, looked_s, waited_before_s = time.process_time(), time.monotonic(), [waited_s(pid) for pid in pids]
+        with lateness_ms() as late_ms:
+            trace.put(url, "TIMED", puts, per_s)
+        took_s = time.monotonic() - looked_s
+        busy = (time.process_time() - before_s) / took_s
+        waited = [(waited_s(pid) - before_s) / took_s for pid, before_s in zip(pids, waited_before_s, strict=True)]
         until_s = time.monotonic() + 30
-        while len(delays_ms) < puts and time.monotonic() < until_s:
+        while len(trace.at_s["called"]) < puts and time.monotonic() < until_s:
             time.sleep(0.05)
         shards = store.shard_count
-    delays_ms.sort()
+    delays_ms = trace.delays_ms("put", "called")
     print(
-        f"insert to call, {puts:,} puts at {per_s:g}/s over {shards} shards, by "
-        f"{'binary log' if listen else 'sweep'}: p50 "
-        f"{statistics.median(delays_ms):.1f} ms, p99 {delays_ms[int(len(delays_ms) * 0.99)]:.1f} ms, most "
-        f"{delays_ms[-1]:.1f} ms; {len(delays_ms):,} called; idle, the worker takes {idle:.1%} of a core"
+        f"commit to call, {puts:,} puts at {per_s:g}/s over {shards} shards, by "
+        f"{'binary log' if listen else 'sweep'}: {quantiles(delays_ms)} ms; {len(delays_ms):,} of {puts:,} called; the "
+        f"worker takes {busy:.0%} of a core, idle {idle:.1%}; load {os.getloadavg()[0]:.1f}, a process that only "
+        f"sleeps is late by {quantiles(late_ms)} ms; for a processor waited, each second, this process "
+        f"{waited[0]:.2f} s, the servers {sum(waited[1:]):.2f} s"
     )
+    steps = ("put", *STEPS) if listen else ("put", "read", "called")
+    for since, until in pairwise(steps):
+        print(f"    {since} to {until}: {quantiles(trace.delays_ms(since, until))} ms")
+    for line in trace.slow(slow):
+        print(f"    slow: {line}")
 
 
 def live(url: str, cells: int, kills: int, freezes: int, workers: int) -> bool:
@@ -152,6 +156,9 @@ def main() -> int:
     parser.add_argument("--cells", type=int, help="cells for an empty function")
     parser.add_argument("--puts", type=int, help="puts to be timed to their calls")
     parser.add_argument("--per-s", type=float, default=200, help="puts a second (default: %(default)s)")
+    parser.add_argument("--slow", type=int, default=0, help="with --puts: tell what the slowest cells waited for")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the servers")
+    parser.add_argument("--sweep", action="store_true", help="with --puts: once more, by sweep")
     parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
     parser.add_argument("--kills", type=int, default=5, help="with --live (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=2, help="with --live (default: %(default)s)")
@@ -166,9 +173,10 @@ def main() -> int:
     good = simulated(chosen.schedules) if chosen.schedules else True
     if not any((chosen.cells, chosen.puts, chosen.live)):
         return 0 if good else 1
+    options = dict(RELAXED) | dict(each.split("=", 1) for each in chosen.set)
     folder = Path(tempfile.mkdtemp(prefix="schemaless-followers-"))
     try:
-        servers = up(folder, chosen.servers, chosen.flavour, tied=True, remove=True, options=RELAXED)
+        servers = up(folder, chosen.servers, chosen.flavour, tied=True, remove=True, options=options)
         print(
             f"{chosen.flavour} {servers[0].version}, {len(servers)} servers, {os.cpu_count()} cores "
             f"({platform.machine()}), CPython {platform.python_version()}"
@@ -180,8 +188,11 @@ def main() -> int:
         if chosen.cells:
             calls_a_second(new("calls"), chosen.cells)
         if chosen.puts:
-            for listen in (True, False):
-                commit_to_call(new(f"timed_{listen:d}"), chosen.puts, chosen.per_s, listen=listen)
+            pids = [os.getpid(), *(server.pid for server in servers)]
+            for listen in (True, False)[: 1 + chosen.sweep]:
+                commit_to_call(
+                    new(f"timed_{listen:d}"), pids, chosen.puts, chosen.per_s, listen=listen, slow=chosen.slow
+                )
         if chosen.live:
             good &= live(new("live"), chosen.live, chosen.kills, chosen.freezes, chosen.workers)
     finally:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.admin.changing import Change, opened
+from schemaless.admin.changing import Change, server_of
 from schemaless.cluster.topology import Cluster, Node, shard_database
 from schemaless.errors import (
     AccessDenied,
@@ -26,6 +27,7 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
+from schemaless.mysql.configuration import datastore_url
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.parallel import on_servers
@@ -45,6 +47,7 @@ from schemaless.mysql.takeover import (
     make_claim,
     received,
 )
+from schemaless.mysql.urls import ServerURL
 from schemaless.store.catalog import TopologyChanged
 from schemaless.store.shards import LATEST_LOOK_S
 
@@ -114,19 +117,26 @@ def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, ti
     """
     address = Secret(url)
     del url
+    at, name = datastore_url(address)
+    return adopt_node(at, name, cluster, server_of(at, primary), accept_loss=accept_loss, timeout_s=timeout_s)
+
+
+def adopt_node(
+    url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S
+) -> Adoption:
+    """Do what ``adopt`` does, for callers that have parsed what they were given."""
     for _ in range(_TRIES - 1):
         try:
-            return _adopt(address, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
+            return _adopt(url, name, cluster, node, accept_loss=accept_loss, timeout_s=timeout_s)
         except TopologyChanged:
             continue
-    return _adopt(address, cluster, primary, accept_loss=accept_loss, timeout_s=timeout_s)
+    return _adopt(url, name, cluster, node, accept_loss=accept_loss, timeout_s=timeout_s)
 
 
-def _adopt(address: Secret, cluster: str, primary: str, *, accept_loss: bool, timeout_s: float) -> Adoption:
+def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: bool, timeout_s: float) -> Adoption:
     """Do what ``adopt`` says once, by the catalog as it is now."""
-    with opened(address) as change:
+    with closing(Change(url, name)) as change:
         now = change.topology.cluster(cluster)
-        node = change.node_of(primary)
         if node != now.primary and node.having("replica") not in now.replicas:
             change.require_new(node)
         pool = change.pool(node)
@@ -262,7 +272,11 @@ def _prove_complete(change: Change, cluster: Cluster, node: Node, timeout_s: flo
         except (ServerUnavailable, ServerTimeout):
             unasked.append(replica)
             continue
-        if rest := lacking(pool, theirs.transactions):
+        # A primary that takes writes is still committing what its replica has got.
+        while rest := lacking(pool, theirs.transactions):
+            if time.monotonic() < give_up_s:
+                time.sleep(_POLL_S)
+                continue
             raise TopologyError(
                 f"{replica} has received transactions that {node} lacks ({_short(rest)}); promote that one instead, or "
                 f"have {node} fetch them from there, or give the replica up ('schemaless topology remove-replica'). "

@@ -6,15 +6,18 @@ itself, so it moves with that one's primary.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
-from schemaless.admin.changing import opened
+from schemaless.admin.changing import Change, opened, server_of
 from schemaless.admin.failover import take_over
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, SchemalessError, TopologyError
+from schemaless.mysql.configuration import datastore_url
 from schemaless.mysql.replication import is_read_only, is_same_server
 from schemaless.mysql.secret import Secret
+from schemaless.mysql.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
 """A transaction may take so long from a primary to its replica."""
@@ -60,9 +63,17 @@ def add_replica(url: str, cluster: str, replica: str, *, timeout_s: float = ARRI
     """
     address = Secret(url)
     del url
-    with opened(address) as change:
+    at, name = datastore_url(address)
+    return add_node(at, name, cluster, server_of(at, replica), timeout_s=timeout_s)
+
+
+def add_node(
+    url: ServerURL, name: str, cluster: str, node: Node, *, timeout_s: float = ARRIVAL_TIMEOUT_S
+) -> NodeChange:
+    """Do what ``add_replica`` does, for callers that have parsed what they were given."""
+    with closing(Change(url, name)) as change:
         now = change.topology.cluster(cluster)
-        node = change.node_of(replica).having("replica")
+        node = node.having("replica")
         known = node in now.replicas
         if not known:
             change.require_new(node)

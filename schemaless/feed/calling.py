@@ -25,6 +25,9 @@ _SPREAD: Final = 0.2
 _MOST_ERROR: Final = 8_000
 """Characters of an error, with its traceback, that are kept."""
 
+_REPLAYS: Final = 3
+"""A parked cell is tried again so often for one wish, where each worker that tries it dies."""
+
 DIED: Final = "its worker died while it was called"
 
 
@@ -66,19 +69,21 @@ class Calls:
 
     def replay(self, worker: Worker, owned: Owned) -> None:
         """Call the function again for the parked cells that somebody wants to be."""
-        for added_id, attempts in worker.rows.to_replay(owned.pair):
+        for added_id, attempts, begun in worker.rows.to_replay(owned.pair):
             worker.go_on(owned)
-            # First: a cell that ends this process is not to end the next one.
-            worker.rows.note_replay(owned.pair, owned.epoch, added_id)
             cell = next(iter(tools_of(worker.store).read_stored(owned.pair[1], [added_id])), None)
             failed = _Failed("the cell is not there any more")
-            if cell is not None:
+            if begun >= _REPLAYS:
+                failed = _Failed(DIED)
+            elif cell is not None:
+                # First: a cell that ends this process is not to end one after the other.
+                worker.rows.begin_replay(owned.pair, owned.epoch, added_id, begun + 1)
                 outcome = self._call(worker, owned, cell, attempts + 1)
                 if outcome is None:
                     worker.rows.delete_replayed(owned.pair, owned.epoch, added_id)
                     continue
                 failed = outcome
-            worker.rows.note_replay(owned.pair, owned.epoch, added_id, attempts + 1, failed.error)
+            worker.rows.end_replay(owned.pair, owned.epoch, added_id, attempts + 1, failed.error)
         owned.replays = 0
 
     def _deal_with(self, worker: Worker, owned: Owned, cell: StoredCell) -> bool:

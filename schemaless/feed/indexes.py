@@ -10,12 +10,12 @@ from typing import Final
 
 from schemaless.errors import InvalidInput, JobConflict, ServerError
 from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.feed.dealer import Dealer
 from schemaless.feed.indexing import Indexing, index_follower
 from schemaless.feed.members import Pair
 from schemaless.feed.operations import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.settings import Settings
-from schemaless.feed.worker import Dealer
 from schemaless.jobs.job import abort_command, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.mysql.connection import Connection

@@ -17,6 +17,7 @@ from schemaless.mysql.connection import Connection, Rows
 from schemaless.mysql.errors import DatabaseMissing, Elsewhere
 from schemaless.mysql.sql import followers as sql
 from schemaless.mysql.sql.followers import ParkedRow
+from schemaless.mysql.sql.parts import Value
 from schemaless.store.shards import Shards
 
 T = TypeVar("T")
@@ -207,17 +208,21 @@ class FollowerRows:
         # Safe to repeat: both say what is to be, whatever was.
         self._shards.run(shard, operation, writes=True)
 
-    def to_replay(self, pair: Pair) -> list[tuple[int, int]]:
-        """Return added_id and attempts of the parked cells that are to be tried again."""
+    def to_replay(self, pair: Pair) -> list[tuple[int, int, int]]:
+        """Return added_id and attempts of the parked cells that are to be tried again, and how often that began."""
         statement = sql.select_parked(self._shards.database(pair[1]), pair[0], replay=True)
-        return [(int(row[0]), int(row[4])) for row in self._shards.rows(pair[1], statement)]
+        return [(int(row[0]), int(row[4]), int(row[7]) - 1) for row in self._shards.rows(pair[1], statement)]
 
-    def note_replay(
-        self, pair: Pair, epoch: int, added_id: int, attempts: int | None = None, error: str | None = None
-    ) -> None:
+    def begin_replay(self, pair: Pair, epoch: int, added_id: int, begun: int) -> None:
+        """Write down how often it was begun to try a parked cell again; the wish stays, whatever becomes of that."""
+        statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, {b"replay": begun + 1})
+        self._shards.execute(pair[1], statement)
+
+    def end_replay(self, pair: Pair, epoch: int, added_id: int, attempts: int, error: str) -> None:
         """Take the wish from a parked cell, and write down how it went."""
-        database = self._shards.database(pair[1])
-        self._shards.execute(pair[1], sql.note_replay(database, pair[0], epoch, added_id, attempts, error))
+        changes: dict[bytes, Value] = {b"replay": 0, b"attempts": attempts, b"error": error}
+        statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, changes)
+        self._shards.execute(pair[1], statement)
 
     def delete_replayed(self, pair: Pair, epoch: int, added_id: int) -> None:
         """Take a parked cell out that was dealt with."""

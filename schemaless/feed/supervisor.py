@@ -19,12 +19,13 @@ from typing import Final, Protocol
 
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.feed.calling import Calls
-from schemaless.feed.members import Timing, remove_worker
+from schemaless.feed.dealer import Dealer
+from schemaless.feed.members import Pair, Timing, remove_worker
 from schemaless.feed.owned import STOPPED
 from schemaless.feed.rows import FollowerRows
 from schemaless.feed.settings import Settings
 from schemaless.feed.trigger import Trigger, follower_name, import_trigger
-from schemaless.feed.worker import Dealer, Worker
+from schemaless.feed.worker import Worker
 from schemaless.jobs.names import runner_name
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import Opening, opening_of
@@ -209,18 +210,31 @@ def _how(status: int | None) -> str:
 
 
 def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:
-    """Return what says whether a trigger has dealt with all that is there now; a shard that stands still counts."""
+    """Return what says whether a trigger has dealt with all that is there now; a shard that stands still counts.
+
+    Of a shard that cannot be asked, or has no row, nobody knows: it is waited for, until it can be.
+    """
     rows = FollowerRows(tools_of(store).shards)
     pairs = [(follower_name(trigger.name), shard) for shard in range(store.shard_count)]
-    ends = {pair: row.top for pair, row in rows.look(pairs).rows.items()}
+    ends: dict[Pair, int] = {}
+    said: set[int] = set()
 
     def ended() -> bool:
-        now = rows.look(pairs).rows
+        looked = rows.look(pairs)
+        now = looked.rows
+        for pair in pairs:
+            if pair in now:
+                ends.setdefault(pair, now[pair].top)
+            elif pair[1] not in said:
+                said.add(pair[1])
+                reason = looked.failed.get(pair[1], "it has no row there")
+                _log.warning("whether %s has caught up is not known in shard %d: %s", trigger.name, pair[1], reason)
         return all(
-            pair in now and not now[pair].replays and (now[pair].location >= end or now[pair].state == STOPPED)
-            for pair, end in ends.items()
+            pair in now and not now[pair].replays and (now[pair].location >= ends[pair] or now[pair].state == STOPPED)
+            for pair in pairs
         )
 
+    ended()
     return ended
 
 

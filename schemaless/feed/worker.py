@@ -3,7 +3,7 @@
 The servers' binary logs say where there is more (``wakes.py``). Where they do not, and now and then besides, a worker
 looks at its own shards' highest added_ids, many in a statement, as often as its ``pace.py`` says. Shards with a few new
 cells are read together (``reading.py``). How far it is, is written down for all shards of a server in one step, every
-100 ms or 500 cells; only then does a location count.
+100 ms or 250 cells, while it goes on with the next ones (``notes.py``); only then does a location count.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from schemaless.cell import Page, StoredCell
 from schemaless.errors import LeaseLost, SchemalessError
+from schemaless.feed.dealer import Dealer
 from schemaless.feed.hand import Hand
 from schemaless.feed.lookout import Lookout, Seen
 from schemaless.feed.members import Member, Members, Pair, Timing, View
+from schemaless.feed.notes import Notes
 from schemaless.feed.owned import RUNNING, Owned
 from schemaless.feed.pace import Pace
 from schemaless.feed.reading import PAGE_CELLS, next_ones, read_together
@@ -31,8 +33,8 @@ from schemaless.store.tools import tools_of
 
 _log = logging.getLogger("schemaless")
 
-_SLICE_S: Final = 0.25
-"""Who waits to hear something looks so often whether it is to stop."""
+_SLICE_S: Final = 0.25  # who waits to hear something looks so often whether it is to stop
+_NOTED_CELLS: Final = PAGE_CELLS // 2
 
 _LATE_S: Final = 10.0
 """What was heard of is taken to become visible for so long."""
@@ -45,32 +47,6 @@ _TOLD: Final = 20
 
 class Interrupted(Exception):
     """The page is left where it is: to be gone on with later, or by somebody else."""
-
-
-class Dealer(Protocol):
-    """What a follower does with cells: a trigger calls a function."""
-
-    @property
-    def name(self) -> str:
-        """The follower's name in the tables."""
-
-    @property
-    def column(self) -> str | None:
-        """Cells of this column only; None for all."""
-
-    @property
-    def timeout_s(self) -> float | None:
-        """How long one call may take before the process is ended; None for ever."""
-
-    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
-        """Deal with cells, in their order; return whether all of them were.
-
-        Calls ``worker.go_on`` before each and ``worker.dealt`` behind it. What it raises of this package's errors is
-        about the servers. In either case the cells behind ``owned.reached`` are given to it again.
-        """
-
-    def replay(self, worker: Worker, owned: Owned) -> None:
-        """Try the parked cells again that somebody wants to be."""
 
 
 class Worker:
@@ -98,7 +74,8 @@ class Worker:
         self.store = store
         self.name = name
         self.timing = timing or Timing()
-        self.rows = FollowerRows(tools_of(store).shards)
+        self._rows = FollowerRows(tools_of(store).shards)
+        self._notes = Notes(self._rows)
         self.owned: dict[Pair, Owned] = {}
         self.hand = Hand()
         self._dealers = {dealer.name: dealer for dealer in dealers}
@@ -121,7 +98,7 @@ class Worker:
         self._dealt = 0
         self._pending = 0
         self._noted_s = time.monotonic()
-        self._lookout = Lookout(self.rows)
+        self._lookout = Lookout(self._rows)
         self._pace = Pace(self.timing.look_s)
         self._looked: tuple[tuple[Member, ...], Mapping[str, str]] | None = None
 
@@ -142,6 +119,7 @@ class Worker:
                 self.let_go()
             finally:
                 self._lookout.close()
+                self._notes.close()
                 if self._wakes is not None:
                     self._wakes.close()
 
@@ -165,7 +143,7 @@ class Worker:
             self._work_off(view, time.monotonic() + max(self.timing.renew_s / 2, self._pace.pause_s))
         self._pace.worked(came=self._dealt > dealt)
         if self._wakes is None or time.monotonic() >= self._noted_s + self.timing.note_s:
-            self.write_down()
+            self.write_down(wait=self._wakes is None)
 
     def _doubt(self) -> None:
         """Have nothing be worked on before its row was looked at: what was this worker's own may be another's."""
@@ -236,7 +214,7 @@ class Worker:
 
     def _sweep(self, shards: set[int]) -> None:
         """See in which of these shards there is more."""
-        tops, failed = self.rows.tops(shards)
+        tops, failed = self._rows.tops(shards)
         for owned in list(self.owned.values()):
             if owned.pair[1] in failed:
                 self._failed(owned, failed[owned.pair[1]])
@@ -277,7 +255,7 @@ class Worker:
     def _look(self, view: View) -> None:
         """See how the rows are: what is lost, what is to be given back or taken, and where there is more."""
         pairs = self._dealt_to_me(view)
-        looked = self.rows.look(pairs | self.owned.keys() | self._doubtful)
+        looked = self._rows.look(pairs | self.owned.keys() | self._doubtful)
         for pair in list(self.owned):
             self._compare(self.owned[pair], looked.rows.get(pair), looked.failed.get(pair[1]))
         given_back = [pair for pair in self.owned if pair not in pairs]
@@ -292,7 +270,7 @@ class Worker:
         for pair in self._doubtful - self.owned.keys() - pairs:
             row = looked.rows.get(pair)
             if row is not None and row.worker == self.name:
-                self.rows.release(pair, row.epoch)
+                self._rows.release(pair, row.epoch)
             self._doubtful.discard(pair)
         self._unsure &= self.owned.keys()
 
@@ -312,11 +290,11 @@ class Worker:
 
     def _take(self, view: View, pair: Pair, row: FollowerRow) -> None:
         try:
-            epoch = self.rows.claim(pair, self.name, row)
+            epoch = self._rows.claim(pair, self.name, row)
             if epoch is None:
                 return
             # How far it is counts as of now: whoever had it may have gone on until he lost it.
-            now = self.rows.look([pair]).rows.get(pair)
+            now = self._rows.look([pair]).rows.get(pair)
         except SchemalessError as error:
             # It may have been, and the reply was lost.
             self._doubtful.add(pair)
@@ -339,7 +317,7 @@ class Worker:
         if owned is None or owned.location != owned.reached:
             return
         try:
-            self.rows.release(pair, owned.epoch)
+            self._rows.release(pair, owned.epoch)
         except SchemalessError as error:
             _log.warning("%s: shard %d is not given back: %s", pair[0], pair[1], error)
         else:
@@ -422,6 +400,12 @@ class Worker:
 
     # For dealers
 
+    @property
+    def rows(self) -> FollowerRows:
+        """The rows, for who changes one himself: behind what is on its way to be written down."""
+        self._noted(wait=True)
+        return self._rows
+
     def go_on(self, owned: Owned) -> None:
         """Be called before each cell.
 
@@ -449,7 +433,9 @@ class Worker:
             Interrupted: its server failed; what is reached is kept and written down later.
         """
         self._dealt += 1
-        self._reached(owned, added_id, PAGE_CELLS if at_once else 1)
+        self._reached(owned, added_id, 1)
+        if at_once:
+            self.write_down()
         if self.owned.get(owned.pair) is not owned:
             raise LeaseLost(f"{owned.pair[0]} in shard {owned.pair[1]} was taken over by another worker")
         if owned.not_before_s > time.monotonic():
@@ -464,22 +450,37 @@ class Worker:
         owned.top = max(owned.top, owned.reached)
         owned.attempts = 0 if cells else owned.attempts
         self._pending += cells
-        if self._pending >= PAGE_CELLS or time.monotonic() - self._noted_s >= self.timing.note_s:
-            self.write_down()
+        if self._pending >= _NOTED_CELLS or time.monotonic() - self._noted_s >= self.timing.note_s:
+            # Those on their way and those since are a page together, at most.
+            self.write_down(wait=self._wakes is None or self._pending >= _NOTED_CELLS)
 
-    def write_down(self) -> None:
-        """Write down how far everything is; what is lost is dropped, what fails is kept for the next time."""
-        behind = [owned for owned in self.owned.values() if owned.reached != owned.location]
-        lost, failed = self.rows.move(owned.move for owned in behind)
-        for owned in behind:
-            if owned.pair in lost:
-                del self.owned[owned.pair]
-            elif owned.pair in failed:
-                self._failed(owned, failed[owned.pair])
-            else:
-                self.written(owned)
+    def write_down(self, *, wait: bool = True) -> None:
+        """Write down how far everything is; what is lost is dropped, what fails is kept for the next time.
+
+        Args:
+            wait: until it is; else it is begun at most, and calls go on.
+        """
+        if not self._noted(wait=wait):
+            return
+        self._notes.begin(owned for owned in self.owned.values() if owned.reached != owned.location)
         self._pending = 0
         self._noted_s = time.monotonic()
+        if wait:
+            self._noted(wait=True)
+
+    def _noted(self, *, wait: bool) -> bool:
+        """Take over what was written down; return whether nothing is on its way any more."""
+        noted = self._notes.take(wait=wait)
+        for owned, move in noted.begun:
+            if self.owned.get(owned.pair) is not owned:
+                continue
+            if owned.pair in noted.lost:
+                del self.owned[owned.pair]
+            elif owned.pair in noted.failed:
+                self._failed(owned, noted.failed[owned.pair])
+            else:
+                owned.location = max(owned.location, move.location)
+        return not self._notes.busy
 
     # Signs of life, on another thread
 

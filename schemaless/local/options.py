@@ -128,7 +128,7 @@ def server_command(binary: Binary, server: Description) -> list[str]:
         *server.options,
         # Where it listens, 127.0.0.1 must never mean "localhost": root@localhost has no password.
         *(["--skip-name-resolve=1"] if server.port else []),
-        *(["--skip-networking=1"] if server.replica else []),
+        *(["--skip-networking=1"] if server.replica and not server.port else []),
     ]
 
 

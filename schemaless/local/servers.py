@@ -17,6 +17,7 @@ from pathlib import Path
 
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
+from schemaless.local import group as group_replication
 from schemaless.local import replication
 from schemaless.local import semi_sync as semi_synchronous
 from schemaless.local.apt import Progress
@@ -38,6 +39,7 @@ def up(
     *,
     replicas: int = 0,
     semi_sync: bool = False,
+    group: bool = False,
     tied: bool = False,
     remove: bool = False,
     options: Mapping[str, object] | Sequence[str] = (),
@@ -57,6 +59,8 @@ def up(
             127.0.0.1 from then on; one that runs is started again for that.
         semi_sync: have primaries acknowledge a commit once a replica has it, for as long as a day. Kept for later
             starts; servers that run without it are refused.
+        group: have each server and two replicas of it be a group (Group Replication), which itself decides which of
+            the three is the primary, now and when that one is lost. For a new folder; MySQL only.
         tied: stop the servers when this process ends, however it ends.
         remove: with ``tied``, kill them and delete the folder too.
         options: of the servers, such as ``{"innodb-buffer-pool-size": "1G"}``; kept for later starts, and none given
@@ -76,11 +80,13 @@ def up(
         raise LocalServerError(f"flavour must be one of {', '.join(FLAVOURS)}, got {flavour!r}")
     if not 1 <= servers <= MAX_SERVERS:
         raise LocalServerError(f"servers must be 1 to {MAX_SERVERS}, got {servers}")
+    if group:
+        group_replication.require_able(flavour)
     if semi_sync and not replicas:
         raise LocalServerError("semi-synchronous replication is between a server and its replicas; give replicas too")
     if not 0 <= replicas <= MAX_REPLICAS:
         raise LocalServerError(f"replicas must be 0 to {MAX_REPLICAS}, got {replicas}")
-    arguments = [*option_arguments(options), *(semi_synchronous.ARGUMENTS[flavour] if semi_sync else ())]
+    arguments = option_arguments(options) + list(semi_synchronous.ARGUMENTS[flavour] if semi_sync else ())
     manner = Manner(tuple(arguments), report or (lambda line: None), progress)
     folder = Path(folder).expanduser().resolve()
     with locked(folder, manner.say, create=True):
@@ -91,6 +97,19 @@ def up(
                 f"{folder} holds {other[0].flavour} servers and {flavour} was asked for; choose another --folder, or "
                 "delete these with 'schemaless local down --delete'"
             )
+        if found and group_replication.is_wanted(found[0].options) != group:
+            if group:
+                raise LocalServerError(f"{folder} holds servers that are no group; choose another --folder for one")
+            group = True
+        if group:
+            if semi_sync or replicas > group_replication.REPLICAS:
+                raise LocalServerError(
+                    "a group is three servers, of which two have what is acknowledged: it takes neither --semi-sync "
+                    "nor more replicas"
+                )
+            replicas = group_replication.REPLICAS
+            if arguments or not found:
+                manner = dataclasses.replace(manner, options=(*arguments, *group_replication.ARGUMENTS))
         if semi_sync and not options and found:
             manner = dataclasses.replace(manner, options=tuple(dict.fromkeys([*found[0].options, *manner.options])))
         numbers = range(1, max([servers, *(each.number for each in found)]) + 1)
@@ -126,24 +145,28 @@ def _with_replicas(
         replication.require_whole_binary_log(primary)
     started = []
     for primary, number in places:
+        listens = group_replication.is_member(primary)
         if (primary.number, number) in known:
-            started.append(begin(known[primary.number, number], manner))
+            started.append(begin(known[primary.number, number], manner, listens=listens))
             continue
         model = Description.read(primary.folder)
         assert model is not None
         alike = dataclasses.replace(manner, options=manner.options or model.options)
-        started.append(make(model.binary(), folder, (primary.number, number), model.asked, alike))
+        started.append(make(model.binary(), folder, (primary.number, number), model.asked, alike, listens=listens))
     running = [(primary, finish(each, manner)) for (primary, _), each in zip(places, started, strict=True)]
-    for primary, replica in running:
+    followers = [pair for pair in running if not group_replication.is_member(pair[0])]
+    for primary, replica in followers:
         replication.follow(primary, replica)
-    for primary, replica in running:
+    for primary, replica in followers:
         replication.wait_until_replicating(primary, replica, manner.say)
     whole = [
         dataclasses.replace(primary, replicas=tuple(replica for source, replica in running if source is primary))
         for primary in primaries
     ]
     for primary in whole:
-        if primary.replicas and semi_synchronous.is_wanted(primary):
+        if group_replication.is_member(primary):
+            group_replication.form([primary, *primary.replicas], manner.say)
+        elif primary.replicas and semi_synchronous.is_wanted(primary):
             semi_synchronous.begin(primary)
     return whole
 
@@ -163,7 +186,10 @@ def _status(description: Description) -> ServerStatus:
     if pid is not None:
         server = description.server(pid)
         state, socket = "running", server.socket
-        fault = replication.fault(server) if description.replica else None
+        if group_replication.is_wanted(description.options):
+            fault = group_replication.fault(server)
+        else:
+            fault = replication.fault(server) if description.replica else None
     else:
         # A server takes its pid file away when it shuts down.
         state, socket = ("crashed" if description.pid_file.exists() else "stopped"), description.socket
@@ -256,10 +282,13 @@ def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -
         }
         primary = family.pop(0, None)
         followers = tuple(replica for replica in family.values() if result.replica in (0, replica.replica))
-        if primary is not None:
+        is_group = group_replication.is_member(result)
+        if is_group:
+            group_replication.form([*([] if primary is None else [primary]), *family.values()], manner.say)
+        elif primary is not None:
             for replica in followers:
                 replication.follow(primary, replica)
                 replication.wait_until_replicating(primary, replica, manner.say)
-    if primary is not None and semi_synchronous.is_wanted(primary):
+    if primary is not None and not is_group and semi_synchronous.is_wanted(primary):
         semi_synchronous.begin(dataclasses.replace(primary, replicas=followers))
     return dataclasses.replace(result, replicas=() if result.replica else followers)

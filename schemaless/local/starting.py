@@ -18,6 +18,7 @@ import pymysql
 
 from schemaless.errors import LocalServerError
 from schemaless.local import free_space as space
+from schemaless.local import group
 from schemaless.local.apt import Progress
 from schemaless.local.binaries import Binary, candidates, environment, inspect
 from schemaless.local.description import Description, LocalServer
@@ -303,6 +304,8 @@ def make(
     Raises:
         LocalServerError: it cannot be made.
     """
+    if group.is_wanted(manner.options):
+        group.require_able(binary.flavour)
     number, replica = place
     path = server_folder(folder, number, replica)
     path.mkdir(mode=0o700, exist_ok=True)

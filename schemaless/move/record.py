@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 from schemaless.cluster.topology import Topology
 from schemaless.errors import LeaseLost
 from schemaless.jobs.runner import ShardRun
 from schemaless.move.spec import BEFORE_COMMIT, Phase
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.pool import PoolOptions
 from schemaless.mysql.sql import moves as sql
 from schemaless.mysql.sql.parts import Value
 from schemaless.store.catalog import write_place
@@ -55,15 +54,14 @@ class MoveRecord:
         return (self.target_server or "").split()
 
 
-_FLIP: Final = PoolOptions(pool_size=1)
-
-
 class Records:
     """The moves of a datastore."""
 
     def __init__(self, store: Datastore) -> None:
         self._pool = tools_of(store).catalog
-        self._flipping = tools_of(store).shards.new_pool(self._pool.node, _FLIP)
+        shards = tools_of(store).shards
+        # Of its own, which is open beforehand; it waits for no longer than this program does.
+        self._flipping = shards.new_pool(self._pool.node, replace(shards.pools.options, pool_size=1))
         self._name = store.name
 
     def all(self, job_id: int | None = None, shard: int | None = None) -> list[MoveRecord]:

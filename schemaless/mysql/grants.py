@@ -90,6 +90,9 @@ _ON_WRITTEN: Final[dict[Role, str]] = {
 _ON_PLACES: Final = {"datastore": "UPDATE (`topology_token`)", "shard_range": "INSERT, DELETE"}
 """``move`` gets these on the tables that say where a shard is."""
 
+_ON_REPLICATION: Final = ("replication_connection_status", "replication_group_members")
+"""``admin`` reads these tables of MySQL's, to see what a server has received and what its group has decided."""
+
 _ON_MOVED: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX, REFERENCES, LOCK TABLES"
 """``move`` needs these on a shard's database, where it is and where it goes; no other role may drop anything."""
 
@@ -219,8 +222,8 @@ def grants(
             database = _database(heartbeat_database(topology.name), partial_revokes)
             statements.append(grant(_ON_CLUSTER.get(role, "SELECT"), f"{database}.*", account))
             if role == "admin" and not mariadb:
-                received = "`performance_schema`.`replication_connection_status`"
-                statements.append(grant("SELECT", received, account))
+                tables = (f"`performance_schema`.`{table}`" for table in _ON_REPLICATION)
+                statements += [grant("SELECT", table, account) for table in tables]
         for cluster in clusters:
             # A shard that is to be moved may go to each of the servers.
             of_all = role == "move"

@@ -79,7 +79,7 @@ parked = _table(
     Column("attempts", Integer(), nullable=False),
     Column("error", MEDIUMTEXT(), nullable=False),
     _stamp("parked_at"),
-    # 1: somebody asked for it to be tried again.
+    # 1: somebody asked for it to be tried again; 1 more for each time that that was begun.
     Column("replay", TINYINT(), nullable=False, server_default=text("0")),
 )
 

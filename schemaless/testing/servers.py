@@ -21,6 +21,7 @@ def private_servers(
     *,
     replicas: int = 0,
     semi_sync: bool = False,
+    group: bool = False,
 ) -> Iterator[list[LocalServer]]:
     """Yield ``count`` new servers in a temporary folder; they and the folder go at the end.
 
@@ -33,6 +34,7 @@ def private_servers(
         options: further options of the servers, over the relaxed ones.
         replicas: of each; see ``LocalServer.replicas``.
         semi_sync: whether a commit is acknowledged only once a replica has it.
+        group: whether each is a group of three, itself and two replicas.
 
     Raises:
         LocalServerError: no server program could be had, or it did not start.
@@ -40,7 +42,17 @@ def private_servers(
     folder = Path(tempfile.mkdtemp(prefix="schemaless-test-"))
     try:
         asked = {**RELAXED, **(options or {})}
-        yield up(folder, count, flavour, replicas=replicas, semi_sync=semi_sync, tied=True, remove=True, options=asked)
+        yield up(
+            folder,
+            count,
+            flavour,
+            replicas=replicas,
+            semi_sync=semi_sync,
+            group=group,
+            tied=True,
+            remove=True,
+            options=asked,
+        )
     finally:
         try:
             down(folder, delete=True)

@@ -38,6 +38,13 @@ def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path)
         ("replica", True, None),
     ]
 
+    watched = [invoke("topology", "watch", url=url), invoke("topology", "watch", "--once", "--json", url=url)]
+
+    assert [result.code for result in watched] == [1, 1]
+    assert watched[0].out.count(f"cluster-1: {replicated.socket} is of no group") == 1
+    assert "there is nothing to watch" in watched[0].err
+    assert [watched[1].json[name] for name in ("cluster", "finding", "adoption")] == ["cluster-1", "no group", None]
+
     link = tmp_path / "renamed.sock"
     link.symlink_to(replicated.socket)
     renamed = invoke("topology", "set-primary", "--cluster", "cluster-1", f"mysql://root@/?unix_socket={link}", url=url)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import pytest
 
 import schemaless
-from schemaless.feed.supervisor import Supervisor
-from schemaless.feed.worker import Dealer
+from schemaless.errors import ServerUnavailable
+from schemaless.feed.dealer import Dealer
+from schemaless.feed.rows import FollowerRows, Looked
+from schemaless.feed.supervisor import Supervisor, caught_up, prepare
 
 pytestmark = pytest.mark.mysql
 
@@ -44,3 +46,27 @@ def test_a_worker_that_ends_with_status_0_is_dead(follow_store):
 
     assert (leaving._removed, leaving._children) == (False, [])
     assert (over._removed, over._made) == (True, 1)
+
+
+def test_a_shard_that_cannot_be_asked_has_not_caught_up(follow_store, monkeypatch):
+    """What nobody knows of is waited for, whenever it was that its server failed."""
+
+    @schemaless.trigger(column="BASE", start="end")
+    def there(cell, call): ...
+
+    prepare(follow_store, there)
+    whole, away = FollowerRows.look, {2}
+
+    def partly(self: FollowerRows, pairs: object) -> Looked:
+        looked = whole(self, pairs)  # type: ignore[arg-type]
+        gone = {shard: ServerUnavailable("gone", node="db-1") for shard in away}
+        return Looked({pair: row for pair, row in looked.rows.items() if pair[1] not in gone}, gone)
+
+    monkeypatch.setattr(FollowerRows, "look", partly)
+    ended = caught_up(follow_store, there)
+    before = ended()
+    away.clear()
+    known = ended()
+    away.add(1)
+
+    assert (before, known, ended()) == (False, True, False)

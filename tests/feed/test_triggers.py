@@ -308,8 +308,8 @@ def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works
     assert (parked.added_id, parked.attempts, parked.error) == (deadly.added_id, 3, DIED)
 
 
-def test_a_cell_that_ends_whoever_replays_it_does_so_once(put, works, triggers, follow_store):
-    """The wish is taken from it before the call."""
+def test_a_cell_that_ends_whoever_replays_it_does_so_three_times(put, works, triggers, follow_store):
+    """A worker that dies by chance takes no wish along; a cell that kills has its wish taken in the end."""
 
     @schemaless.trigger(column="BASE", start="beginning", attempts=1)
     def kill(cell, call):
@@ -321,11 +321,16 @@ def test_a_cell_that_ends_whoever_replays_it_does_so_once(put, works, triggers, 
     worker = works(kill)
     turn(worker)
     triggers.replay("kill", triggers.parked("kill", range(4)))
-    with pytest.raises(Died):
-        turn(worker)
+    wanted = []
+    for _ in range(3):
+        with pytest.raises(Died):
+            turn(worker)
+        wanted += triggers.parked("kill", range(4))
+    turn(worker)
     (parked,) = triggers.parked("kill", range(4))
 
-    assert parked.replay is False
+    assert [each.replay for each in wanted] == [True] * 3
+    assert (parked.replay, parked.attempts, parked.error) == (False, 2, DIED)
 
 
 def test_replayed_cells_that_come_through_are_parked_no_more(put, works, triggers):

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -368,6 +368,36 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
     turn(worker)
 
     assert sorted(seen.cells) == sorted(there)
+
+
+@pytest.mark.mysql
+def test_calls_go_on_while_locations_are_written_and_no_change_overtakes_them(settings, put, works, monkeypatch):
+    """A location that came late would take back what its owner has written since: the next attempt, a parked cell."""
+    worker = works("one", Seen())
+    put(12)
+    turn(worker, times=2)
+    owned = next(iter(worker.owned.values()))
+    free, done = threading.Event(), []
+    real = worker.rows.move
+
+    def held(moves: Iterable[Move]) -> object:
+        free.wait()
+        result = real(moves)
+        done.append("on its way")
+        return result
+
+    monkeypatch.setattr(worker.rows, "move", held)
+    owned.reached += 5
+    worker.write_down(wait=False)
+    assert (done, owned.location) == ([], owned.reached - 5)
+    own = threading.Thread(target=lambda: worker.rows and done.append("its own"))
+    own.start()
+    own.join(0.05)
+    free.set()
+    own.join()
+
+    assert done == ["on its way", "its own"]
+    assert worker.rows.look([owned.pair]).rows[owned.pair].location == owned.location == owned.reached
 
 
 @pytest.mark.mysql

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from schemaless import Datastore
+from schemaless import Datastore, ServerError
+from schemaless.jobs import worker
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.worker import Outcome, let_go, work_on
@@ -20,6 +24,7 @@ from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.move.steps import work
 from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql import moves as sql
 from schemaless.store.opening import opening_of
 from schemaless.store.tools import tools_of
 from tests.movers import query
@@ -33,6 +38,18 @@ CUT = (
     *("DELETE FROM", "SELECT name, location", "SELECT name, added_id", "UPDATE", "SELECT MAX(added_id)", "COMMIT"),
 )
 """What a mover sends from its takeover to its end begins so; the copying of settled pages is left alone."""
+
+ALL_POINTS = os.environ.get("MOVE_POINTS") == "all"
+"""Whether something is to happen before every statement of a cut, and not before a few."""
+
+DIGEST = (
+    "SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('/', added_id, HEX(row_key), column_name, ref_key, HEX(body), "
+    "created_at))) FROM `{}`.`{}` WHERE added_id <= {}"
+)
+"""How many cells a table has up to an id, and a digest of all that is in them."""
+
+_counted: dict[str, int] = {}
+"""By kind of server: how many statements a cut has."""
 
 
 class Killed(BaseException):
@@ -56,6 +73,8 @@ class Movers:
         self._numbers = itertools.count()
         self._names = itertools.count(1)
         send = Connection._send
+        # A mover of the suite is a thread that does other things afterwards, and servers are started by it.
+        monkeypatch.setattr(worker, "_step_aside", lambda: None)
 
         def hooked(connection: Connection, sql: bytes) -> object:
             if threading.get_ident() == self._thread and sql.decode("latin-1").startswith(CUT):
@@ -87,9 +106,9 @@ class Movers:
 
 
 def other(store: Datastore, shard: int = SHARD) -> str:
-    """Return the cluster that a shard is not on."""
+    """Return a cluster that a shard is not on: the last one."""
     topology = tools_of(store).topology
-    return next(each.name for each in topology.clusters if each != topology.cluster_of(shard))
+    return next(each.name for each in reversed(topology.clusters) if each != topology.cluster_of(shard))
 
 
 class Bench:
@@ -102,13 +121,65 @@ class Bench:
         self._rows = (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
         self._turns = itertools.count()
 
+    def next(self) -> tuple[uuid.UUID, int]:
+        """Return a row that nobody has, and what is to be in it."""
+        return next(self._rows), next(self._turns)
+
+    def acknowledge(self, added_id: int, row: uuid.UUID, turn: int) -> None:
+        """Remember a cell that was written."""
+        assert added_id not in self.acknowledged, "an id was given twice"
+        self.acknowledged[added_id] = row, turn
+
     def put(self, count: int = 1) -> None:
         """Write cells, and remember them."""
         for _ in range(count):
-            row, turn = next(self._rows), next(self._turns)
-            put = self.client.append_cell(row, "BASE", turn)
-            assert put.added_id not in self.acknowledged, "an id was given twice"
-            self.acknowledged[put.added_id] = row, turn
+            row, turn = self.next()
+            self.acknowledge(self.client.append_cell(row, "BASE", turn).added_id, row, turn)
+
+    def take_what_is_there(self) -> None:
+        """Take the cells of a shard that was used before for acknowledged."""
+        self.acknowledged = self._found()
+
+    def _found(self) -> dict[int, tuple[uuid.UUID, int]]:
+        cells = self.client.scan_shard(SHARD)
+        return {cell.added_id: (cell.key.row_key, cell.decode().body) for cell in cells}
+
+    def move(self, movers: Movers, *, count: bool = False) -> None:
+        """Move the shard, undisturbed."""
+        job = self.begin()
+        movers.move(self.client, job, Point(-1, lambda sql: None) if count else None)
+        self.ledger.complete(job.job_id)
+        assert self.check(job) == "verified"
+
+    def statements(self, movers: Movers) -> range:
+        """Return the numbers of a cut's statements; the first time, the shard is moved to count them."""
+        tools = tools_of(self.client)
+        flavour = "mariadb" if tools.catalog.run(lambda connection: connection.is_mariadb) else "mysql"
+        if flavour not in _counted:
+            self.move(movers, count=True)
+            _counted[flavour] = len(movers.seen)
+        return range(_counted[flavour])
+
+    def points(self, movers: Movers, seed: str, count: int) -> list[int]:
+        """Return before which statements of a cut something is to happen.
+
+        Some of them, others in each test; all where MOVE_POINTS says so, which takes minutes.
+        """
+        every = self.statements(movers)
+        return list(every) if ALL_POINTS else sorted(random.Random(seed).sample(every, count))
+
+    def until_it_answers(self) -> None:
+        """Wait until this program is let in by every server again."""
+        tools = tools_of(self.client)
+        for cluster in tools.topology.clusters:
+            until_s = time.monotonic() + 30
+            while True:
+                try:
+                    tools.shards.pool_for(cluster.primary).run(lambda connection: connection.rows(b"SELECT 1"))
+                    break
+                except ServerError:
+                    assert time.monotonic() < until_s, f"{cluster.primary} lets nobody in"
+                    time.sleep(0.01)
 
     def begin(self) -> Job:
         """Begin a job that moves the shard to the other cluster, where nothing is left of the last one."""
@@ -143,8 +214,7 @@ class Bench:
     def check(self, job: Job) -> str:
         """Hold what was acknowledged against what is there, and the tables against the catalog; return the phase."""
         self.put()
-        found = {cell.added_id: (cell.key.row_key, cell.decode().body) for cell in self.client.scan_shard(SHARD)}
-        assert found == self.acknowledged
+        assert self._found() == self.acknowledged
         (record,) = Records(self.client).all(job.job_id)
         tools = tools_of(self.client)
         home = tools.topology.cluster_of(SHARD).name
@@ -159,4 +229,14 @@ class Bench:
             assert len([table for table in tables if "_moved_" in table]) == (
                 3 if record.phase == "verified" and name == record.source else 0
             )
+        if record.phase == "verified":
+            sides = [
+                (record.source, sql.moved("cell", record.token or "")),
+                (record.target, "cell"),
+            ]
+            left, there = (
+                query(tools.topology.cluster(name).primary, DIGEST.format(database, table, record.fence_id or 0))
+                for name, table in sides
+            )
+            assert left == there
         return record.phase

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import random
 import threading
 
 import pytest
 
 from schemaless.jobs.worker import Outcome
-from tests.move.benches import Bench, Killed, Movers, Point
+from tests.move.benches import Killed, Point
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
-
-
-def points(bench: Bench, movers: Movers, seed: int) -> list[int]:
-    """Return before which statements of a cut something is to happen; the shard is moved by that.
-
-    Some of them, others in each test; all where MOVE_POINTS says so, which takes minutes.
-    """
-    job = bench.begin()
-    movers.move(bench.client, job, Point(-1, lambda sql: None))
-    bench.ledger.complete(job.job_id)
-    assert bench.check(job) == "verified"
-    every = range(len(movers.seen))
-    return list(every) if os.environ.get("MOVE_POINTS") == "all" else sorted(random.Random(seed).sample(every, 4))
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
@@ -34,7 +19,7 @@ def test_a_mover_killed_before_a_statement(bench, movers, abort):
     def kill(sql: bytes) -> None:
         raise Killed
 
-    for number in points(bench, movers, 1 + abort):
+    for number in bench.points(movers, f"killed {abort}", 4):
         bench.put()
         job = bench.begin()
         movers.move(bench.client, job, Point(number, kill))
@@ -47,7 +32,7 @@ def test_a_mover_killed_before_a_statement(bench, movers, abort):
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
     """A successor runs, or aborts, while it stands still; thawed, it changes nothing more."""
-    for number in points(bench, movers, 3 + abort):
+    for number in bench.points(movers, f"frozen {abort}", 4):
         bench.put()
         job = bench.begin()
         frozen, thawed = threading.Event(), threading.Event()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from schemaless import Datastore, MoveRefused
+from schemaless import Datastore, MoveRefused, ServerUnavailable
 from schemaless.jobs.worker import Outcome
 from schemaless.move import run as moves
 from schemaless.move import steps
@@ -101,6 +101,33 @@ def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
     assert record.phase == "aborted"
     assert bench.ledger.job(job.job_id).state == "aborted"
     assert any("/nowhere.sock cannot be reached" in what for _, _, what in bench.ledger.events(job.job_id))
+    assert bench.check(job) == "aborted"
+
+
+def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, client, monkeypatch):
+    """Whether the shard has moved only the target knows: nobody guesses; renamed back by hand, the move is aborted."""
+    job = bench.begin()
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fence, "rename_target", kill)
+        movers.move(client, job)
+    bench.free(job)
+    source, database = tools_of(client).shards.node_of(SHARD), tools_of(client).shards.database(SHARD)
+    target = tools_of(client).topology.cluster(other(client)).primary
+    token = Records(client).all(job.job_id)[0].token
+    with gone(client, other(client)):
+        outcomes: list[Outcome] = []
+        movers.move(client, job, outcomes=outcomes)
+        assert isinstance(outcomes[0].error, ServerUnavailable)
+        for table in sql.FENCED:
+            query(source, f"RENAME TABLE `{database}`.{sql.moved(table, token)} TO `{database}`.{table}")
+        bench.put()
+        bench.end(job, movers, abort=True)
+    query(target, f"DROP DATABASE `{database}`")
+
     assert bench.check(job) == "aborted"
 
 

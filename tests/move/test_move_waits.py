@@ -194,3 +194,28 @@ def test_nothing_waits_between_what_is_measured_and_the_cut(bench, movers, clien
 
     assert events[cut - 2 : cut] == ["copy_rest", "probe"]
     assert bench.check(job) == "verified"
+
+
+@pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+def test_a_shard_in_the_middle_of_its_cut_waits_for_no_replica_that_lags(bench, movers, monkeypatch, abort):
+    """Nobody has it then: whoever goes on brings it to one of its servers before anything else is waited for."""
+    job = bench.begin()
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fence, "rename_target", kill)
+        movers.move(bench.client, job)
+    gate = ShardRun.gate
+
+    def lags(run):
+        # As long as nobody has the shard, this would not come to an end.
+        bench.put()
+        gate(run)
+
+    monkeypatch.setattr(ShardRun, "gate", lags)
+    tools_of(bench.client).shards.move_wait_s = 0
+    bench.end(job, movers, abort=abort)
+
+    assert bench.check(job) == ("aborted" if abort else "verified")

@@ -11,6 +11,7 @@ import click
 from schemaless.cli.local.shown import folder_option, server_data
 from schemaless.local import servers as local_servers
 from schemaless.local.binaries import FLAVOURS
+from schemaless.local.group import is_member
 from schemaless.terminal.output import json_option, note, print_json, progress
 from schemaless.terminal.shown import shown
 
@@ -33,6 +34,12 @@ _NAME: Final = "demo"
 @click.option(
     "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; needs --replicas, and new servers."
 )
+@click.option(
+    "--group-replication",
+    "group",
+    is_flag=True,
+    help="Make each server a group of three, which chooses its primary itself; for a new folder, MySQL only.",
+)
 @click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", help="The kind of server.")
 @click.option(
     "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be repeated."
@@ -40,7 +47,14 @@ _NAME: Final = "demo"
 @folder_option
 @json_option
 def up(
-    servers: int, replicas: int, semi_sync: bool, flavour: str, options: tuple[str, ...], folder: Path, as_json: bool
+    servers: int,
+    replicas: int,
+    semi_sync: bool,
+    group: bool,
+    flavour: str,
+    options: tuple[str, ...],
+    folder: Path,
+    as_json: bool,
 ) -> None:
     """Start servers as needed, and print their URLs.
 
@@ -55,11 +69,16 @@ def up(
     stays on the socket. With --semi-sync as well, a primary acknowledges a commit only once a replica has it, and waits
     up to a day for that: a failover then loses nothing that was acknowledged.
 
+    With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
+    two of them have it, and where the primary is lost, the others choose another one within ten seconds or so.
+    'schemaless topology watch' then has programs write there.
+
     \b
     Examples:
       schemaless local up --servers 3
       schemaless local up --servers 2 --replicas 1
       schemaless local up --replicas 2 --semi-sync
+      schemaless local up --servers 1 --group-replication
       schemaless local up --option innodb-buffer-pool-size=1G
     """
     running = local_servers.up(
@@ -68,6 +87,7 @@ def up(
         flavour,
         replicas=replicas,
         semi_sync=semi_sync,
+        group=group,
         options=options,
         report=note,
         progress=progress,
@@ -89,3 +109,6 @@ def up(
         for replica in server.replicas:
             add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
             click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
+    if any(is_member(server) for server in running):
+        note("and have programs follow what the group decides:")
+        click.echo(shown(f"schemaless topology watch --url {url}"))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import click
 
 from schemaless.admin import failover
 from schemaless.cli.options import url_option
-from schemaless.cli.topology.shown import adoption_data, cluster_option, say_reconnect
-from schemaless.terminal.output import json_option, note, out, print_json
+from schemaless.cli.topology.shown import adoption_data, cluster_option, say_adoption
+from schemaless.terminal.output import json_option, out, print_json
 
 
 @click.command()
@@ -60,20 +58,4 @@ def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: 
         out().print(f"{done.cluster.primary} is the primary of {cluster}, {claimed}", markup=False)
     else:
         out().print(f"{done.cluster.primary} is the primary of {cluster} already, {claimed}", markup=False)
-    for node, reason in done.removed.items():
-        note(f"{node} removed from {cluster}: {reason}")
-    for node in done.unasked:
-        note(f"{node} did not answer: what it has received, and nobody else, is not on the new primary")
-    if done.old_primary in ("unreachable", "ahead"):
-        what = "cannot be reached" if done.old_primary == "unreachable" else "has what the new one lacks"
-        note(f"the old primary {what}: once it answers, 'schemaless topology lost --from URL' lists the cells of it")
-    if done.old_written_s is not None:
-        note(
-            f"programs that are connected to it may write there for up to {math.ceil(done.old_written_s)} s from now, "
-            "until they read the catalog again, and longer where they reach no server of the cluster that does: stop "
-            "it, or cut it off"
-        )
-    if done.url is not None:
-        note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
-    if done.changed:
-        say_reconnect()
+    say_adoption(done)

@@ -9,9 +9,10 @@ from schemaless.cli.topology.lost import lost
 from schemaless.cli.topology.replicas import add_replica, remove_replica
 from schemaless.cli.topology.set_primary import set_primary
 from schemaless.cli.topology.show import show
+from schemaless.cli.topology.watch import watch
 
 
-@click.group(commands=[show, adopt, lost, add_replica, remove_replica, set_primary])
+@click.group(commands=[show, adopt, watch, lost, add_replica, remove_replica, set_primary])
 def topology() -> None:
     """Show and change the servers of a datastore.
 
@@ -25,4 +26,5 @@ def topology() -> None:
       schemaless topology add-replica --cluster cluster-1 mysql://db-1b:3306/
       schemaless topology set-primary --cluster cluster-1 mysql://db-1b:3306/
       schemaless topology adopt --cluster cluster-1 mysql://db-1b:3306/
+      schemaless topology watch
     """

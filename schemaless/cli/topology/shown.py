@@ -36,6 +36,27 @@ def say_reconnect() -> None:
     note(f"programs that are connected take this up within {latest_s} s of use; those of 0.1 when they connect again")
 
 
+def say_adoption(done: Adoption) -> None:
+    """Say what somebody has to know of a takeover, besides who the primary is."""
+    for node, reason in done.removed.items():
+        note(f"{node} removed from {done.cluster.name}: {reason}")
+    for node in done.unasked:
+        note(f"{node} did not answer: what it has received, and nobody else, is not on the new primary")
+    if done.old_primary in ("unreachable", "ahead"):
+        what = "cannot be reached" if done.old_primary == "unreachable" else "has what the new one lacks"
+        note(f"the old primary {what}: once it answers, 'schemaless topology lost --from URL' lists the cells of it")
+    if done.old_written_s is not None:
+        note(
+            f"programs that are connected to it may write there for up to {math.ceil(done.old_written_s)} s from now, "
+            "until they read the catalog again, and longer where they reach no server of the cluster that does: stop "
+            "it, or cut it off"
+        )
+    if done.url is not None:
+        note(f"the catalog is on the new primary: export SCHEMALESS_URL='{done.url}'")
+    if done.changed:
+        say_reconnect()
+
+
 def _node_data(node: Node) -> dict[str, Any]:
     return {"role": node.role, "address": str(node), "host": node.host, "port": node.port, "socket": node.socket}
 

@@ -6,7 +6,7 @@ UPDATE of nothing, or an INSERT of nothing, is how he learns of it. Times are th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from schemaless.mysql.sql.parts import NOW, Value, blob_hex, by_id, cell_table, id_range, later, literal, table, text
@@ -110,7 +110,7 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
         b"SELECT %d, name, location, worker, epoch, state, attempts, "
         b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
         b"(SELECT MAX(added_id) FROM %b), (SELECT COUNT(*) FROM %b WHERE name=%b), "
-        b"(SELECT COUNT(*) FROM %b WHERE name=%b AND replay=1) FROM %b WHERE name=%b"
+        b"(SELECT COUNT(*) FROM %b WHERE name=%b AND replay>0) FROM %b WHERE name=%b"
         % (
             shard,
             NOW,
@@ -254,17 +254,15 @@ def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
     return (
         b"SELECT added_id, row_key, column_name, ref_key, attempts, error, CONCAT(parked_at,'+00:00'), replay "
         b"FROM %b WHERE name=%b%b ORDER BY added_id"
-        % (table(database, b"parked"), text(name), b" AND replay=1" if replay else b"")
+        % (table(database, b"parked"), text(name), b" AND replay>0" if replay else b"")
     )
 
 
-def note_replay(
-    database: str, name: str, epoch: int, added_id: int, attempts: int | None = None, error: str | None = None
-) -> bytes:
-    """Take the wish from a parked cell, and write down how it went, if the follower's row is still its owner's."""
-    changes: dict[bytes, Value] = {b"replay": 0}
-    if error is not None:
-        changes |= {b"attempts": attempts, b"error": error}
+def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Mapping[bytes, Value]) -> bytes:
+    """Write down how trying a parked cell again went, if the follower's row is still its owner's.
+
+    ``replay`` is 0 where nobody wants it, 1 where somebody does, and 1 more for each time that it was begun.
+    """
     return b"UPDATE %b AS p JOIN %b AS f ON f.name=p.name AND f.epoch=%d SET %b WHERE p.name=%b AND p.added_id=%d" % (
         table(database, b"parked"),
         table(database, b"follower"),

@@ -1,0 +1,94 @@
+"""``schemaless topology watch``: adopts what Group Replication has decided, for as long as it runs."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from contextlib import closing
+from typing import Any
+
+import click
+
+from schemaless.admin.watch import Finding, Watch
+from schemaless.cli.options import url_option
+from schemaless.cli.topology.shown import adoption_data, say_adoption
+from schemaless.errors import TopologyError
+from schemaless.terminal.output import EXIT_FAILED, data_sink, json_option, note, out
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.1, max=3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="How long between two looks, give or take a quarter.",
+)
+@url_option
+@json_option
+def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
+    """Adopt what Group Replication decides, until Ctrl-C.
+
+    For clusters whose servers are a group of MySQL's Group Replication, in single-primary mode. The group itself
+    chooses another primary when it loses one. This asks the members who it is, and does what 'schemaless topology
+    adopt' does for that server; for a group without a claim, too, which gets its first one. It elects nobody.
+
+    A member is believed only where it is ONLINE and sees a majority of its group: a primary that was cut off still
+    takes itself for one. Before a server is adopted, something is committed on it, which takes the majority.
+
+    An adoption takes the old primary out of the catalog, and the same watch adds it again, as a replica, once the group
+    has it again. A cluster that is no group is named once, and left as it is.
+
+    Each finding is a line, where it is not the finding of before; with --json, a JSON object. Several watches may run
+    at the same time, on several hosts: run one on each host that may be left. It may be stopped at any moment. The
+    account has the role admin.
+
+    Exit status with --once: 0 when each cluster is a group whose primary is adopted, else 1.
+
+    \b
+    Examples:
+      schemaless topology watch
+      schemaless topology watch --once --json
+      schemaless local up --servers 1 --group-replication   # a group to try it with
+    """
+    with closing(Watch(url)) as watching:
+        findings = watching.look()
+        _say(findings, as_json=as_json)
+        if once:
+            return 0 if all(finding.well for finding in findings) else EXIT_FAILED
+        if all(finding.what == "no group" for finding in findings):
+            raise TopologyError("no cluster of the datastore is a group, so there is nothing to watch")
+        if not as_json:
+            note("watching, until Ctrl-C")
+        while True:
+            time.sleep(interval_s * random.uniform(0.75, 1.25))  # noqa: S311 - jitter
+            _say(watching.look(), as_json=as_json)
+
+
+def _say(findings: list[Finding], *, as_json: bool) -> None:
+    if as_json:
+        sink = data_sink()
+        for finding in findings:
+            sink.write(json.dumps(_data(finding)).encode() + b"\n")
+        sink.flush()
+        return
+    console = out()
+    for finding in findings:
+        cluster = "" if finding.cluster is None else f" {finding.cluster}:"
+        console.print(f"{finding.at:%Y-%m-%d %H:%M:%S}{cluster} {finding.message}", markup=False)
+        console.file.flush()
+        if finding.adoption is not None:
+            say_adoption(finding.adoption)
+
+
+def _data(finding: Finding) -> dict[str, Any]:
+    return {
+        "at": finding.at.isoformat(),
+        "cluster": finding.cluster,
+        "finding": finding.what,
+        "message": finding.message,
+        "adoption": None if finding.adoption is None else adoption_data(finding.adoption),
+    }

@@ -1,0 +1,123 @@
+"""A failover of the source or of the target while a mover is dead, adopted; then the move is run again, or aborted."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+import schemaless
+from schemaless import MoveRefused
+from schemaless.admin import failover, nodes
+from schemaless.jobs.job import Job
+from schemaless.jobs.worker import Outcome
+from schemaless.local.description import LocalServer
+from schemaless.move.fence import Fence
+from schemaless.move.record import Records
+from schemaless.store.tools import tools_of
+from tests.move.benches import ALL_POINTS, SHARD, Bench, Killed, Movers
+from tests.promotion import failed_over, sql
+
+pytestmark = [pytest.mark.mysql, pytest.mark.long]
+
+_names = itertools.count(1)
+TIMEOUT_S = 0.3
+
+
+@contextmanager
+def over(first: LocalServer) -> Iterator[LocalServer]:
+    """Have the replica take the place of a server, which takes no writes any more, for the block."""
+    with failed_over(first) as second:
+        sql(first, "SET GLOBAL super_read_only = 1")
+        try:
+            yield second
+        finally:
+            sql(first, "SET GLOBAL super_read_only = 0, read_only = 0")
+
+
+@pytest.fixture
+def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
+    """The primary of the second cluster, which has a replica."""
+    if flavour == "mariadb":
+        pytest.skip("no failover is adopted on MariaDB")
+    server: LocalServer = request.getfixturevalue("replicated")
+    return server
+
+
+@pytest.fixture
+def make(
+    first: LocalServer, servers: list[LocalServer], new_row: Callable[[], uuid.UUID]
+) -> Iterator[Callable[[str], Bench]]:
+    """Makes a datastore, and a program; the server with a replica has the catalog, or has not."""
+    with ExitStack() as stack:
+
+        def bench_of(catalog: str) -> Bench:
+            weak, strong = first.url, servers[0].url
+            urls = [weak, strong] if catalog == "with it" else [strong, weak]
+            cluster = f"cluster-{1 + urls.index(weak)}"
+            url = schemaless.create(f"moves_over{next(_names)}", 2, urls)
+            nodes.add_replica(url, cluster, first.replicas[0].url)
+            failover.adopt(url, cluster, first.url, timeout_s=30)
+            client = stack.enter_context(schemaless.connect(url, read_timeout_s=20))
+            tools_of(client).shards.move_wait_s = 30
+            return Bench(client, new_row)
+
+        yield bench_of
+
+
+PHASES = {"copying": (Fence, "lock"), "cutting": (Fence, "rename_target"), "committed": (Records, "flip")}
+EVERY = list(itertools.product(PHASES, ["source", "target"], ["elsewhere", "with it"]))
+FEW = [("cutting", "target", "elsewhere"), ("committed", "source", "with it")]
+
+
+@pytest.mark.parametrize(("phase", "who", "catalog"), EVERY if ALL_POINTS else FEW)
+def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first, phase, who, catalog):
+    """With the catalog on the server that is lost, or elsewhere: the same command goes on, by the new primaries.
+
+    Where the source's new primary lacks the RENAME, two servers have the shard: nothing is changed, and both are named.
+    """
+    bench = make(catalog)
+    name, tools = bench.client.name, tools_of(bench.client)
+    lost = "cluster-1" if catalog == "with it" else "cluster-2"
+    bench.put()
+    if (tools.topology.cluster_of(SHARD).name == lost) != (who == "source"):
+        bench.move(movers)
+        bench.put()
+    job = bench.begin()
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*PHASES[phase], kill)
+        movers.move(bench.client, job)
+    with over(first) as second:
+        url = tools.url.for_database(name)
+        if catalog == "with it":
+            url = second.url.replace("/?", f"/{name}?")
+        assert failover.adopt(url, lost, second.url, timeout_s=TIMEOUT_S).changed
+        with schemaless.connect(url, read_timeout_s=20) as client:
+            again = Bench(client, new_row)
+            again.acknowledged = bench.acknowledged
+            if (phase, who) == ("committed", "source"):
+                lacks_the_rename(again, movers, second, job)
+            again.end(job, movers, abort=False)
+
+            assert again.check(job) == "verified"
+
+
+def lacks_the_rename(bench: Bench, movers: Movers, source: LocalServer, job: Job) -> None:
+    """Run a move again whose source has the shard's cells under their name, as the target has, for the moment."""
+    database = tools_of(bench.client).shards.database(SHARD)
+    ((aside,),) = sql(source, f"SHOW TABLES FROM {database} LIKE 'cell_moved_%'")
+    sql(source, f"RENAME TABLE {database}.{aside} TO {database}.cell")
+    outcomes: list[Outcome] = []
+    bench.free(job)
+    movers.move(bench.client, job, outcomes=outcomes)
+    sql(source, f"RENAME TABLE {database}.cell TO {database}.{aside}")
+
+    assert isinstance(outcomes[0].error, MoveRefused)
+    assert str(outcomes[0].error).count("has cell") == 2

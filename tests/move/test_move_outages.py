@@ -1,0 +1,176 @@
+"""Servers killed and started again, or frozen and thawed, before a statement of a mover: source, target and catalog."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+import pytest
+
+import schemaless
+from schemaless import OutcomeUnknown, ServerTimeout, ServerUnavailable, ShardMoving
+from schemaless.local import servers as local_servers
+from schemaless.local.description import LocalServer
+from schemaless.move import fence
+from schemaless.move import run as moves
+from schemaless.move.spec import MoveSpec
+from schemaless.mysql.pool import PoolOptions
+from schemaless.store.tools import tools_of
+from schemaless.testing.servers import private_servers
+from tests.move.benches import ALL_POINTS, SHARD, Bench, Point
+from tests.movers import query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+
+BRIEF = {"connect_timeout_s": 1.0, "read_timeout_s": 1.0}
+"""Who is to meet a frozen server waits so long for it; others wait for it to be thawed."""
+
+
+class Weak:
+    """A server that is killed and frozen here; others are not."""
+
+    def __init__(self, server: LocalServer) -> None:
+        self.server = server
+        self._down: str | None = None
+
+    def hurt(self, how: str) -> None:
+        """Kill it or freeze it."""
+        if how == "killed":
+            local_servers.kill(self.server)
+        else:
+            os.kill(self.server.pid, signal.SIGSTOP)
+        self._down = how
+
+    def heal(self) -> None:
+        """Start it on its data, or let it go on."""
+        how, self._down = self._down, None
+        if how == "killed":
+            self.server = local_servers.start(self.server)
+        elif how == "frozen":
+            os.kill(self.server.pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def weak(flavour: str) -> Iterator[Weak]:
+    """A server of these tests alone."""
+    with private_servers(flavour, 1) as (server,):
+        made = Weak(server)
+        yield made
+        made.heal()
+
+
+@pytest.fixture(scope="module")
+def urls(weak: Weak, servers: list[LocalServer]) -> dict[str, str]:
+    """Two datastores: one whose shard goes from or to the weak server, and one that has its catalog there alone."""
+    strong = [server.url for server in servers]
+    name = f"outages_{servers[0].flavour}"
+    shards = schemaless.create(f"{name}_shards", 2, [strong[0], weak.server.url])
+    return {
+        "source": shards,
+        "target": shards,
+        "catalog": schemaless.create(f"{name}_catalog", 3, [weak.server.url, *strong]),
+    }
+
+
+class Writer:
+    """A program that goes on writing through all of it; what was not answered is put again under the same key."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._error is None
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.wait(0.01):
+                row, turn = self._bench.next()
+                put = None
+                while put is None:
+                    with suppress(ServerUnavailable, ServerTimeout, OutcomeUnknown):
+                        put = self._bench.client.put_cell(row, "BASE", 1, turn)
+                self._bench.acknowledge(put.added_id, row, turn)
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            self._error = error
+
+
+@contextmanager
+def bench_of(url: str, new_row: Callable[[], uuid.UUID]) -> Iterator[Bench]:
+    """Give a shard of a datastore that was used before, and a writer."""
+    with schemaless.connect(url) as client:
+        tools_of(client).shards.move_wait_s = 60
+        bench = Bench(client, new_row)
+        bench.take_what_is_there()
+        bench.put(3)
+        yield bench
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize("who", ["source", "target", "catalog"])
+def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, monkeypatch, who, how):
+    """The move is run again, or aborted: what was acknowledged is there, once, under its id; digests are equal."""
+    source = {"source": "cluster-2", "target": "cluster-1", "catalog": None}[who]
+    with bench_of(urls[who], new_row) as bench:
+        points = [(number, abort) for number in bench.points(movers, f"{who} {how}", 1) for abort in (False, True)]
+        for number, abort in points if ALL_POINTS else [points[how == "frozen"]]:
+            if source is not None and tools_of(bench.client).topology.cluster_of(SHARD).name != source:
+                bench.move(movers)
+            with Writer(bench):
+                job = bench.begin()
+                with monkeypatch.context() as patch, schemaless.connect(urls[who], **BRIEF) as brief:
+                    patch.setattr(fence, "_OPTIONS", PoolOptions(**BRIEF, pool_size=1))
+                    movers.move(brief, job, Point(number, lambda sql: weak.hurt(how)))
+                    weak.heal()
+                bench.until_it_answers()
+                bench.end(job, movers, abort=abort)
+            phase = bench.check(job)
+
+            assert phase == "verified" or abort, movers.seen[number]
+
+
+def test_a_catalog_that_does_not_answer_stops_only_who_needs_it(urls, weak, new_row):
+    """Calls to shards that are known go on; who connects, begins a job or meets a move gets an error to try again."""
+    with schemaless.connect(urls["catalog"]) as client, schemaless.connect(urls["catalog"], **BRIEF) as brief:
+        shards = tools_of(client).shards
+        tools_of(brief).shards.move_wait_s = 0.1
+        away, *rows = (next(row for row in iter(new_row, None) if client.shard_of(row) == shard) for shard in range(3))
+        for row in (*rows, away):
+            client.put_cell(row, "BASE", 1, 1)
+            brief.get_cell(row, "BASE", 1)
+        node, database = shards.node_of(SHARD), shards.database(SHARD)
+        weak.hurt("frozen")
+        try:
+            for look_at_s in (shards._look_at_s, 0):
+                shards._look_at_s = look_at_s
+                assert all(client.append_cell(row, "BASE", 2).created for row in rows)
+                assert [client.get_cell(row, "BASE", 1).body for row in rows] == [1, 1]
+                assert client.get_cells_for_shard(SHARD).cells
+            query(node, f"RENAME TABLE `{database}`.cell TO `{database}`.away")
+            need: dict[str, Callable[[], object]] = {
+                "a shard that has left": lambda: brief.append_cell(rows[0], "BASE", 3),
+                "a shard on its server": lambda: brief.get_cell(away, "BASE", 1),
+                "a new program": lambda: schemaless.connect(urls["catalog"], **BRIEF),
+                "a job": lambda: moves.begin_or_join(brief, MoveSpec("cluster-3"), [SHARD]),
+            }
+            for name, call in need.items():
+                with pytest.raises((ServerUnavailable, ServerTimeout, ShardMoving)) as raised:
+                    call()
+                assert raised.value.retryable, name
+            query(node, f"RENAME TABLE `{database}`.away TO `{database}`.cell")
+            assert client.append_cell(rows[0], "BASE", 3).created
+        finally:
+            weak.heal()
