@@ -34,10 +34,10 @@ demo: install
 
 # Every test runs twice, side by side: with the [fast] extra on MySQL, and without it on MariaDB. What is marked "once",
 # since neither changes it, runs on the first side alone, and of what is marked "shared" each side runs one half: the
-# commands, and long matrices of points to be killed at. A side is two processes, since each waits a third of its time;
-# a file goes to whichever of the two is free (tests/whole_run.py). CROSS=1 runs each on both, one process a side, which
-# takes four times as long. Servers that the suite did not start are shared, and some tests use fixed names there: one
-# after the other.
+# commands, long matrices of points to be killed at, and bodies that an engine named by the test reads. A side is two
+# processes, since each waits a third of its time; a file goes to whichever of the two is free (tests/whole_run.py).
+# CROSS=1 runs each on both, one process a side, which takes four times as long. Servers that the suite did not start
+# are shared, and some tests use fixed names there: one after the other.
 #
 # Hundreds of tests start a Python, which compiles the whole package anew where it may not keep what it compiled.
 side = $(foreach number,1 2,--tx id=$(1)-$(number)//popen//env:SCHEMALESS_FAST=$(2))

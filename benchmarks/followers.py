@@ -5,6 +5,7 @@ r"""Followers: calls a second, the time from commit to call, what an idle worker
     python benchmarks/followers.py --puts 6000 --per-s 500 --shards 1024 --set table-open-cache-instances=1 \
         --set table-open-cache=20000 --set table-definition-cache=10000        commit to call, and what idling costs
     python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100    killed and frozen workers; hours
+    python benchmarks/followers.py --heard 1000000 --cuts 1000 --shards 64     listeners that are cut
     python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls; hours
 
 Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import platform
 import sys
@@ -30,11 +32,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _feed_trace import STEPS, Trace, lateness_ms, quantiles, waited_s
 
 import schemaless
+from schemaless.feed import wakes
 from schemaless.feed.calling import Calls
 from schemaless.feed.supervisor import caught_up, prepare
 from schemaless.feed.worker import Worker
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
+from schemaless.mysql.pool import NodePool
+from schemaless.store.tools import tools_of
 from tests.feed import schedules
 from tests.feed.live import Live
 
@@ -120,19 +125,77 @@ def commit_to_call(url: str, pids: Sequence[int], puts: int, per_s: float, *, li
         print(f"    slow: {line}")
 
 
-def live(url: str, cells: int, kills: int, freezes: int, workers: int) -> bool:
-    """Kill and freeze workers while cells come; return whether nothing is missing."""
+def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
+    """Cut the connections that binary logs come by, while cells come; return whether each cell was dealt with.
+
+    What is counted, and when: the cells whose put returned, and the calls up to the moment at which every shard's
+    location is at its end. Whoever counts earlier finds some that are late, and that is told, too.
+    """
+    # Each cut is to find it listening; and each says so.
+    wakes._MOST_PAUSE_S = 0.05  # type: ignore[misc]  # noqa: SLF001
+    logging.getLogger("schemaless").setLevel(logging.ERROR)
+    seen: dict[tuple[int, int], int] = {}
+
+    @schemaless.trigger(column=None, start="beginning")
+    def counted(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        seen[call.shard, cell.added_id] = seen.get((call.shard, cell.added_id), 0) + 1
+
+    batches = max(cuts, cells // 100)
+    done, there, began_s = 0, set(), time.monotonic()
+    with schemaless.connect(url) as store, working(store, counted) as worker:
+        shards = tools_of(store).shards
+        pools = [shards.pool_for(node) for node in {shards.node_of(shard) for shard in range(store.shard_count)}]
+        for batch in range(batches):
+            rows = (uuid.uuid4() for _ in range(cells // batches))
+            puts = store.put_cells([schemaless.NewCell(row, "BASE", 1, batch) for row in rows])
+            there |= {(store.shard_of(put.key.row_key), put.added_id) for put in puts}
+            while done * batches < cuts * batch and (ended := sum(cut(pool) for pool in pools)):
+                done += ended
+        late = len(there - seen.keys())
+        stopped_s, ended = time.monotonic(), caught_up(store, counted)
+        while not ended():
+            time.sleep(0.02)
+        told = worker._beat()  # noqa: SLF001 - what 'trigger status' shows
+        late_s = time.monotonic() - stopped_s
+    missing = there - seen.keys()
+    print(
+        f"listener, {len(there):,} cells in {store.shard_count} shards, its connections cut {done:,} times, "
+        f"{time.monotonic() - began_s:.0f} s: when the last put returned {late:,} were not dealt with yet, "
+        f"{late_s:.1f} s later {len(missing)}; {sum(seen.values()) - len(seen):,} calls were repeated. New cells of a "
+        f"shard were heard of {told['heard']:,} times, and found by looking {told['found']:,} times"
+    )
+    return not missing
+
+
+def cut(pool: NodePool) -> int:
+    """End the connections that a server sends its binary log on; return how many."""
+    ended = 0
+    with pool.connection() as root:
+        for number, _, _, _, command, *_ in root.rows(b"SHOW PROCESSLIST"):
+            if command.startswith("Binlog Dump"):
+                with contextlib.suppress(schemaless.SchemalessError):
+                    root.execute(b"KILL %d" % number)
+                    ended += 1
+    return ended
+
+
+def live(url: str, cells: int, kills: int, freezes: int, workers: int, *, control: bool = False) -> bool:
+    """Kill and freeze workers while cells come; return whether nothing is missing, or for a control whether any is."""
     with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
-        run = Live(store, url, Path(folder))
+        run = Live(store, url, Path(folder), control, 10.0 if control else 120.0)
         started_s = time.monotonic()
-        run.run(workers, cells, kills, freezes, seed=1)
+        try:
+            run.run(workers, cells, kills, freezes, seed=1)
+        except TimeoutError as late:
+            print(f"{late}; {'as it has to be' if control else 'that is too long'}")
         seen = run.seen()
         print(
-            f"live, {workers} workers, {len(run.there):,} cells in {store.shard_count} shards, {run.deaths} kill -9, "
-            f"{run.freezes} freezes past the lease, {time.monotonic() - started_s:.0f} s: {len(run.missing)} missing, "
-            f"{run.out_of_turn} out of turn, {len(seen) - len(set(seen)):,} more than once"
+            f"{'control, locations before their cells' if control else 'live'}, {workers} workers, "
+            f"{len(run.there):,} cells in {store.shard_count} shards, {run.deaths} kill -9, {run.freezes} freezes past "
+            f"the lease, {time.monotonic() - started_s:.0f} s: {len(run.missing)} missing, {run.out_of_turn} out of "
+            f"turn, {len(seen) - len(set(seen)):,} more than once"
         )
-        return not run.missing and not run.out_of_turn
+        return bool(run.missing) if control else not run.missing and not run.out_of_turn
 
 
 def simulated(count: int) -> bool:
@@ -163,15 +226,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=5, help="with --live (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=2, help="with --live (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
+    parser.add_argument("--heard", type=int, default=20_000, metavar="CELLS", help="with --cuts (default: %(default)s)")
+    parser.add_argument("--cuts", type=int, help="how often the listeners' connections are cut while cells come")
     parser.add_argument("--schedules", type=int, help="schedules of each variant")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
     parser.add_argument("--servers", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     chosen = parser.parse_args()
-    if not any((chosen.cells, chosen.puts, chosen.live, chosen.schedules)):
-        chosen.cells, chosen.puts, chosen.live, chosen.schedules = 10_000, 400, 2_000, 300
+    if not any((chosen.cells, chosen.puts, chosen.live, chosen.cuts, chosen.schedules)):
+        chosen.cells, chosen.puts, chosen.live, chosen.cuts, chosen.schedules = 10_000, 400, 2_000, 20, 300
     good = simulated(chosen.schedules) if chosen.schedules else True
-    if not any((chosen.cells, chosen.puts, chosen.live)):
+    if not any((chosen.cells, chosen.puts, chosen.live, chosen.cuts)):
         return 0 if good else 1
     options = dict(RELAXED) | dict(each.split("=", 1) for each in chosen.set)
     folder = Path(tempfile.mkdtemp(prefix="schemaless-followers-"))
@@ -195,6 +260,9 @@ def main() -> int:
                 )
         if chosen.live:
             good &= live(new("live"), chosen.live, chosen.kills, chosen.freezes, chosen.workers)
+            good &= live(new("control"), min(chosen.live, 2_000), 5, 0, chosen.workers, control=True)
+        if chosen.cuts:
+            good &= heard_while_cut(new("heard"), chosen.heard, chosen.cuts)
     finally:
         down(folder, delete=True)
     return 0 if good else 1

@@ -5,8 +5,10 @@
 One thread reads the same row by ``get_cell_latest`` from a private server on this machine, in short rounds that take
 turns; who begins changes from round to round. ``plain`` is a datastore that is not instrumented, twice, so that its
 ratio to itself shows how exact the others are; ``figures`` counts calls, time and errors for the SDK; ``spans`` records
-every call as a span in memory as well; ``API`` is both with OpenTelemetry's API alone, whose spans do nothing. What a
-call pays for them is then measured without a server, on a call that does nothing. Figures are medians over the rounds.
+every call as a span in memory as well; ``1 %`` has a sampler, based on the parent, that records one trace in a hundred;
+``API`` is all of it with OpenTelemetry's API alone, whose spans do nothing. Figures are medians over the rounds. What a
+call pays is then measured without a server, on a call that does nothing, in CPU time, the least of many turns: once for
+starting and ending such a span by the SDK alone, and once for the whole of ``instrument``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import statistics
 import sys
 import time
+import timeit
 import types
 import uuid
 from collections.abc import Callable
@@ -26,7 +29,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import NoOpTracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import NoOpTracerProvider, SpanKind, Tracer
+from opentelemetry.trace import TracerProvider as AnyTracerProvider
 
 import schemaless
 from schemaless import telemetry
@@ -45,7 +50,7 @@ def main() -> int:
         url = schemaless.create("told", 4, [server.url])
         stores = {
             name: stack.enter_context(schemaless.connect(url))
-            for name in ("plain", "plain again", "figures", "spans", "API")
+            for name in ("plain", "plain again", "figures", "1 %", "spans", "API")
         }
         telemetry.instrument(stores["API"], tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider())
         spans = InMemorySpanExporter()
@@ -54,15 +59,16 @@ def main() -> int:
         meters = MeterProvider([InMemoryMetricReader()])
         telemetry.instrument(stores["figures"], spans=False, meter_provider=meters)
         telemetry.instrument(stores["spans"], tracer_provider=tracers, meter_provider=MeterProvider())
+        seldom = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.01)))
+        seldom.add_span_processor(SimpleSpanProcessor(spans))
+        telemetry.instrument(stores["1 %"], tracer_provider=seldom, meter_provider=meters)
         row = uuid.uuid4()
         stores["plain"].put_cell(row, "BASE", 1, {"fare": {"total": 12.5}, "to": "JFK"})
         print(f"{arguments.flavour} {server.version}; {arguments.rounds} rounds of {arguments.gets} gets each")
         taken = measure({name: reader(store, row) for name, store in stores.items()}, arguments, spans.clear)
         report(taken)
-        plain_us = statistics.median(taken["plain"])
-        bare = measure({"nothing": nothing, "figures": counted_nothing(meters)}, arguments, spans.clear)
-        own_us = statistics.median(bare["figures"]) - statistics.median(bare["nothing"])
-        print(f"  figures cost a call {own_us:.2f} us by themselves: {own_us / plain_us:.2%} of a plain get")
+        plain_us = min(taken["plain"])
+        report_own({"API": NoOpTracerProvider(), "1 %": seldom, "spans": TracerProvider()}, meters, plain_us)
     return 0
 
 
@@ -70,16 +76,42 @@ def nothing() -> None:
     """Do nothing, as a call."""
 
 
-def counted_nothing(meters: MeterProvider) -> Callable[[], object]:
-    """Return a call that does nothing, instrumented for figures."""
+def told_nothing(meters: MeterProvider, tracers: AnyTracerProvider | None) -> Callable[[], object]:
+    """Return a call that does nothing, instrumented: for figures alone where there is nothing to make spans."""
     pools = types.SimpleNamespace(listen=lambda met: None, breakers=dict)
     calls = dict.fromkeys(telemetry.CALLS, nothing)
     kind = type("Nothing", (), {name: staticmethod(call) for name, call in calls.items()})
     store = kind()
     vars(store).update(name="nothing", _tools=types.SimpleNamespace(shards=types.SimpleNamespace(pools=pools)))
-    telemetry.instrument(store, spans=False, meter_provider=meters)
-    counted: Callable[[], object] = store.get_cell_latest
-    return counted
+    telemetry.instrument(store, spans=tracers is not None, tracer_provider=tracers, meter_provider=meters)
+    told: Callable[[], object] = store.get_cell_latest
+    return told
+
+
+def report_own(tracers: dict[str, AnyTracerProvider], meters: MeterProvider, plain_us: float) -> None:
+    """Print what a call pays, apart from its work: to the SDK, and to what stands around it here."""
+    nothing_us = cpu_us(nothing)
+    own_us = cpu_us(told_nothing(meters, None)) - nothing_us
+    share = own_us / plain_us
+    print(f"  figures alone: {own_us:.2f} us of a call, {share:.2%} of the quickest plain get, {plain_us:.1f} us")
+    attributes = {"schemaless.datastore": "nothing", "schemaless.call": "get_cell_latest"}
+    for name, provider in tracers.items():
+        tracer = provider.get_tracer("schemaless")
+
+        def span(tracer: Tracer = tracer) -> None:
+            tracer.start_span("schemaless.get_cell_latest", kind=SpanKind.CLIENT, attributes=attributes).end()
+
+        sdk_us = cpu_us(span) - nothing_us
+        all_us = cpu_us(told_nothing(meters, provider)) - nothing_us
+        print(
+            f"  figures and spans, {name:<6} {all_us:5.2f} us of a call: {sdk_us:5.2f} for the span itself, and "
+            f"{all_us - sdk_us:.2f} here, {(all_us - sdk_us) / plain_us:.2%} of that get"
+        )
+
+
+def cpu_us(call: Callable[[], object], calls: int = 2_000, turns: int = 25) -> float:
+    """Return the CPU time of a call in microseconds: the least of many turns, which what else runs disturbs least."""
+    return min(timeit.repeat(call, number=calls, repeat=turns, timer=time.process_time)) / calls * 1e6
 
 
 def reader(store: schemaless.Datastore, row: uuid.UUID) -> Callable[[], object]:

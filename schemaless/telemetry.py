@@ -111,7 +111,7 @@ def instrument(
         return False
     if CALLS[0] in vars(store):
         return True
-    from opentelemetry import metrics, trace
+    from opentelemetry import context, metrics, trace
 
     meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
@@ -141,6 +141,9 @@ def instrument(
     meter.create_observable_counter("schemaless.calls", [observed(0)], "1", "Calls that have ended.")
     meter.create_observable_counter("schemaless.call.seconds", [observed(1)], "s", "How long they took together.")
 
+    def failed(name: str, error: Exception) -> None:
+        errors.add(1, {**named, "schemaless.call": name, "error.type": type(error).__name__})
+
     def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         add, clock = tallies[name].add, time.perf_counter
 
@@ -150,7 +153,7 @@ def instrument(
             try:
                 return call(*arguments, **options)
             except Exception as error:
-                errors.add(1, {**named, "schemaless.call": name, "error.type": type(error).__name__})
+                failed(name, error)
                 raise
             finally:
                 add(clock() - began_s)
@@ -159,22 +162,30 @@ def instrument(
 
     def spanned(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         span_name, attributes = f"schemaless.{name}", {**named, "schemaless.call": name}
+        add, clock, start, kind = tallies[name].add, time.perf_counter, tracer.start_span, trace.SpanKind.CLIENT
 
         @functools.wraps(call)
         def spanned_call(*arguments: Any, **options: Any) -> Any:
-            with tracer.start_as_current_span(
-                span_name,
-                kind=trace.SpanKind.CLIENT,
-                attributes=attributes,
-                record_exception=False,  # its message may name a cell
-                set_status_on_exception=False,
-            ) as span:
-                try:
-                    return call(*arguments, **options)
-                except Exception as error:
-                    span.set_status(trace.StatusCode.ERROR)
-                    span.set_attribute("error.type", type(error).__name__)
-                    raise
+            # Not start_as_current_span, which takes as long for the two blocks around the call as for a span that its
+            # sampler drops. An exception's message may name a cell, so only its class is told.
+            span = start(span_name, None, kind, attributes, record_exception=False, set_status_on_exception=False)
+            token = None
+            began_s = clock()
+            try:
+                # That of the API alone belongs to no trace, and nothing to it.
+                if span.get_span_context().is_valid:
+                    token = context.attach(trace.set_span_in_context(span))
+                return call(*arguments, **options)
+            except Exception as error:
+                failed(name, error)
+                span.set_status(trace.StatusCode.ERROR)
+                span.set_attribute("error.type", type(error).__name__)
+                raise
+            finally:
+                add(clock() - began_s)
+                if token is not None:
+                    context.detach(token)
+                span.end()
 
         return spanned_call
 
@@ -186,8 +197,7 @@ def instrument(
 
     pools.listen(met)
     for name in CALLS:
-        call = counted(name, getattr(store, name))
-        setattr(store, name, spanned(name, call) if spans else call)
+        setattr(store, name, (spanned if spans else counted)(name, getattr(store, name)))
     return True
 
 

@@ -40,7 +40,7 @@ from tests import foreign
 from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server
 from tests.skips import PRIVATE_ONLY
-from tests.whole_run import WholeRun, belongs
+from tests.whole_run import WholeRun, belongs, runs_nothing_of
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -68,6 +68,12 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     config.stash[_PASSWORD] = foreign.configure()
     config.pluginmanager.register(WholeRun())
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files that another side runs: what they import takes seconds."""
+    side = os.environ.get("SCHEMALESS_SIDE")
+    return (side is not None and collection_path.is_file() and runs_nothing_of(collection_path, int(side))) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 from schemaless import errors
+from tests.cases import each
 from tools import reference, wrap
 
 pytestmark = pytest.mark.once
@@ -37,6 +39,7 @@ def prose(page: Path) -> str:
     return re.sub(r"`[^`\n]*`", "", text)
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -44,7 +47,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=relative)
+@each("path", WITH_EXAMPLES)
 def test_examples_in_docstrings_give_what_they_show(path):
     """Every >>> in the package is run."""
     name = relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -54,7 +57,7 @@ def test_examples_in_docstrings_give_what_they_show(path):
     assert not result.failed
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
+@each("page", PAGES)
 def test_links_lead_to_files_that_exist(page):
     """A link to a file of the project, and to a heading in it, leads there."""
     dead = []
@@ -73,27 +76,31 @@ def test_links_lead_to_files_that_exist(page):
     assert dead == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
+@each("page", PAGES)
 def test_no_page_sends_people_to_the_other_distribution(page):
     """The name schemaless is taken on the public index: this one is schemaless-store."""
     assert not re.search(r"pip3? install (?:-U |--upgrade )?schemaless(?![\w-])", page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
+@functools.cache
+def defined() -> set[str]:
+    """Return the names of all tests."""
+    found: set[str] = set()
+    for path in ROOT.glob("tests/**/test_*.py"):
+        found.update(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    return found
+
+
+@each("page", PAGES)
 def test_tests_that_a_page_names_exist(page):
     """A promise that names the test behind it names one of the suite."""
-    named = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
-    defined: set[str] = set()
-    for path in ROOT.glob("tests/**/test_*.py"):
-        defined.update(re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE))
-
-    assert named - defined == set()
+    assert set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) - defined() == set()
 
 
 BY_HAND = [page for page in PAGES if reference.FOLDER not in page.parents and page.name != "CHANGELOG.md"]
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=relative)
+@each("page", BY_HAND)
 def test_lines_of_a_page_are_wrapped(page):
     """At most 120 characters, so that a file can be read where it lies; 'python tools/wrap.py FILE' does it."""
     assert wrap.too_long(page.read_text(encoding="utf-8")) == []
@@ -148,7 +155,7 @@ def test_every_error_has_a_section_and_every_section_an_error():
     assert [name for name in ERRORS if not re.search(rf"-- {name} |^    {name}$", errors.__doc__, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@each("name", ERRORS)
 def test_a_section_says_what_it_means_for_the_data_and_what_to_do(name):
     """No error is left with its name alone."""
     assert re.findall(r"^- \*\*(\w+)\*\* \S", sections()[name], re.MULTILINE) == ["Means", "Data", "Do"]

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from schemaless.cli.main import cli, run
+from tests.cases import each
 from tests.test_docs import PAGES, ROOT, relative
 
 pytestmark = pytest.mark.once
@@ -140,7 +141,7 @@ def parsed(arguments: list[str]) -> None:
         command, context = found, found.make_context(name, rest, parent=context)
 
 
-@pytest.mark.parametrize("page", sorted({block.page for block in ALL}), ids=relative)
+@each("page", sorted({block.page for block in ALL}))
 def test_commands_on_a_page_are_ones_that_there_are(page, monkeypatch):
     """Each command, option and value is one that the command line takes."""
     monkeypatch.setenv("SCHEMALESS_URL", OF_THE_README)

@@ -114,9 +114,9 @@ def test_a_projection_counts_each_cell_once(fresh_url, fresh_store, tmp_path):
 def test_a_nightly_job_fails_where_a_disk_is_full_too_soon(accounts, fresh_store, new_row, tmp_path):
     """It keeps the measurement, writes the page, and its exit status is the answer."""
     pytest.importorskip("statsmodels")
-    start = datetime.now(UTC) - timedelta(days=40)
+    start = datetime.now(UTC) - timedelta(days=20)
     fresh_store.put_cells(
-        [NewCell(new_row(), "TRIP", 1, {"n": n, "said": "x" * 200}, start + timedelta(hours=n)) for n in range(960)],
+        [NewCell(new_row(), "TRIP", 1, {"n": n, "said": "x" * 200}, start + timedelta(hours=n)) for n in range(480)],
         codec="json+none",
     )
     accounts.allow("measure", fresh_store.name, 4)

@@ -26,6 +26,7 @@ import schemaless
 from schemaless import errors
 from schemaless.cli.main import _NOUNS, cli
 from schemaless.local.description import LocalServer
+from tests.cases import each
 
 pytestmark = [pytest.mark.once, pytest.mark.long]
 
@@ -112,7 +113,7 @@ def test_no_file_is_long_and_no_room_is_large():
     assert {room: count for room, count in rooms.items() if count > 0.16 * rooms.total()} == {}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=relative)
+@each("path", SOURCES)
 def test_no_module_imports_the_package_root(path):
     """Every name is imported from the file that defines it: that is what keeps cycles out."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -123,7 +124,7 @@ def test_no_module_imports_the_package_root(path):
             assert node.module != "schemaless"
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("tests/**/test_*.py")), ids=relative)
+@each("path", sorted(ROOT.glob("tests/**/test_*.py")))
 def test_every_test_makes_a_promise(path):
     """Each test says in one line what holds."""
     tests = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole_run import belongs
+from tests.whole_run import belongs, runs_nothing_of
 
 pytestmark = pytest.mark.once
 
@@ -131,3 +131,15 @@ def test_what_is_shared_runs_on_either_side_whatever_the_server(pytester):
         assert len(sides[f"test_shared[mysql-{number}]"]) == 1
         assert sides[f"test_shared[mysql-{number}]"] == sides[f"test_shared[mariadb-{number}]"]
     assert {side for (side,) in sides.values()} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "marks", ["pytest.mark.once", "[pytest.mark.once, pytest.mark.long]", "[\n    pytest.mark.once,\n]"]
+)
+def test_a_file_of_the_first_side_alone_is_not_read_by_the_second(tmp_path, marks):
+    """Nor is one left out that has a test for both."""
+    whole, part = tmp_path / "test_whole.py", tmp_path / "test_part.py"
+    whole.write_text(f"import pytest\n\npytestmark = {marks}\n")
+    part.write_text(SHARED)
+
+    assert [runs_nothing_of(path, side) for path in (whole, part) for side in (0, 1)] == [False, True, False, False]

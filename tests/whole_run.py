@@ -32,6 +32,12 @@ def belongs(item: pytest.Item, side: int) -> bool:
     return True
 
 
+def runs_nothing_of(path: Path, side: int) -> bool:
+    """Whether a side has no test of a file, which it then need not import: one that is marked "once" as a whole."""
+    marked = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.once\b", re.MULTILINE)
+    return side != 0 and path.name.startswith("test_") and marked.search(path.read_text(encoding="utf-8")) is not None
+
+
 class Side(LoadFileScheduling):
     """A side: as many processes as have its environment, which hand in the same tests."""
 

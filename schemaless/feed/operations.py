@@ -15,6 +15,7 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.feed.owned import PAUSED, RUNNING, STOPPED
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.settings import Setting, Settings
+from schemaless.feed.table_caches import small_table_caches
 from schemaless.feed.trigger import follower_name, is_trigger, trigger_name
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql import followers as sql
@@ -76,12 +77,17 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class TriggerStatus:
-    """Where a trigger is."""
+    """Where a trigger is.
+
+    Attributes:
+        small_caches: what to do on servers that keep too few tables open for it.
+    """
 
     name: str
     setting: Setting
     shards: tuple[ShardStatus, ...]
     workers: tuple[WorkerStatus, ...]
+    small_caches: Mapping[str, str]
 
     @property
     def finds_by(self) -> dict[str, str]:
@@ -137,7 +143,12 @@ class Triggers:
         setting = self._settings.get(follower)
         missing = "it has no row here; 'schemaless trigger reset' cannot make one, only 'remove' and 'run' do"
         shards = tuple(shard_statuses(self._store, follower, missing))
-        return TriggerStatus(name, setting, shards, tuple(workers_of(self._store, follower)))
+        try:
+            small_caches = small_table_caches(self._tools)
+        except SchemalessError:
+            # The shards of a server that cannot be asked say so above.
+            small_caches = {}
+        return TriggerStatus(name, setting, shards, tuple(workers_of(self._store, follower)), small_caches)
 
     def pause(self, name: str) -> None:
         """Have workers begin no more calls, until ``resume``; raises what ``status`` does."""

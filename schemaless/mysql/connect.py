@@ -16,11 +16,9 @@ What is left alone can make a call fail, and says so, or slow: timeouts, memory,
 from __future__ import annotations
 
 import importlib
-import io
 import math
 import os
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,10 +26,11 @@ from typing import Any, Final
 
 import pymysql
 import pymysql.connections
-from pymysql.constants import COMMAND, CR
+from pymysql.constants import COMMAND
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerRefused
+from schemaless.mysql.driver import DriverConnection
 from schemaless.mysql.errors import interruption, is_drivers
 from schemaless.mysql.secret import Secret, clear_locals
 from schemaless.mysql.sql.servers import NO_CLAIM, select_session, set_session
@@ -83,118 +82,6 @@ class Facts:
     version: str
     connected_at_s: float
     claim: int | None
-
-
-# PyMySQL's result without its finalizer, which Python runs in each call: what a signal's handler raises in a finalizer
-# is printed and lost. The finalizer serves unbuffered results only, and there are none here.
-_Result: Any = type(
-    "_Result",
-    (),
-    {
-        name: value
-        for name, value in vars(pymysql.connections.MySQLResult).items()
-        if name not in ("__del__", "__dict__", "__weakref__")
-    },
-)
-
-
-class _Connection(pymysql.connections.Connection):
-    """PyMySQL's connection, without finalizers of Python's: ``close`` here does what theirs would."""
-
-    ctx: Any
-    _rfile: Any
-    _sock: Any
-
-    # A builtin has no frame for a handler to run in, and this one does nothing.
-    __del__ = int  # type: ignore[assignment]
-
-    def connect(self, sock: Any = None) -> None:
-        self._secure = bool(self.unix_socket)
-        if self.ssl:
-            self.ctx.sslsocket_class = _TLSWire
-        super().connect(_dialled(self) if sock is None else sock)
-
-    def _force_close(self) -> None:
-        wires = self._rfile, self._sock
-        self._rfile = self._sock = None
-        for wire in filter(None, wires):
-            try:
-                wire.close()
-            except OSError as error:
-                # PyMySQL drops whatever is raised here.
-                if not is_drivers(error):
-                    raise
-
-    def _read_query_result(self, unbuffered: bool = False) -> int:
-        self._result = None
-        result = _Result(self)
-        result.read()
-        self._result = result
-        if result.server_status is not None:
-            self.server_status = result.server_status
-        self._affected_rows = result.affected_rows
-        return int(result.affected_rows)
-
-
-# What a buffered reader of a socket is made of, without finalizers that close by a frame of Python's: what was read
-# from is closed by ``close`` below, or collected with its socket.
-_Raw: Any = type("_Raw", (socket.SocketIO,), {"__del__": int})
-_Reader: Any = type("_Reader", (io.BufferedReader,), {"__del__": int})
-
-
-def _reader(wire: Any, mode: str) -> Any:
-    """Return what ``wire.makefile("rb")`` does."""
-    raw = _Raw(wire, mode[0])
-    wire._io_refs += 1  # noqa: SLF001 - as the method of that name does
-    return _Reader(raw)
-
-
-class _Wire(socket.socket):
-    """A socket that is closed where it is collected, without a warning, and without a frame of Python's."""
-
-    __del__ = vars(socket.SocketType)["close"]
-    makefile = _reader  # type: ignore[assignment]
-
-
-class _TLSWire(ssl.SSLSocket):
-    """The same for a socket that TLS goes through."""
-
-    makefile = _reader  # type: ignore[assignment]
-
-
-def _dialled(raw: Any) -> socket.socket:
-    """Return a socket that is connected to one of a host's addresses.
-
-    As ``socket.create_connection`` does, which takes what a signal's handler raises for an address that does not
-    answer, where that is an OSError as TimeoutError is, and goes on to the next one.
-    """
-    failure: OSError | None = None
-    try:
-        found: Any = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", raw.unix_socket)]
-        if not raw.unix_socket:
-            found = socket.getaddrinfo(raw.host, raw.port, 0, socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in found:
-            wire = _Wire(family, kind, protocol)
-            try:
-                wire.settimeout(raw.connect_timeout)
-                if raw.bind_address is not None and not raw.unix_socket:
-                    wire.bind((raw.bind_address, 0))
-                wire.connect(address)
-                if not raw.unix_socket:
-                    wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            except BaseException as error:
-                wire.close()
-                if not isinstance(error, OSError) or not is_drivers(error):
-                    raise
-                failure = error
-            else:
-                return wire
-    except OSError as error:
-        if not is_drivers(error):
-            raise
-        failure = error
-    raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, f"Can't connect to MySQL server on {raw.host!r} ({failure})")
 
 
 def open_connection(
@@ -298,7 +185,7 @@ def _made(
             login.clear()
         made(raw)
         return raw
-    raw = _called(_Connection, arguments | {"defer_connect": True})
+    raw = _called(DriverConnection, arguments | {"defer_connect": True})
     made(raw)
     # PyMySQL would wait as long for the server's greeting as for a reply to a statement.
     read_timeout_s = raw._read_timeout  # noqa: SLF001 - it has no public name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.mysql.connect import Facts, close
+from schemaless.mysql.driver import DriverConnection, Reply
 from schemaless.mysql.errors import ConnectionLost, Deadlock, interruption, is_servers, translated
 from schemaless.mysql.sql.servers import COMMIT, ROLLBACK, START_TRANSACTION
 
@@ -19,14 +19,6 @@ _PACKET_MARGIN_BYTES: Final = 1024
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
 """A function that says whether rows are of what was asked for: None, or the key asked for and the one received."""
-
-
-@dataclass(frozen=True, slots=True)
-class Executed:
-    """What a statement without rows did."""
-
-    affected: int
-    last_id: int
 
 
 class Connection:
@@ -85,9 +77,7 @@ class Connection:
         Raises:
             WrongReply: they are not of what was asked for, says ``check``.
         """
-        cursor = self._send(sql)
-        rows = tuple(cursor.fetchall())
-        cursor.close()
+        rows = self._ask(sql).rows
         if check is not None and rows and (strange := check(rows)) is not None:
             raise WrongReply(
                 f"the reply is of something else than was asked for ({strange}); nothing of it was used, and the "
@@ -98,13 +88,11 @@ class Connection:
         self.busy = False
         return rows
 
-    def execute(self, sql: bytes) -> Executed:
+    def execute(self, sql: bytes) -> Reply:
         """Send a statement without rows."""
-        cursor = self._send(sql)
-        done = Executed(cursor.rowcount, cursor.lastrowid or 0)
-        cursor.close()
+        reply = self._ask(sql)
         self.busy = False
-        return done
+        return reply
 
     @property
     def ensured(self) -> frozenset[bytes]:
@@ -117,14 +105,20 @@ class Connection:
             self.execute(settings)
             self._ensured |= {settings}
 
-    def _send(self, sql: bytes) -> Any:
-        """Send a statement and read its reply; return the cursor that has it."""
+    def _ask(self, sql: bytes) -> Reply:
+        """Send a statement and read its reply; the connection stays ``busy`` until that is found to be its own."""
         if self.busy:
             raise ConnectionLost("a reply of before is still on its way", node=self.node, shard=self.shard)
         self.busy = True
         try:
-            cursor = self._raw.cursor()
+            raw = self._raw
+            if isinstance(raw, DriverConnection):
+                raw.query(sql)
+                return raw.reply()
+            cursor = raw.cursor()
             cursor.execute(sql)
+            reply = Reply(tuple(cursor.fetchall()), cursor.rowcount, cursor.lastrowid or 0)
+            cursor.close()
         except Exception as error:
             raised = interruption(error)
             if raised is error:
@@ -135,7 +129,7 @@ class Connection:
                 self.busy = isinstance(failure, ConnectionLost) or not is_servers(error)
                 raise failure from error
         else:
-            return cursor
+            return reply
         raise raised
 
     @contextmanager

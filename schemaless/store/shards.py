@@ -26,7 +26,8 @@ from schemaless.errors import (
     ShardMoving,
     TopologyError,
 )
-from schemaless.mysql.connection import Check, Connection, Executed, Rows
+from schemaless.mysql.connection import Check, Connection, Rows
+from schemaless.mysql.driver import Reply
 from schemaless.mysql.errors import READ_ONLY, DatabaseMissing, Elsewhere
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.pools import Pools
@@ -257,7 +258,7 @@ class Shards:
         """Send a query to a shard and return its rows; raises what ``run`` and ``Connection.rows`` raise."""
         return self.run(shard, lambda connection: connection.rows(sql, check), read_from=read_from)
 
-    def execute(self, shard: int, sql: bytes) -> Executed:
+    def execute(self, shard: int, sql: bytes) -> Reply:
         """Send a statement that is safe to repeat to a shard's primary; raises what ``run`` raises."""
         return self.run(shard, lambda connection: connection.execute(sql), writes=True)
 

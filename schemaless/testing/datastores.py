@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from schemaless.errors import SchemalessError
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.schema import databases_like, tables_of
-from schemaless.mysql.sql.schema import checksum_table, drop_database, show_definition, truncate_table
+from schemaless.mysql.sql.schema import checksum_tables, drop_database, show_definition, truncate_table
 from schemaless.mysql.sql.servers import set_session
 from schemaless.mysql.urls import parse_url
 
@@ -124,13 +124,15 @@ class Datastores:
         """Return what each table is."""
         picture: dict[_Table, _Seen] = {}
         for pool in self._pools:
-            for database in databases_like(pool, name):
-                for table in sorted(tables_of(pool, database)):
-                    definition = str(_rows(pool, show_definition(database, table))[0][1])
-                    # It shows unless it is 1; of cells, which may be many, it says whether there were any.
-                    next_id = _NEXT_ID.search(definition)
-                    rows = 0 if table == "cell" else int(_rows(pool, checksum_table(database, table))[0][1] or 0)
-                    picture[pool, database, table] = _Seen(_NEXT_ID.sub("", definition), next_id and next_id[0], rows)
+            tables = [(each, table) for each in databases_like(pool, name) for table in sorted(tables_of(pool, each))]
+            # Of cells, which may be many, the next id says whether there were any; it shows unless it is 1.
+            small = [table for table in tables if table[1] != "cell"]
+            sums = _rows(pool, checksum_tables(small)) if small else ()
+            rows = {table: int(found or 0) for table, (_, found) in zip(small, sums, strict=True)}
+            for table in tables:
+                definition = str(_rows(pool, show_definition(*table))[0][1])
+                next_id = _NEXT_ID.search(definition)
+                picture[pool, *table] = _Seen(_NEXT_ID.sub("", definition), next_id and next_id[0], rows.get(table, 0))
         return picture
 
     def _drop(self, name: str) -> None:

@@ -22,6 +22,7 @@ from schemaless.bench.shapes import shape_of
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import codec_named, codec_names
+from tests.cases import each
 from tests.skips import NATIVE_NOT_USED
 
 DOCUMENT = {"id": 2**40, "name": "Zoë", "fare": {"total": 12.5, "tip": -0.0}, "legs": [{"n": 1}, {"n": 2}], "x": None}
@@ -60,8 +61,8 @@ def test_a_serializer_gives_the_document_back(name):
     assert type(decoded["id"]) is int
 
 
-@pytest.mark.parametrize("name", COMPRESSOR_NAMES)
-@pytest.mark.parametrize("payload", [b"", b"x", b"abc" * 10_000], ids=len)
+@each("name", COMPRESSOR_NAMES)
+@each("payload", [b"", b"x", b"abc" * 10_000])
 def test_a_compressor_gives_the_payload_back(name, payload):
     """As bytes, whatever it holds."""
     (compressor,) = [each for each in compressors() if each.name == name and not each.store]
@@ -72,8 +73,8 @@ def test_a_compressor_gives_the_payload_back(name, payload):
     assert compressor.inflate(stored) == payload
 
 
-@pytest.mark.parametrize("name", [name for name in codec_names() if name != "legacy"])
-@pytest.mark.parametrize("document", [DOCUMENT, {"a": 2**70}, {"text": "x" * 1000}], ids=["plain", "big", "long"])
+@each("name", [name for name in codec_names() if name != "legacy"])
+@each("document", [DOCUMENT, {"a": 2**70}, {"text": "x" * 1000}])
 def test_the_stores_codecs_write_what_the_store_writes(name, document):
     """Both halves together are ``encode_body``, byte for byte, fallbacks included."""
     first, second = name.split("+")

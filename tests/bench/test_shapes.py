@@ -13,6 +13,7 @@ from schemaless.bench import avro, flatbuffers, protobuf, thrift
 from schemaless.bench.members import records
 from schemaless.bench.record_schema import List, Map, Record, Scalar, kind_of, schema_of
 from schemaless.bench.shapes import shape_of
+from tests.cases import each
 
 pytestmark = pytest.mark.once
 
@@ -146,8 +147,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("language", CODECS)
-@pytest.mark.parametrize("case", CASES)
+@each("language", CODECS)
+@each("case", CASES)
 def test_documents_come_back_exactly(language, case):
     """What a schema was written from can be carried by it, value by value, in order, 1 not as 1.0."""
     documents = CASES[case]

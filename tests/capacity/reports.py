@@ -7,7 +7,7 @@ import functools
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC
 
@@ -193,19 +193,26 @@ def of_many_shards() -> CapacityReport:
     return report(replace(base, shard_count=4096, groups=groups), wishes=wishes)
 
 
+_ODD: dict[str, Callable[[], CapacityReport]] = {
+    "empty": lambda: report(measurement(days=0, stored=False), trials=NOTHING_TRIED),
+    "one cell": lambda: report(measurement(days=0)),
+    "one day": lambda: report(measurement(days=1)),
+    "a cluster that is down": lambda: report(measurement(days=30, clusters=[space("cluster-1"), down("cluster-2")])),
+    "all down": lambda: report(measurement(clusters=[down("cluster-1"), down("cluster-2")]), trials=NOTHING_TRIED),
+    "dates of the future": lambda: report(measurement(days=430, growth_to=TODAY + datetime.timedelta(400))),
+    "dates long gone": lambda: report(measurement(growth_to=TODAY - datetime.timedelta(2000))),
+    "no disk known": lambda: report(measurement(days=30, clusters=[space("cluster-1", disk=None)])),
+    "a full disk": lambda: report(measurement(days=30, clusters=[space("cluster-1", free_bytes=0)])),
+    "a clock that went back": lambda: report(measurement(days=40), measurement(days=30)),
+}
+
+
 @functools.cache
+def odd_report(name: str) -> CapacityReport:
+    """Something that may happen: none of it is a traceback, and none has a figure that nobody knows."""
+    return _ODD[name]()
+
+
 def odd_reports() -> dict[str, CapacityReport]:
-    """What may happen, by name: none of it is a traceback, and none has a figure that nobody knows."""
-    one = measurement(days=0)
-    return {
-        "empty": report(measurement(days=0, stored=False), trials=NOTHING_TRIED),
-        "one cell": report(one),
-        "one day": report(measurement(days=1)),
-        "a cluster that is down": report(measurement(days=30, clusters=[space("cluster-1"), down("cluster-2")])),
-        "all down": report(measurement(clusters=[down("cluster-1"), down("cluster-2")]), trials=NOTHING_TRIED),
-        "dates of the future": report(measurement(days=430, growth_to=TODAY + datetime.timedelta(400))),
-        "dates long gone": report(measurement(growth_to=TODAY - datetime.timedelta(2000))),
-        "no disk known": report(measurement(days=30, clusters=[space("cluster-1", disk=None)])),
-        "a full disk": report(measurement(days=30, clusters=[space("cluster-1", free_bytes=0)])),
-        "a clock that went back": report(measurement(days=40), measurement(days=30)),
-    }
+    """All of them, by name."""
+    return {name: odd_report(name) for name in _ODD}

@@ -12,6 +12,8 @@ import pytest
 from schemaless.cli.capacity.model import model_command
 from schemaless.cli.main import run
 
+pytestmark = pytest.mark.once
+
 ARTICLE = ["capacity", "model", "--documents-per-day", "1M", "--bytes-per-document", "20KB", "--disk", "1024GB"]
 START = ["--start", "2016-03-01"]
 

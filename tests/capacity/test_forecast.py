@@ -9,7 +9,6 @@ import sys
 
 import numpy
 import pytest
-from statsmodels.tsa.statespace.structural import UnobservedComponents
 
 from schemaless.capacity.forecast import FEWEST_DAYS, BackTest, Forecast, NoForecast, _simulated, forecast
 from schemaless.errors import InvalidInput
@@ -213,6 +212,8 @@ def test_a_few_days_far_off_do_not_widen_the_band_of_the_others():
 
 def test_futures_are_spread_as_the_library_spreads_them():
     """Simulated all at once, they have the means, the spread and the weekly ties that statsmodels' own futures have."""
+    from statsmodels.tsa.statespace.structural import UnobservedComponents  # it takes a second
+
     numbers = numpy.array(noisy(70)) / 1e9
     model = UnobservedComponents(
         numpy.log(numbers),

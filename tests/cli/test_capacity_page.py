@@ -23,7 +23,18 @@ from schemaless.capacity.report import CapacityReport
 from schemaless.pages.capacity_charts import charts, overview
 from schemaless.pages.capacity_page import capacity_html
 from schemaless.pages.capacity_text import tables
-from tests.capacity.reports import GIB, MIB, common, measurement, odd_reports, of_many_shards, report, space, tried
+from tests.capacity.reports import (
+    GIB,
+    MIB,
+    common,
+    measurement,
+    odd_report,
+    odd_reports,
+    of_many_shards,
+    report,
+    space,
+    tried,
+)
 
 pytestmark = pytest.mark.once
 
@@ -97,7 +108,7 @@ class Page(HTMLParser):
 def reports() -> dict[str, CapacityReport]:
     """A full report, one of clusters with long names, and odd cases."""
     names = [f"cluster-{number}-with-a-long-name-in-the-rack-b" for number in range(6)]
-    many = measurement(days=30, clusters=[space(name) for name in names])
+    many = measurement(days=14, clusters=[space(name) for name in names])
     return {"full": common(), "many": report(many), "shards": of_many_shards(), **odd_reports()}
 
 
@@ -297,7 +308,7 @@ def test_the_picture_says_what_is_not_full():
     large = [space(name, disk=4096 * GIB) for name in ("cluster-1", "cluster-2")]
     large = [replace(each, free_bytes=(4000 + number) * GIB) for number, each in enumerate(large)]
     far = overview(report(measurement(days=30, clusters=large)))
-    full = overview(odd_reports()["a full disk"])
+    full = overview(odd_report("a full disk"))
     assert far is not None
     assert full is not None
 

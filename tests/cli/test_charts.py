@@ -10,7 +10,6 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from matplotlib.image import imread
 
 from schemaless.errors import SchemalessError
 from schemaless.pages import charts
@@ -91,6 +90,8 @@ def test_a_png_has_the_size_that_was_asked_for():
 
 def test_the_title_of_a_png_stands_above_the_drawing():
     """A title covers nothing that is drawn, a legend at the top least of all."""
+    from matplotlib.image import imread  # it takes a second
+
     one, other = (imread(io.BytesIO(chart.png())) for chart in (CHART, replace(CHART, title="Another title")))
 
     assert (one[72:] == other[72:]).all()

@@ -36,8 +36,9 @@ def documents(first: int, count: int) -> bytes:
 
 @pytest.mark.once
 @pytest.mark.mysql
-def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path):
+def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, monkeypatch):
     """It loads, migrates and checks what it is given; run twice it starts clean; what it prints at the end works."""
+    monkeypatch.setattr(story, "_SHARDS", 4)
     data = tmp_path / "data.ndjson"
     # A line that is no document, and one that is there twice, are passed over.
     data.write_bytes(documents(0, 60) + b"{cut\n" + documents(0, 1))

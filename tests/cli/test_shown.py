@@ -20,11 +20,7 @@ from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 
 OBEYED = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
-TURNING = [
-    chr(code)
-    for code in range(0x11_0000)
-    if unicodedata.bidirectional(chr(code)) in {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-]
+TURNING = list("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 ALL = "".join([*OBEYED, *TURNING, "\u200e\u200f\u061c\u2028\u2029\udc9b"])
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202egpj.exe\r\x08[bold]b"
 
@@ -65,6 +61,8 @@ def obeyed(text: str) -> list[str]:
 
 def test_shown_spells_out_what_a_terminal_obeys():
     """All of C0 but line ends and tabs, C1, what turns the direction, and lone surrogates; nothing else changes."""
+    directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    assert [each for each in map(chr, range(0x11_0000)) if unicodedata.bidirectional(each) in directions] == TURNING
     assert obeyed(shown(ALL)) == []
     assert shown(EVIL) == "a\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202egpj.exe\\x0d\\x08[bold]b"
     assert shown("Z\u00fcrich \u05d0\u05d1 \U0001f600\t\n") == "Z\u00fcrich \u05d0\u05d1 \U0001f600\t\n"

@@ -15,6 +15,8 @@ from schemaless.cluster.topology import (
 )
 from schemaless.errors import InvalidInput, TopologyError
 
+pytestmark = pytest.mark.once
+
 PRIMARY = Node("primary", host="db-1", port=3306)
 CLUSTERS = (Cluster("a", (PRIMARY,)), Cluster("b", (Node("primary", host="db-2"),)))
 

@@ -27,6 +27,7 @@ from schemaless.codec.legacy import read_exactly, read_legacy
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.errors import CorruptBody
+from tests.cases import each
 from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, DEFLATE, FAST, MODEL, agree, outcome
 from tests.codec.test_agreement_on_writing import nested
 
@@ -171,6 +172,7 @@ MSGPACK_BYTES = st.binary(max_size=24) | st.lists(
 ).map(b"".join)
 
 
+@pytest.mark.shared  # it names its engine
 @settings(BOUNDED, max_examples=600)
 @given(MSGPACK_BYTES)
 def test_decode_any_messagepack_bytes_is_agreed_on(payload: bytes) -> None:
@@ -182,6 +184,7 @@ def test_decode_any_messagepack_bytes_is_agreed_on(payload: bytes) -> None:
             check_document(document)
 
 
+@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(MODEL, st.integers(0, 10_000), st.integers(0, 255))
 def test_decode_damaged_payload_is_agreed_on(document: Any, position: int, byte: int) -> None:
@@ -191,6 +194,7 @@ def test_decode_damaged_payload_is_agreed_on(document: Any, position: int, byte:
     agree(lambda engine: decode_body(enveloped(0x10, bytes(payload)), engine=engine))
 
 
+@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(st.binary(max_size=200) | st.text(max_size=60).map(lambda text: (text * 9).encode()), st.data())
 def test_decompress_damaged_stream_is_agreed_on(content: bytes, data: st.DataObject) -> None:
@@ -232,8 +236,8 @@ def test_decompress_trailing_bytes_that_repeat_the_checksum_raise(filler: bytes)
         assert DEFLATE.decompress(stream, 1 << 20) == content
 
 
-@pytest.mark.parametrize("limit", [1, 999, 1000, 1001, 5000])
-@pytest.mark.parametrize("name", ["msgpack+none", "msgpack+zlib", "msgpack+zstd", "json+zlib", "legacy"])
+@each("limit", [1, 999, 1000, 1001, 5000])
+@each("name", ["msgpack+none", "msgpack+zlib", "msgpack+zstd", "json+zlib", "legacy"])
 def test_decode_over_the_size_limit_is_refused_alike(limit: int, name: str) -> None:
     """The limit is exact: as many bytes decode, one more does not."""
     text = "x" * (1000 - (2 if "msgpack" not in name else 3))
@@ -243,8 +247,8 @@ def test_decode_over_the_size_limit_is_refused_alike(limit: int, name: str) -> N
     assert kind == ("gives" if limit >= 1000 else "DecodedSizeExceeded")
 
 
-@pytest.mark.parametrize("depth", [1, 5, 11, 12, 13, 100, MAX_DEPTH])
-@pytest.mark.parametrize("name", ["msgpack+none", "msgpack+zlib", "json+zlib", "legacy"])
+@each("depth", [1, 5, 11, 12, 13, 100, MAX_DEPTH])
+@each("name", ["msgpack+none", "msgpack+zlib", "json+zlib", "legacy"])
 def test_decode_over_the_depth_limit_is_refused_alike(depth: int, name: str) -> None:
     """A lower limit holds as exactly as the highest."""
     for levels in (depth - 1, depth, depth + 1):

@@ -30,6 +30,7 @@ from schemaless.codec.envelope import (
 from schemaless.codec.registry import DEFAULT, codec_named, codec_names
 from schemaless.codec.serializers import NotHeld
 from schemaless.errors import InvalidBody
+from tests.cases import each
 from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, FAST, MODEL, agree
 
 
@@ -120,6 +121,7 @@ def test_encode_document_in_every_codec_round_trips(document: Any) -> None:
             check_canonical(body)
 
 
+@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(MODEL)
 def test_dumps_is_the_same_on_both_engines(document: Any) -> None:
@@ -152,6 +154,7 @@ def test_encode_what_messagepack_cannot_hold_falls_back_alike(document: Any, nam
         assert "surrogate pair" in body
 
 
+@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(st.data())
 def test_encode_with_a_stranger_anywhere_is_refused_alike(data: st.DataObject) -> None:
@@ -170,7 +173,7 @@ def test_encode_with_a_stranger_anywhere_is_refused_alike(data: st.DataObject) -
         assert words.startswith("body")
 
 
-@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: type(stranger).__name__)
+@each("stranger", STRANGERS)
 def test_encode_stranger_raises_invalid_body(stranger: Any, engine: Engine) -> None:
     """Each kind of stranger is refused at the top as well as inside."""
     for document in (stranger, [stranger], {"a": [1, {"b": stranger}]}):
@@ -185,8 +188,9 @@ def nested(levels: int, kind: str) -> Any:
     return document
 
 
-@pytest.mark.parametrize("kind", ["list", "dict", "both"])
-@pytest.mark.parametrize("levels", [1, 7, 8, 9, 11, 12, 13, 253, 254, 255, 256, 257, 510, 511, 512])
+@pytest.mark.shared  # it names its engine
+@each("kind", ["list", "dict", "both"])
+@each("levels", [1, 7, 8, 9, 11, 12, 13, 253, 254, 255, 256, 257, 510, 511, 512])
 def test_encode_deep_document_round_trips(levels: int, kind: str) -> None:
     """512 levels are a document, on every path."""
     document = nested(levels, kind)
@@ -198,8 +202,8 @@ def test_encode_deep_document_round_trips(levels: int, kind: str) -> None:
             assert depth_of(document) == levels
 
 
-@pytest.mark.parametrize("kind", ["list", "dict", "both"])
-@pytest.mark.parametrize("levels", [513, 514, 900, 1030, 5000])
+@each("kind", ["list", "dict", "both"])
+@each("levels", [513, 514, 900, 1030, 5000])
 def test_encode_too_deep_document_is_refused_alike(levels: int, kind: str) -> None:
     """513 levels are none."""
     document = nested(levels, kind)

@@ -50,6 +50,7 @@ from schemaless.errors import (
     UnknownFormat,
     UnreadableLegacy,
 )
+from tests.cases import each
 
 TRIP = {"fare": {"total": 12.5, "currency": "USD"}, "legs": [{"from": "JFK", "to": "BOS", "miles": 187}] * 4}
 
@@ -116,6 +117,7 @@ def test_encode_below_the_threshold_is_stored_plain(engine: Engine) -> None:
         assert describe_body(body).name == name
 
 
+@pytest.mark.shared  # it names its engine
 def test_encode_too_large_raises(engine: Engine) -> None:
     """A body that no table holds is refused when it is encoded; one byte less is not."""
     fits = "x" * (MAX_BODY_BYTES - 6 - 5)
@@ -128,14 +130,16 @@ def test_encode_too_large_raises(engine: Engine) -> None:
         encode_body("x" * MAX_BODY_BYTES, codec_named("legacy"), engine=engine)
 
 
+@pytest.mark.shared  # it names its engine
 def test_encode_payload_that_readers_would_refuse_raises(engine: Engine) -> None:
     """What inflates to more than readers accept is not written, however short it is."""
     with pytest.raises(BodyTooLarge, match="before compression"):
         encode_body(["x" * (16 << 20)] * 4, engine=engine)
 
 
-@pytest.mark.parametrize(
-    ("body", "error"),
+@pytest.mark.shared  # it names its engine
+@each(
+    "body, error",
     [
         (b"\xc1", TruncatedBody),
         (b"\xc1\x11\x00\x00\x00\x00", TruncatedBody),
@@ -223,6 +227,7 @@ def test_decode_zstd_frame_without_its_size_reads_but_is_not_canonical(engine: E
             check_canonical(enveloped(0x12, frame))
 
 
+@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("compress", [zlib.compress, zstandard.compress])
 def test_decode_bomb_takes_no_more_memory_than_the_limit(compress: Any, engine: Engine) -> None:
     """A body of a few KB cannot take more than the limit, whatever it claims."""
@@ -318,8 +323,9 @@ def test_describe_body_needs_two_bytes_only() -> None:
         describe_body(b"\xc1\xf0garbage")
 
 
-@pytest.mark.parametrize("name", codec_names())
-@pytest.mark.parametrize(
+@pytest.mark.shared  # it names its engine
+@each("name", codec_names())
+@each(
     "document",
     [TRIP, 1, {"n": 2**64}, {"n": 2**64, "t": "x" * 300}, {"s": "\ud800", "t": "x" * 300}, "x" * 63, [float("nan")]],
 )
@@ -330,7 +336,7 @@ def test_counts_as_is_true_for_what_was_asked_for(document: Any, name: str, engi
     assert counts_as(encode_body(document, codec, engine=engine), codec, engine=engine)
 
 
-@pytest.mark.parametrize("name", codec_names())
+@each("name", codec_names())
 def test_counts_as_is_false_for_other_codecs(name: str, engine: Engine) -> None:
     """A document that fell back from nothing counts as what it is, and as nothing else."""
     body = encode_body(TRIP, codec_named(name), engine=engine)
@@ -392,8 +398,8 @@ def test_check_damage_raises_what_reading_raises() -> None:
         check_canonical(b"not JSON")
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "same", "put"),
+@each(
+    "left, right, same, put",
     [
         (1, 1.0, False, False),
         (True, 1, False, False),

@@ -17,14 +17,15 @@ from schemaless.codec.engine import Engine
 from schemaless.codec.envelope import decode_body
 from schemaless.codec.legacy import KEEP_REASONS, looks_like, read_exactly, read_legacy, read_quickly
 from schemaless.errors import NestingTooDeep, UnreadableLegacy
+from tests.cases import each
 
 pytestmark = pytest.mark.once  # each test names its engine
 
 TEXT = b'{"a": [1, -2.5, true, null, "\\u00e9 \\"q\\": 1"], "b": {}}'
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+@each(
+    "text, reason",
     [
         (TEXT, None),
         (b"1", None),
@@ -75,8 +76,8 @@ def test_read_text_of_common_writers_takes_the_quick_way(dumps: dict[str, Any]) 
     assert read_quickly(text, 512, fast) is not None
 
 
-@pytest.mark.parametrize(
-    ("body", "guess"),
+@each(
+    "body, guess",
     [
         (b"", "empty"),
         (gzip.compress(TEXT, mtime=0), "gzip"),

@@ -22,6 +22,7 @@ from schemaless.codec.packed_reader import unpack_reference
 from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import NotHeld
 from schemaless.errors import CorruptBody, InvalidBody, MalformedPayload, NestingTooDeep, NotCanonical
+from tests.cases import each
 from tests.codec.mutants import mutated, values_of
 from tests.skips import NATIVE_NOT_BUILT
 
@@ -133,7 +134,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.shared  # it names its engine
+@each("name", REFUSED)
 def test_unpack_what_the_grammar_does_not_have_is_refused(name: str, engine: Engine) -> None:
     """Each rule of the page, broken alone: a reader refuses it and nothing is returned."""
     with pytest.raises(MalformedPayload):
@@ -150,7 +152,7 @@ SPELLED_OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("name", SPELLED_OTHERWISE)
+@each("name", SPELLED_OTHERWISE)
 def test_check_packed_in_another_spelling_is_not_canonical(name: str, engine: Engine) -> None:
     """What a reader takes and a writer would not have chosen decodes, and does not pass the check."""
     if name.startswith("a minus zero"):
@@ -164,7 +166,7 @@ def test_check_packed_in_another_spelling_is_not_canonical(name: str, engine: En
         check_canonical(body)
 
 
-@pytest.mark.parametrize("path", BODIES, ids=lambda path: path.stem)
+@each("path", BODIES)
 def test_pack_vector_gives_its_bytes(path: Path, engine: Engine) -> None:
     """A writer chooses today what it chose then."""
     document = json.loads(path.with_suffix(".json").read_text("utf-8"))
@@ -198,6 +200,7 @@ def test_unpack_never_makes_more_values_than_four_a_byte(engine: Engine) -> None
             assert values_of(engine.packed.loads(packed)) <= 4 * len(packed)
 
 
+@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("count", [20_000])
 def test_pack_an_object_of_many_keys_takes_each_once(count: int, engine: Engine) -> None:
     """Keys and shapes are looked up by hash: tens of thousands are no heavier than their bytes."""
@@ -214,9 +217,7 @@ def test_unpack_many_keys_that_are_the_same_are_refused(engine: Engine) -> None:
         engine.packed.loads(sections(schema, b"\x40"))
 
 
-@pytest.mark.parametrize(
-    "strings", json.loads(next(p for p in BODIES if "near" in p.stem).with_suffix(".json").read_text()).values()
-)
+@each("strings", json.loads(next(p for p in BODIES if "near" in p.stem).with_suffix(".json").read_text()).values())
 def test_pack_strings_that_are_nearly_typed_stay_text(strings: list[str], engine: Engine) -> None:
     """A newline at the end, digits of other scripts, a sign, a leading zero: each comes back as it was."""
     packed = engine.packed.dumps(strings)
@@ -255,6 +256,7 @@ def test_pack_does_not_remember_the_document_before(engine: Engine) -> None:
             assert engine.packed.dumps(documents[number]) == alone[number]
 
 
+@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("make", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: [{"": inner}]])
 def test_unpack_counts_levels(make: Any, engine: Engine) -> None:
     """512 levels are read, and no more than a reader asks for."""

@@ -21,6 +21,7 @@ from schemaless.codec.fast import optional
 from schemaless.codec.packed import pack_reference
 from schemaless.codec.packed_reader import unpack_reference
 from schemaless.errors import CorruptBody
+from tests.cases import each
 from tests.codec.mutants import mutated
 from tests.skips import NATIVE_NOT_BUILT
 
@@ -113,7 +114,7 @@ def nested(levels: int) -> Any:
     return document
 
 
-@pytest.mark.parametrize("payload", PAYLOADS, ids=[path.stem for path in BODIES])
+@each("payload", PAYLOADS)
 def test_native_golden_payload_is_its_own_answer(payload: bytes) -> None:
     """No golden payload is left to the reference, so that a module that always gives up does not pass for one."""
     document = native.unpack(payload, MAX_DEPTH)
@@ -123,7 +124,7 @@ def test_native_golden_payload_is_its_own_answer(payload: bytes) -> None:
     assert identical(native.unpack(bytearray(payload), MAX_DEPTH), document)
 
 
-@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda stranger: type(stranger).__name__)
+@each("stranger", STRANGERS)
 def test_native_pack_stranger_gives_nothing(stranger: Any) -> None:
     """Exact types only, wherever they stand: what else there is, the reference names."""
     for document in (stranger, [stranger], [1, stranger], [stranger] * 5, {"a": stranger}, [{"a": stranger}] * 2):

@@ -24,6 +24,7 @@ from schemaless.codec.envelope import (
 from schemaless.codec.recode import VerificationFailed, recode
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.errors import BodyTooLarge, CorruptBody, MalformedPayload, NestingTooDeep, UnreadableLegacy
+from tests.cases import each
 
 TRIP = {"fare": {"total": 12.5, "tip": -0.0}, "legs": [{"from": "JFK", "to": "São Paulo", "miles": 187}] * 9}
 KEPT = {
@@ -34,8 +35,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("source", codec_names())
-@pytest.mark.parametrize("target", codec_names())
+@each("source, target", itertools.product(codec_names(), codec_names()))
 def test_recode_between_all_codecs_keeps_the_document(source: str, target: str, engine: Engine) -> None:
     """Any codec goes to any other, is found there, and a second run changes nothing."""
     body = encode_body(TRIP, codec_named(source), engine=engine)
@@ -50,8 +50,8 @@ def test_recode_between_all_codecs_keeps_the_document(source: str, target: str, 
     check_canonical(recoded.body)
 
 
-@pytest.mark.parametrize("reason", KEPT)
-@pytest.mark.parametrize("target", ["msgpack+zlib", "msgpack+zstd", "msgpack+none"])
+@each("reason", KEPT)
+@each("target", ["msgpack+zlib", "msgpack+zstd", "msgpack+none"])
 def test_recode_text_that_would_lose_is_kept_byte_for_byte(reason: str, target: str, engine: Engine) -> None:
     """The text itself is stored under the same compressor, is counted by its reason, and comes back."""
     codec = codec_named(target)
@@ -77,8 +77,8 @@ PACKED_KEPT = {
 }
 
 
-@pytest.mark.parametrize("reason", PACKED_KEPT)
-@pytest.mark.parametrize("target", ["packed+zlib", "packed+zstd", "packed+none"])
+@each("reason", PACKED_KEPT)
+@each("target", ["packed+zlib", "packed+zstd", "packed+none"])
 def test_recode_text_that_packed_cannot_hold_is_kept(reason: str, target: str, engine: Engine) -> None:
     """The text itself is stored, is counted by its reason, comes back, and a second migration finds nothing to do."""
     codec = codec_named(target)
@@ -147,9 +147,7 @@ def test_recode_text_to_json_keeps_its_spelling(target: str, engine: Engine) -> 
         assert recode(recoded.body, LEGACY, engine=engine).body == text
 
 
-@pytest.mark.parametrize(
-    "value", [float("nan"), float("inf"), -0.0, 1e16, 5e-324, 1.0, 2**64 - 1, -(2**63), "\u2028\x00é🚕"]
-)
+@each("value", [float("nan"), float("inf"), -0.0, 1e16, 5e-324, 1.0, 2**64 - 1, -(2**63), "\u2028\x00é🚕"])
 def test_recode_to_legacy_and_back_is_the_same_document(value: Any, engine: Engine) -> None:
     """Text reads back as the very document, down to the sign of zero."""
     body = encode_body({"v": [value]}, engine=engine)
@@ -166,8 +164,9 @@ def test_recode_legacy_to_legacy_is_unchanged(engine: Engine) -> None:
         recode(b"gzip?", LEGACY, engine=engine)
 
 
-@pytest.mark.parametrize(
-    ("body", "error"),
+@pytest.mark.shared  # it names its engine
+@each(
+    "body, error",
     [
         (b"", UnreadableLegacy),
         (b"{", UnreadableLegacy),
@@ -176,7 +175,7 @@ def test_recode_legacy_to_legacy_is_unchanged(engine: Engine) -> None:
         (bytes.fromhex("c11000000000000000"), CorruptBody),
     ],
 )
-@pytest.mark.parametrize("target", codec_names())
+@each("target", codec_names())
 def test_recode_what_does_not_decode_raises(body: bytes, error: type[CorruptBody], target: str, engine: Engine) -> None:
     """Damaged bodies are never written anew."""
     with pytest.raises(error):
@@ -191,6 +190,7 @@ def test_recode_enveloped_text_that_is_none_is_malformed(engine: Engine) -> None
             recode(body, codec_named(target), engine=engine)
 
 
+@pytest.mark.shared  # it names its engine
 def test_recode_to_more_than_a_table_holds_raises(engine: Engine) -> None:
     """A body that inflates beyond 16 MiB cannot go back to text."""
     body = encode_body("x" * (MAX_BODY_BYTES + 1), engine=engine)
@@ -205,7 +205,8 @@ def altered(document: Any) -> Any:
     return {**document, "fare": {"total": 12.5, "tip": 0.0}}
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(codec_names(), 2)))
+@pytest.mark.shared  # it names its engine
+@each("source, target", itertools.permutations(codec_names(), 2))
 def test_recode_with_a_faulty_writer_is_found_out(
     source: str, target: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from schemaless.cell import JSONDocument
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.engine import REFERENCE, Engine
@@ -16,6 +14,7 @@ from schemaless.codec.registry import COMPRESSORS, Codec, codec_named, codec_nam
 from schemaless.codec.serializers import Payload
 from schemaless.codec.trial import try_codec, worth_trying
 from schemaless.codec.values import MAX_VALUES
+from tests.cases import each
 
 DOCUMENTS = [
     {"legs": [{"from": "EWR", "to": "IAH", "miles": 1400 + number}] * 9, "fare": number / 8} for number in range(20)
@@ -24,8 +23,8 @@ TEXTS = [json.dumps(document).encode() for document in DOCUMENTS]
 TWICE = b'{"seats": 1, "seats": 2, "text": "' + b"long enough to be compressed " * 9 + b'"}'
 
 
-@pytest.mark.parametrize("name", codec_names())
-@pytest.mark.parametrize("stored", ["legacy", "json+zlib", "msgpack+zlib", "msgpack+none"])
+@each("name", codec_names())
+@each("stored", ["legacy", "json+zlib", "msgpack+zlib", "msgpack+none"])
 def test_lengths_are_those_of_a_migration(name: str, stored: str) -> None:
     """Each length is that of the body which a migration writes."""
     bodies = [recode(text, codec_named(stored)).body for text in [*TEXTS, TWICE, b"12"]]

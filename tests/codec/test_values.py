@@ -24,6 +24,7 @@ from schemaless.codec.registry import codec_named
 from schemaless.codec.serializers import NotHeld
 from schemaless.codec.values import MAX_VALUES, messagepack_exceeds, text_exceeds
 from schemaless.errors import BodyTooLarge, TooManyValues, UnreadableLegacy
+from tests.cases import each
 
 TEXT = st.text(st.sampled_from(',:[]{}"\\ \u00e9\U0001f6950'), max_size=6) | st.text("x", min_size=31, max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT
@@ -72,7 +73,7 @@ def test_counts_of_anything_end(payload: bytes, limit: int) -> None:
     assert text_exceeds(payload, limit) in (False, True)
 
 
-@pytest.mark.parametrize("first", [first for first in range(256) if not 0x80 <= first < 0xA0])
+@each("first", [first for first in range(256) if not 0x80 <= first < 0xA0])
 def test_every_spelling_of_messagepack_is_stepped_over(first: int) -> None:
     """What stands behind a value is found where it begins: the sizes are those of the stock decoder."""
     for padding in range(36):
@@ -101,6 +102,17 @@ def test_decode_over_the_limit_of_values_is_refused_alike(name: str, engine: Eng
             recode(body, codec_named(name), limits=Limits(values=count - 1), engine=engine)
 
 
+BOMBS = (
+    "zlib, 63 million lists",
+    "zstd, below 200 bytes",
+    "zlib, objects",
+    "announced, not there",
+    "deep before wide",
+    "JSON text",
+    "legacy",
+)
+
+
 @functools.cache
 def bombs() -> dict[str, bytes]:
     """Return small bodies that would become gigabytes of values, or hundreds of megabytes."""
@@ -117,9 +129,11 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", bombs())
+@pytest.mark.shared  # it names its engine
+@pytest.mark.parametrize("name", BOMBS)
 def test_bomb_of_values_is_refused_before_any_is_made(name: str, engine: Engine) -> None:
     """What it inflates to is all the memory that a body can take so."""
+    assert tuple(bombs()) == BOMBS
     body = bombs()[name]
     # The one that has to be counted value by value, while memory is traced, would take seconds.
     limits = Limits(values=MAX_VALUES // 16 if name == "deep before wide" else MAX_VALUES)

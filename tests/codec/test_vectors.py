@@ -21,6 +21,7 @@ from schemaless.codec.envelope import (
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
+from tests.cases import each
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "bodies"
 
@@ -143,7 +144,7 @@ def test_vectors_hold_every_format() -> None:
     assert set(FORMATS.values()) == set(codec_names())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_decode_vector_gives_its_document(name: str, engine: Engine) -> None:
     """Bytes that were once written read as the same document for ever."""
     document = decode_body(body_of(name), dictionaries=DICTIONARIES, engine=engine)
@@ -152,20 +153,21 @@ def test_decode_vector_gives_its_document(name: str, engine: Engine) -> None:
     assert describe_body(body_of(name)).name == FORMATS[name]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_check_vector_finds_it_canonical(name: str) -> None:
     """What this store wrote passes its own check."""
     check_canonical(body_of(name), DICTIONARIES)
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if "kept-" in name and FORMATS[name].startswith("json")])
+@each("name", [name for name in FORMATS if "kept-" in name and FORMATS[name].startswith("json")])
 def test_recode_kept_vector_to_legacy_gives_its_text_back(name: str, engine: Engine) -> None:
     """Text that was kept comes back byte for byte."""
     recoded = recode(body_of(name), codec_named("legacy"), dictionaries=DICTIONARIES, engine=engine)
     assert recoded.body == text_of(name)
 
 
-@pytest.mark.parametrize("name", ENVELOPED)
+@pytest.mark.shared  # it names its engine
+@each("name", ENVELOPED)
 def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) -> None:
     """No single flipped bit goes unnoticed."""
     body = body_of(name)
@@ -176,7 +178,8 @@ def test_decode_vector_with_any_bit_flipped_raises(name: str, engine: Engine) ->
             decode_body(bytes(damaged), dictionaries=DICTIONARIES, engine=engine)
 
 
-@pytest.mark.parametrize("name", ENVELOPED)
+@pytest.mark.shared  # it names its engine
+@each("name", ENVELOPED)
 def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
     """No truncation goes unnoticed, down to nothing at all."""
     body = body_of(name)
@@ -185,7 +188,8 @@ def test_decode_vector_cut_anywhere_raises(name: str, engine: Engine) -> None:
             decode_body(body[:length], dictionaries=DICTIONARIES, engine=engine)
 
 
-@pytest.mark.parametrize("name", ENVELOPED)
+@pytest.mark.shared  # it names its engine
+@each("name", ENVELOPED)
 def test_decode_vector_with_bytes_behind_it_raises(name: str, engine: Engine) -> None:
     """No extension goes unnoticed: zeros, padding, random bytes, the body again."""
     body = body_of(name)
@@ -198,7 +202,7 @@ def test_decode_vector_with_bytes_behind_it_raises(name: str, engine: Engine) ->
             decode_body(body + tail, dictionaries=DICTIONARIES, engine=engine)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@each("name", FORMATS)
 def test_vector_names_its_dictionary_and_reads_with_no_other(name: str, engine: Engine) -> None:
     """The id stands in the body; without the dictionary, and with another under its id, nothing is returned."""
     body = body_of(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 import schemaless
@@ -24,12 +25,19 @@ class WrittenDown:
     column = None
     timeout_s = None
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, early: bool = False) -> None:
+        self._early = early
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
-        """Write them down, one by one."""
+        """Write them down, one by one; as the control does it, behind the location instead of before it."""
+        if self._early and cells:
+            worker.dealt(owned, cells[-1].added_id, at_once=True)
         for cell in cells:
+            if self._early:
+                time.sleep(0.002)
+                os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
+                continue
             worker.go_on(owned)
             os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
             worker.dealt(owned, cell.added_id)
@@ -40,6 +48,6 @@ class WrittenDown:
 
 
 if __name__ == "__main__":
-    url, path, name = sys.argv[1:]
+    url, path, name, *early = sys.argv[1:]
     with schemaless.connect(url) as store:
-        Worker(store, [WrittenDown(path)], name, timing=TIMING, stop=threading.Event()).run()
+        Worker(store, [WrittenDown(path, early=bool(early))], name, timing=TIMING, stop=threading.Event()).run()

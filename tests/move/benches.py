@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import pytest
 
-from schemaless import Datastore, ServerError
+from schemaless import Datastore, OutcomeUnknown, ServerError, ServerTimeout, ServerUnavailable
 from schemaless.jobs import worker
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
@@ -68,6 +68,7 @@ class Movers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[bytes] = []
+        self.connection: Connection | None = None
         self._thread: int | None = None
         self._point: Point | None = None
         self._numbers = itertools.count()
@@ -80,6 +81,7 @@ class Movers:
             if threading.get_ident() == self._thread and sql.decode("latin-1").startswith(CUT):
                 number = next(self._numbers)
                 self.seen.append(sql[:100])
+                self.connection = connection
                 if self._point is not None and number == self._point.number:
                     self._point.does(sql)
             return send(connection, sql)
@@ -202,6 +204,10 @@ class Bench:
                 job.job_id, SHARD, ("preparing", "copying", "cutting"), {"phase": "aborting"}
             )
         for _ in range(200):
+            if all(state.state != "waiting" for state in self.ledger.shards(job.job_id)):
+                # Whatever was met, the first mover came to the end.
+                self.ledger.complete(job.job_id)
+                return
             self.free(job)
             outcomes: list[Outcome] = []
             movers.move(self.client, job, outcomes=outcomes)
@@ -240,3 +246,34 @@ class Bench:
             )
             assert left == there
         return record.phase
+
+
+class Writer:
+    """A program that goes on writing through all of it; what was not answered is put again under the same key."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self._error is None
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.wait(0.01):
+                row, turn = self._bench.next()
+                put = None
+                while put is None:
+                    with suppress(ServerUnavailable, ServerTimeout, OutcomeUnknown):
+                        put = self._bench.client.put_cell(row, "BASE", 1, turn)
+                self._bench.acknowledge(put.added_id, row, turn)
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            self._error = error

@@ -12,6 +12,9 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, InvalidInput, JobConflict, MoveRefused, NewStoredCell, ServerUnavailable
+from schemaless.admin import nodes
+from schemaless.feed.settings import Settings
+from schemaless.feed.worker import Worker
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.rebuild import REBUILD, RebuildSpec
 from schemaless.move import run as moves
@@ -22,8 +25,11 @@ from schemaless.mysql.sql import moves as sql
 from schemaless.mysql.sql.moves import CARRIED, FENCED
 from schemaless.mysql.tables import shard_metadata
 from schemaless.store.tools import tools_of
+from tests.feed.child import TIMING
+from tests.feed.test_worker import Seen
 from tests.move.benches import SHARD, other
 from tests.movers import query
+from tests.promotion import caught_up
 
 pytestmark = pytest.mark.mysql
 
@@ -236,6 +242,56 @@ def test_dropping_what_is_left_behind_goes_on_where_it_was_killed(client, mover,
 
     assert there == [(3, None), (2, None), (1, None), (0, None), (0, None)]
     assert moves.left_behind(mover) == []
+
+
+def test_a_shard_that_moved_away_and_back_is_found_by_who_saw_none_of_it(client, mover, rows):
+    """A to B to A, with a client of before: what it knew of A is not wrong now, and it writes behind what B gave."""
+    home = tools_of(client).topology.cluster_of(SHARD).name
+    puts = [client.put_cell(next(rows), "BASE", 1, n) for n in range(3)]
+    feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
+    seen = [next(feed).added_id for _ in range(3)]
+    for target in (spec_for(client).target, home):
+        moves.run(mover, MoveSpec(target, accounts=False), [SHARD])
+        puts.append(mover.put_cell(next(rows), "BASE", 1, target))
+        for left in moves.left_behind(mover):
+            moves.drop(mover, left)
+    changes = tools_of(client).shards.routing.changes[SHARD]
+    puts.append(client.put_cell(next(rows), "BASE", 1, "of before"))
+    seen += [next(feed).added_id for _ in range(3)]
+
+    assert changes == 0, "it has seen nothing of it"
+    assert seen == [put.added_id for put in puts] == sorted(everything(client))
+
+
+def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, new_row, eventually):
+    """A live worker is given each cell in order, across two moves; and the replica has the shard as it is given up."""
+    name = f"live_{replicated.flavour}"
+    url = schemaless.create(name, 2, [servers[0].url, replicated.url])
+    nodes.add_replica(url, "cluster-2", replicated.replicas[0].url)
+    seen, stop = Seen(), threading.Event()
+    with schemaless.connect(url) as client, schemaless.connect(url) as mover, schemaless.connect(url) as follower:
+        mine = (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
+        Settings(follower).make(seen.name, {}, lambda shard: 0)
+        worker = threading.Thread(target=Worker(follower, [seen], "one", timing=TIMING, stop=stop).run)
+        worker.start()
+        there = []
+        try:
+            for _ in range(2):
+                there += [client.put_cell(next(mine), "BASE", 1, n) for n in range(20)]
+                moves.run(mover, spec_for(mover), [SHARD])
+                there += [client.put_cell(next(mine), "BASE", 1, n) for n in range(20)]
+                with caught_up(replicated):
+                    for put in there:
+                        assert client.get_cell(*put.key, read_from="replica").added_id == put.added_id
+                for left in moves.left_behind(mover):
+                    moves.drop(mover, left)
+            eventually(lambda: {(SHARD, put.added_id) for put in there} <= set(seen.cells), "the worker has all")
+        finally:
+            stop.set()
+            worker.join()
+
+    given = dict.fromkeys(added_id for shard, added_id in seen.cells if shard == SHARD)
+    assert list(given) == [put.added_id for put in there]
 
 
 def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mover, rows, monkeypatch):

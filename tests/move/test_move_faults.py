@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
+import pymysql
 import pytest
 
+from schemaless.cluster.topology import Node
 from schemaless.jobs.worker import Outcome
-from tests.move.benches import Killed, Point
+from schemaless.move import steps
+from schemaless.store.tools import tools_of
+from tests.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, other
+from tests.movers import connected
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
@@ -52,3 +58,75 @@ def test_a_mover_frozen_before_a_statement_and_thawed(bench, movers, abort):
         phase = bench.check(job)
 
         assert not outcomes or outcomes[0].kind != "through" or phase == "verified"
+
+
+HELD = {
+    "a transaction": {"": ["START TRANSACTION", "SELECT * FROM `{0}`.cell LIMIT 1"]},
+    "the table": {"": ["LOCK TABLES `{0}`.cell READ"]},
+    "everything": {"": ["FLUSH TABLES WITH READ LOCK"]},
+    "a backup": {
+        "mysql": ["LOCK INSTANCE FOR BACKUP"],
+        "mariadb": ["BACKUP STAGE START", "BACKUP STAGE FLUSH", "BACKUP STAGE BLOCK_DDL"],
+    },
+}
+"""By what holds a server: what it sends, whatever the server's kind or by that."""
+
+HELD_S = 1.2
+"""A mover's statements wait for a second."""
+
+
+HOLDS = [("a transaction", "source"), ("the table", "source"), ("everything", "target"), ("a backup", "target")]
+MORE = [("everything", "source"), ("a backup", "source")]
+
+
+@pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
+def test_a_server_that_is_held_before_a_statement(bench, movers, monkeypatch, flavour, what, who):
+    """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK, a backup; programs write meanwhile, nothing is lost."""
+    monkeypatch.setattr(steps, "_HOLD_OFF", 0)
+    tools = tools_of(bench.client)
+    for number in bench.points(movers, f"{who} {what}", 1):
+        job = bench.begin()
+        home, away = tools.topology.cluster_of(SHARD).name, other(bench.client)
+        node = tools.topology.cluster(home if who == "source" else away).primary
+        held = threading.Event()
+
+        def hold(node: Node = node, held: threading.Event = held) -> None:
+            with connected(node) as connection, connection.cursor() as cursor:
+                # What is not to be had, since the mover has it or since it is not there, is not held.
+                with suppress(pymysql.Error):
+                    cursor.execute("SET SESSION lock_wait_timeout = 1")
+                    for statement in HELD[what].get("") or HELD[what][flavour]:
+                        cursor.execute(statement.format(tools.shards.database(SHARD)))
+                held.set()
+                threading.Event().wait(HELD_S)
+
+        holder = threading.Thread(target=hold)
+
+        def begin(sql: bytes, holder: threading.Thread = holder, held: threading.Event = held) -> None:
+            holder.start()
+            held.wait()
+
+        with Writer(bench):
+            movers.move(bench.client, job, Point(number, begin))
+            bench.end(job, movers, abort=False)
+        if holder.ident is not None:
+            holder.join()
+
+        assert bench.check(job) == "verified"
+
+
+def test_a_transaction_within_a_session_of_the_mover(bench, movers):
+    """START TRANSACTION unlocks: the cut does without the lock, since it reads once more behind the RENAME."""
+
+    def begin(sql: bytes) -> None:
+        assert movers.connection is not None
+        if movers.connection.unfinished:
+            movers.connection.execute(b"START TRANSACTION")
+
+    for number in bench.points(movers, "in the session", 2):
+        job = bench.begin()
+        with Writer(bench):
+            movers.move(bench.client, job, Point(number, begin))
+            bench.end(job, movers, abort=False)
+
+        assert bench.check(job) == "verified"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Self
+from contextlib import contextmanager
 
 import pytest
 
 import schemaless
-from schemaless import OutcomeUnknown, ServerTimeout, ServerUnavailable, ShardMoving
+from schemaless import ServerTimeout, ServerUnavailable, ShardMoving
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.move import fence
@@ -22,7 +20,7 @@ from schemaless.move.spec import MoveSpec
 from schemaless.mysql.pool import PoolOptions
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
-from tests.move.benches import ALL_POINTS, SHARD, Bench, Point
+from tests.move.benches import ALL_POINTS, SHARD, Bench, Point, Writer
 from tests.movers import query
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
@@ -75,37 +73,6 @@ def urls(weak: Weak, servers: list[LocalServer]) -> dict[str, str]:
         "target": shards,
         "catalog": schemaless.create(f"{name}_catalog", 3, [weak.server.url, *strong]),
     }
-
-
-class Writer:
-    """A program that goes on writing through all of it; what was not answered is put again under the same key."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert self._error is None
-
-    def _work(self) -> None:
-        try:
-            while not self._stop.wait(0.01):
-                row, turn = self._bench.next()
-                put = None
-                while put is None:
-                    with suppress(ServerUnavailable, ServerTimeout, OutcomeUnknown):
-                        put = self._bench.client.put_cell(row, "BASE", 1, turn)
-                self._bench.acknowledge(put.added_id, row, turn)
-        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
-            self._error = error
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import pytest
 from schemaless.cluster.topology import Node
 from schemaless.mysql.parallel import on_servers
 
+pytestmark = pytest.mark.once
+
 SLOW, FAST = Node("primary", host="slow"), Node("primary", host="fast")
 
 

@@ -17,6 +17,8 @@ from schemaless.mysql.secret import Secret, clear_locals
 from schemaless.mysql.urls import Credentials, parse_url
 from schemaless.store.opening import Opening
 
+pytestmark = pytest.mark.once
+
 WORD = "s3cret \u0436 word"
 
 

@@ -12,7 +12,8 @@ import pytest
 import schemaless
 from schemaless.cell import CellKey
 from schemaless.keys import MAX_REF_KEY
-from schemaless.mysql.connection import Connection, Executed
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.driver import Reply
 from schemaless.mysql.errors import ConnectionLost
 from schemaless.store.tools import tools_of
 
@@ -85,7 +86,7 @@ class _Faults:
         self.losses = losses
         execute = Connection.execute
 
-        def faulty(connection: Connection, sql: bytes) -> Executed:
+        def faulty(connection: Connection, sql: bytes) -> Reply:
             if self.losses and sql.startswith(self.losses[0][0]):
                 _, arrives = self.losses.pop(0)
                 if arrives:

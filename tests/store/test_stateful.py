@@ -190,7 +190,9 @@ class Store(RuleBasedStateMachine):
             report = check(self.store)
             assert report.faults == {}
             assert report.cells == len(self.model)
-            for _ in range(len(self.model)):
+            before: dict[int, int] = {}
+            while before != self.locations:
+                before = dict(self.locations)
                 self.tail(5)
             assert sorted(self.tailed) == sorted(
                 (self.store.shard_of(key[0]), added_id, key) for key, (added_id, _) in self.added.items()

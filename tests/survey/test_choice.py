@@ -7,6 +7,8 @@ import pytest
 from schemaless.numbers import Interval
 from schemaless.survey.choice import LEAST_GAIN, Option, choose
 
+pytestmark = pytest.mark.once
+
 
 def option(name: str, share: float, cpu_s: float = 1.0, *, apart: float = 0.0, left: int = 0) -> Option:
     return Option(name, Interval(share - apart, share, share + apart), share, cpu_s, left)

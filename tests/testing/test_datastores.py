@@ -17,6 +17,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.urls import parse_url
 from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
+from tests.cases import each
 from tests.dictionaries import kept
 from tests.foreign import databases
 
@@ -69,7 +70,7 @@ def test_two_datastores_at_once_are_two(made):
         assert first != second
 
 
-@pytest.mark.parametrize(
+@each(
     "sql",
     [
         "UPDATE {db}.datastore SET ready = 0",

@@ -66,6 +66,8 @@ def show_status(found: TriggerStatus, each_shard: bool) -> None:
         note("new cells are heard of from the binary log")
     for server, how in deaf.items():
         note(f"new cells on {server} are found by {how}")
+    for server, advice in found.small_caches.items():
+        note(f"{server}: {advice}")
     shards = sorted(found.shards, key=_badness)
     shown = shards if each_shard or len(shards) <= _SHARDS_SHOWN else shards[:_SHARDS_SHOWN]
     print_table(
@@ -121,6 +123,7 @@ def status_json(found: TriggerStatus) -> dict[str, Any]:
         "behind_s": max((each.behind_s for each in found.shards), default=0.0),
         "parked": sum(each.row.parked for each in found.shards if each.row is not None),
         "finds_by": found.finds_by,
+        "small_table_caches": dict(found.small_caches),
         "workers": [asdict(worker) for worker in found.workers],
         "shards": [
             {

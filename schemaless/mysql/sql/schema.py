@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from schemaless.mysql.sql.parts import cell_table, text
@@ -46,9 +47,9 @@ def show_definition(database: str, table: str) -> bytes:
     return b"SHOW CREATE TABLE %b" % _table(database, table)
 
 
-def checksum_table(database: str, table: str) -> bytes:
-    """Show the checksum of a table's rows."""
-    return b"CHECKSUM TABLE %b" % _table(database, table)
+def checksum_tables(tables: Iterable[tuple[str, str]]) -> bytes:
+    """Show the checksum of the rows of each table, given as database and name."""
+    return b"CHECKSUM TABLE %b" % b",".join(_table(*table) for table in tables)
 
 
 def truncate_table(database: str, table: str) -> bytes:

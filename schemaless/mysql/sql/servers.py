@@ -23,6 +23,9 @@ SELECT_READ_ONLY: Final = b"SELECT @@global.read_only"
 SELECT_DATA_FOLDER: Final = b"SELECT @@datadir"
 SELECT_PAGE_LAYOUT: Final = b"SELECT @@innodb_page_size, @@innodb_fill_factor"
 SELECT_REBUILD_LOG_BYTES: Final = b"SELECT @@innodb_online_alter_log_max_size"
+SELECT_TABLE_CACHE: Final = (
+    b"SELECT @@global.table_open_cache, @@global.table_open_cache_instances, @@global.table_definition_cache"
+)
 SELECT_NOW: Final = b"SELECT CONCAT(UTC_TIMESTAMP(6),'+00:00')"
 """Its value is the server's clock, as text that says UTC."""
 

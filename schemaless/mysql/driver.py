@@ -1,0 +1,232 @@
+"""The driver, PyMySQL: its connection without finalizers of Python's, and its replies read with less work.
+
+A get is a reply of some ten packets, and PyMySQL spends more time on reading them than everything else on the client
+takes: of each column six names, which nobody asks for, and of each value three calls. Here a column is read for what
+its values are read by, and a row in one loop. What comes out is the same, to the type.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+import struct
+from typing import Any, Final, NamedTuple
+
+import pymysql
+import pymysql.connections
+from pymysql import converters
+from pymysql.constants import CR, FIELD_TYPE
+from pymysql.protocol import FieldDescriptorPacket
+
+from schemaless.mysql.errors import is_drivers
+
+_BINARY: Final = 63
+"""A column of this character set has bytes, and no text."""
+
+_READ_BY: Final = struct.Struct("<xH4xB5x")
+"""The end of a column's description: its character set and its type are in there, and stand behind all its names."""
+
+_NULL: Final = 0xFB
+_LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
+"""A value's length is its first byte, or stands in so many behind that."""
+
+
+class Reply(NamedTuple):
+    """What a statement gave.
+
+    Attributes:
+        rows: none for a statement that has none.
+        affected: how many rows it changed, or gave.
+        last_id: the first id that it made; 0 where it made none.
+    """
+
+    rows: tuple[tuple[Any, ...], ...]
+    affected: int
+    last_id: int
+
+
+# PyMySQL's result without its finalizer, which Python runs in each call: what a signal's handler raises in a finalizer
+# is printed and lost. The finalizer serves unbuffered results only, and there are none here.
+_WithoutFinalizer: Any = type(
+    "_WithoutFinalizer",
+    (),
+    {
+        name: value
+        for name, value in vars(pymysql.connections.MySQLResult).items()
+        if name not in ("__del__", "__dict__", "__weakref__")
+    },
+)
+
+
+class _Result(_WithoutFinalizer):  # type: ignore[misc]
+    """A reply, as PyMySQL's connection and cursors take it."""
+
+    @property
+    def description(self) -> tuple[tuple[Any, ...], ...] | None:
+        """The columns as the DB API has them; read when they are asked for."""
+        if self._columns is None:
+            return None
+        packet: Any = FieldDescriptorPacket
+        return tuple(packet(column, self._encoding).description() for column in self._columns)
+
+    @description.setter
+    def description(self, nothing: None) -> None:
+        # PyMySQL's __init__ begins with None.
+        self._columns: list[bytes] | None = nothing
+
+    def _get_descriptions(self) -> None:
+        """Read the columns' descriptions."""
+        connection = self.connection
+        self._encoding = connection.encoding
+        self._columns = [connection._read_packet().get_all_data() for _ in range(self.field_count)]  # noqa: SLF001
+        self.converters = [_read_by(connection, column) for column in self._columns]
+        if not connection._read_packet().is_eof_packet():  # noqa: SLF001
+            raise pymysql.InternalError("the description of a reply's columns does not end")
+
+    def _read_row_from_packet(self, packet: Any) -> tuple[Any, ...]:
+        """Return a row, as PyMySQL does."""
+        data: bytes = packet.get_all_data()
+        row: list[Any] = []
+        at = 0
+        for encoding, convert in self.converters:
+            length = data[at]
+            at += 1
+            if length == _NULL:
+                row.append(None)
+                continue
+            if length > _NULL:
+                begin = at + _LENGTH_BYTES[length]
+                length = int.from_bytes(data[at:begin], "little")
+                at = begin
+            value: Any = data[at : at + length]
+            at += length
+            if encoding is not None:
+                value = value.decode(encoding)
+            row.append(value if convert is None else convert(value))
+        if at != len(data):
+            raise pymysql.InternalError(f"a row has {len(data)} bytes, and its values {at}")
+        return tuple(row)
+
+
+def _read_by(connection: Any, column: bytes) -> tuple[str | None, Any]:
+    """Return the encoding of a column's values, None for bytes, and what makes them of text; as PyMySQL has them."""
+    charset, kind = _READ_BY.unpack_from(column, len(column) - _READ_BY.size)
+    convert = connection.decoders.get(kind)
+    if convert is converters.through:
+        convert = None
+    if not connection.use_unicode:
+        return None, convert
+    if kind == FIELD_TYPE.JSON:
+        return connection.encoding, convert
+    if kind in pymysql.connections.TEXT_TYPES:
+        return None if charset == _BINARY else connection.encoding, convert
+    return "ascii", convert
+
+
+class DriverConnection(pymysql.connections.Connection):
+    """PyMySQL's connection, without finalizers of Python's: ``close`` here does what theirs would."""
+
+    ctx: Any
+    _rfile: Any
+    _sock: Any
+    _result: Any
+
+    # A builtin has no frame for a handler to run in, and this one does nothing.
+    __del__ = int  # type: ignore[assignment]
+
+    def connect(self, sock: Any = None) -> None:
+        """Log in, on a socket that was made here."""
+        self._secure = bool(self.unix_socket)
+        if self.ssl:
+            self.ctx.sslsocket_class = _TLSWire
+        super().connect(_dialled(self) if sock is None else sock)
+
+    def reply(self) -> Reply:
+        """Return what the last ``query`` gave, as a cursor does in three times as many steps, once nothing is left."""
+        result: Any = self._result
+        while self._result.has_next:
+            self.next_result()
+        return Reply(result.rows or (), result.affected_rows, result.insert_id or 0)
+
+    def _force_close(self) -> None:
+        wires = self._rfile, self._sock
+        self._rfile = self._sock = None
+        for wire in filter(None, wires):
+            try:
+                wire.close()
+            except OSError as error:
+                # PyMySQL drops whatever is raised here.
+                if not is_drivers(error):
+                    raise
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        self._result = None
+        result = _Result(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        self._affected_rows = result.affected_rows
+        return int(result.affected_rows)
+
+
+# What a buffered reader of a socket is made of, without finalizers that close by a frame of Python's: what was read
+# from is closed by ``close`` below, or collected with its socket.
+_Raw: Any = type("_Raw", (socket.SocketIO,), {"__del__": int})
+_Reader: Any = type("_Reader", (io.BufferedReader,), {"__del__": int})
+
+
+def _reader(wire: Any, mode: str) -> Any:
+    """Return what ``wire.makefile("rb")`` does."""
+    raw = _Raw(wire, mode[0])
+    wire._io_refs += 1  # noqa: SLF001 - as the method of that name does
+    return _Reader(raw)
+
+
+class _Wire(socket.socket):
+    """A socket that is closed where it is collected, without a warning, and without a frame of Python's."""
+
+    __del__ = vars(socket.SocketType)["close"]
+    makefile = _reader  # type: ignore[assignment]
+
+
+class _TLSWire(ssl.SSLSocket):
+    """The same for a socket that TLS goes through."""
+
+    makefile = _reader  # type: ignore[assignment]
+
+
+def _dialled(raw: Any) -> socket.socket:
+    """Return a socket that is connected to one of a host's addresses.
+
+    As ``socket.create_connection`` does, which takes what a signal's handler raises for an address that does not
+    answer, where that is an OSError as TimeoutError is, and goes on to the next one.
+    """
+    failure: OSError | None = None
+    try:
+        found: Any = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", raw.unix_socket)]
+        if not raw.unix_socket:
+            found = socket.getaddrinfo(raw.host, raw.port, 0, socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found:
+            wire = _Wire(family, kind, protocol)
+            try:
+                wire.settimeout(raw.connect_timeout)
+                if raw.bind_address is not None and not raw.unix_socket:
+                    wire.bind((raw.bind_address, 0))
+                wire.connect(address)
+                if not raw.unix_socket:
+                    wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            except BaseException as error:
+                wire.close()
+                if not isinstance(error, OSError) or not is_drivers(error):
+                    raise
+                failure = error
+            else:
+                return wire
+    except OSError as error:
+        if not is_drivers(error):
+            raise
+        failure = error
+    raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, f"Can't connect to MySQL server on {raw.host!r} ({failure})")
