@@ -196,6 +196,11 @@ def help_text(text: str) -> Iterator[str]:
             yield escaped(paragraph) + "\n"
         else:
             kept = paragraph[1:].lstrip("\n") + "\n"
+            if kept.startswith("- "):
+                yield escaped(kept)
+                continue
+            if kept.startswith(" "):
+                yield "```text\n" + "\n".join(cleaned(kept)) + "\n```\n"
             for head, block in re.findall(r"^(\S.*)\n((?: .*\n)*)", kept, re.MULTILINE):
                 yield escaped(head) + "\n"
                 if head.startswith("Example"):

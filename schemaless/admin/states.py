@@ -45,7 +45,7 @@ class NodeState:
         if self.heard_of > self.epoch:
             return (
                 f"it knows of claim {self.heard_of}, and this catalog asks for {self.epoch}: this is an old primary's "
-                "catalog, or a takeover did not come to its end; name the datastore by the new primary (--url), or run "
+                "catalog, or a takeover was interrupted; name the datastore by the new primary (--url), or run "
                 "'schemaless topology adopt' again"
             )
         if self.node.role == "primary" and self.read_only:

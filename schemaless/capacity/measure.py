@@ -239,5 +239,5 @@ def _notes(found: Sequence[_ClusterTaken]) -> list[str]:
     if not any(each.sample.windows for cluster in found for each in cluster.taken):
         notes.append("there are no cells")
     elif not any(day.complete for cluster in found for day in cluster.growth):
-        notes.append("no day is whole yet, so growth cannot be told")
+        notes.append("no day is complete yet, so growth is not known")
     return notes

@@ -259,7 +259,7 @@ def scenarios(
     for name in _by_codec(trials):
         if there == {name}:
             continue  # nothing would be re-encoded: that is 'rebuilt'
-        text = f"All bodies are re-encoded to {name}, new cells too; the tables are rebuilt."
+        text = "All bodies are in this codec, and the tables are rebuilt."
         found += [what_if.scenario(name, text, name, rebuilt=True)]
     if codec is not None:
         text = f"All bodies are re-encoded to {codec}; the files keep their length, and new cells take less."

@@ -19,9 +19,9 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_opti
 def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_json: bool) -> int:
     """Decode every cell and verify its place.
 
-    Looks at every cell: does its body decode, is it what a writer of this store would write, is its row in the right
-    shard, is each shard the one that the catalog takes it for? Changes nothing. Each fault is one line that names the
-    cell.
+    The command checks four things: each body decodes, it is what a writer of this store would write, each row is in the
+    right shard, and each shard is the one that the catalog says. It changes nothing. Each fault is one line that names
+    the cell; the page docs/troubleshooting.md says what to do about it.
 
     \b
     Examples:

@@ -11,7 +11,12 @@ from schemaless.terminal.output import json_option, note, out, print_json, progr
 
 @click.command()
 @click.argument("name")
-@click.option("--shards", type=int, required=True, help="How many shards, 1 to 65,536. Fixed for ever: take many.")
+@click.option(
+    "--shards",
+    type=int,
+    required=True,
+    help="How many shards, 1 to 65,536. The number is fixed for ever, so take many more than servers.",
+)
 @click.option(
     "--cluster",
     "clusters",
@@ -24,8 +29,9 @@ from schemaless.terminal.output import json_option, note, out, print_json, progr
 def create(name: str, shards: int, clusters: tuple[str, ...], as_json: bool) -> None:
     """Create a datastore.
 
-    Makes a catalog on the first cluster, spreads empty shards evenly over all of them, and prints the datastore's URL.
-    Interrupted, the same command goes on where it stopped.
+    The command makes a catalog on the first cluster, spreads empty shards evenly over all clusters, and prints the
+    datastore's URL. If it is interrupted, the same command continues where it stopped. 'schemaless config add' gives
+    the URL a name, and 'schemaless grants' prints the SQL for the accounts of applications.
 
     \b
     Examples:

@@ -11,24 +11,33 @@ from schemaless.demo.story import run
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), metavar="FILE", help="NDJSON of your own, plain or gzipped.")
-@click.option("--row-key", metavar="EXPR", default="@line", help="With --data: as in 'schemaless load'.")
-@click.option("--ref-key", metavar="EXPR", default="=1", help="With --data: as in 'schemaless load'.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A file of your own documents, as NDJSON, plain or gzipped.",
+)
+@click.option(
+    "--row-key", metavar="EXPR", default="@line", help="With --data: where the row_key is, as in 'schemaless load'."
+)
+@click.option(
+    "--ref-key", metavar="EXPR", default="=1", help="With --data: where the ref_key is, as in 'schemaless load'."
+)
 @click.option("--flavour", type=click.Choice(["mysql", "mariadb"]), default="mysql")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
     default=Path(".schemaless") / "demo",
-    help="Where the two servers keep their data; emptied at the start.",
+    help="The folder for the data of the two servers; it is emptied at the start.",
 )
-@codec_option("--to", legacy=False, help_text="What to re-encode to.")
+@codec_option("--to", legacy=False, help_text="The codec to re-encode to.")
 def demo(data: Path | None, row_key: str, ref_key: str, flavour: str, folder: Path, codec: str) -> int:
-    """The whole story on 2,219 real documents.
+    """Run the whole story on 2,219 real documents.
 
-    Starts two private servers, creates a datastore of 16 shards on them, loads the logbooks of aircraft that left New
-    York in 2013 as legacy JSON text, reads some back, says how long disks would last, re-encodes all of them, checks
-    every cell, finds some through an index, has a trigger count flights, and says what that gained. The servers keep
-    running afterwards, for you to look around.
+    The demo starts two private servers, creates a datastore of 16 shards on them, and loads the logbooks of aircraft
+    that left New York in 2013 as legacy JSON text. Then it reads some back, says how long disks would last, re-encodes
+    all documents, checks every cell, finds some through an index, has a trigger count flights, and says what was
+    gained. The servers keep running afterwards, so that you can look around.
 
     \b
     Examples:

@@ -17,16 +17,17 @@ from schemaless.terminal.output import data_sink, progress
 
 @click.command()
 @url_option
-@click.option("--column", metavar="NAME", help="Only this column.")
+@click.option("--column", metavar="NAME", help="Only cells of this column.")
 @shards_option
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
-@click.option("--output", type=OutputFile(Path), help="Write there instead of standard output.")
+@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
 def dump(url: str, column: str | None, shards_text: str | None, stored: bool, output: Path | None) -> None:
     """Write cells as NDJSON.
 
-    One cell a line: row_key, column_name, ref_key, added_id, created_at and its body, in added_id order within each
-    shard. 'schemaless load --from-dump' reads it. A body that does not decode ends the dump with an error that names
-    it; with --stored, bodies are not looked into. A file that --output names appears when the dump is whole.
+    Each line is one cell: row_key, column_name, ref_key, added_id, created_at and its body. Cells come in the order of
+    their added_id within each shard. 'schemaless load --from-dump' reads the lines. A body that does not decode ends
+    the dump with an error that names the cell; with --stored, bodies are not decoded. A file that --output names
+    appears only when the dump is complete.
 
     \b
     Examples:

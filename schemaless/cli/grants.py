@@ -24,7 +24,7 @@ from schemaless.terminal.output import json_option, print_json
 _MEANS: dict[Role, str] = {
     "app": "reads cells and writes new ones; can change or delete none",
     "tail": "reads cells, and sees who is writing, for the change feed",
-    "follow": "reads the change feed, keeps how far triggers are, and indexes",
+    "follow": "reads the change feed, and runs triggers and indexes",
     "migrate": "reads cells, replaces bodies and nothing else of a cell, keeps jobs",
     "move": "moves shards from server to server; it alone may drop tables",
     "measure": "reads cells and the sizes of files, keeps measurements",
@@ -33,22 +33,32 @@ _MEANS: dict[Role, str] = {
 
 
 @click.command()
-@click.option("--role", type=click.Choice(ROLES), required=True, help="Which one; see above.")
-@click.option("--account", metavar="NAME[@HOST]", help="Such as app@'10.0.%'.  [default: the role, from any host]")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="The role to grant, from the list above.")
+@click.option(
+    "--account",
+    metavar="NAME[@HOST]",
+    help="The account, such as app@'10.0.%'.  [default: the role's name, from any host]",
+)
 @datastore_option(required=False)
-@click.option("--name", metavar="NAME", help="Instead of --url: a datastore that is yet to be created, for admin.")
-@click.option("--shards", type=int, metavar="N", help="With --name: as for create.")
-@click.option("--cluster", "clusters", multiple=True, metavar="URL", help="With --name: as for create.")
-@click.option("--create-user", is_flag=True, help="Begin with CREATE USER, locked and without a password.")
-@click.option("--server", metavar="SERVER", help="Only what is for this server, such as db-1:3306.")
-@click.option("--replicas", is_flag=True, help="Also for replicas; they take accounts from their primary as a rule.")
-@click.option("--lock-tables", is_flag=True, help="With tail, follow: for servers that do not show metadata locks.")
+@click.option(
+    "--name", metavar="NAME", help="Instead of --url: the name of a datastore that will be created; for admin only."
+)
+@click.option("--shards", type=int, metavar="N", help="With --name: the number of shards, as for create.")
+@click.option("--cluster", "clusters", multiple=True, metavar="URL", help="With --name: the clusters, as for create.")
+@click.option("--create-user", is_flag=True, help="Begin with CREATE USER; the account is locked and has no password.")
+@click.option("--server", metavar="SERVER", help="Print only the SQL for this server, such as db-1:3306.")
+@click.option(
+    "--replicas", is_flag=True, help="Also print SQL for replicas, which usually get accounts from their primary."
+)
+@click.option(
+    "--lock-tables", is_flag=True, help="With tail and follow: add what servers need that do not show metadata locks."
+)
 @click.option(
     "--no-server-wide",
     is_flag=True,
-    help="With follow, migrate, move, measure, admin: nothing on *.*; see the page on operations.",
+    help="With follow, migrate, move, measure, admin: grant nothing on *.*; docs/operations.md says what that costs.",
 )
-@click.option("--partial-revokes", is_flag=True, help="For servers that run with partial_revokes=ON.")
+@click.option("--partial-revokes", is_flag=True, help="Print SQL for servers that run with partial_revokes=ON.")
 @json_option
 def grants(
     role: Role,
@@ -70,14 +80,15 @@ def grants(
     \b
       app      reads cells and writes new ones; can change or delete none
       tail     reads cells, and sees who is writing, for the change feed
-      follow   reads the change feed, keeps how far triggers are, and indexes
+      follow   reads the change feed, and runs triggers and indexes
       migrate  reads cells, replaces bodies and nothing else of a cell, keeps jobs
       move     moves shards from server to server; it alone may drop tables
       measure  reads cells and the sizes of files, keeps measurements
       admin    creates the datastore, upgrades its tables, writes its catalog
 
-    Nothing is run: paste it into mysql on each server that it names, as an account that may grant. All of it may be run
-    again, and has to be for shards and indexes that came later. Its tables must be there, except for admin.
+    The command runs none of the SQL. Paste it into mysql on each server that it names, as an account that may grant.
+    You may run all of it again, and have to after shards or indexes were added. The tables must exist before a role is
+    granted on them, except for admin.
 
     \b
     Examples:
@@ -115,9 +126,9 @@ def grants(
         return
     click.echo(f"-- Role {role} of datastore {topology.name} for {who}: {_MEANS[role]}.")
     if any("\\_" in statement for part in parts for statement in part.statements):
-        click.echo("-- Where SELECT @@partial_revokes says 1, take what --partial-revokes prints instead.")
+        click.echo("-- If SELECT @@partial_revokes says 1, use what --partial-revokes prints instead.")
     if any(" ON *.* " in statement for part in parts for statement in part.statements):
-        click.echo("-- What is on *.* can be done without: --no-server-wide leaves it out.")
+        click.echo("-- Grants on *.* are optional: --no-server-wide leaves them out.")
     for part in parts:
         click.echo(f"\n-- {_printable(str(part.node))}: {_printable(part.holds)}")
         for statement in part.statements:

@@ -21,7 +21,9 @@ _BLOCK_ROWS = 10_000
 
 @click.command()
 @url_option
-@click.option("--count", is_flag=True, help="Count cells exactly; else InnoDB's estimate, which may be far off.")
+@click.option(
+    "--count", is_flag=True, help="Count cells exactly; without it, InnoDB's estimate is shown, which may be far off."
+)
 @json_option
 def info(url: str, count: bool, as_json: bool) -> None:
     """Show a datastore's topology and cell counts.

@@ -53,7 +53,7 @@ def workers_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say who does the work."""
     return with_options(
         command,
-        click.option("--workers", default=1, help="Processes on this machine."),
+        click.option("--workers", default=1, help="How many processes work on this machine."),
         click.option(
             "--dask",
             metavar="ADDRESS",
@@ -80,15 +80,25 @@ class _Limit(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 
 _LIMITS: Final[tuple[tuple[str, str, type[int | float], str], ...]] = (
-    ("--max-lag", "max_lag_s", float, "Wait while a replica lags by more seconds."),
-    ("--max-threads-running", "max_threads_running", int, "Wait while a primary executes more."),
-    ("--max-history-length", "max_history_length", int, "Wait while a primary has more to purge."),
-    ("--max-mb-per-s", "max_mb_per_s", float, "Old bodies, in MB a second, for the whole job."),
+    ("--max-lag", "max_lag_s", float, "Wait while a replica lags by more than N seconds."),
+    (
+        "--max-threads-running",
+        "max_threads_running",
+        int,
+        "Wait while a primary runs more than N threads (Threads_running).",
+    ),
+    (
+        "--max-history-length",
+        "max_history_length",
+        int,
+        "Wait while a primary's history list (undo to purge) is longer than N.",
+    ),
+    ("--max-mb-per-s", "max_mb_per_s", float, "Process at most N MB of old bodies a second, in the whole job."),
     (
         "--yield-above",
         "yield_above_per_s",
         float,
-        "Take small steps, with pauses, where applications make more calls a second.",
+        "Take small steps, with pauses, while applications make more than N calls a second to a server.",
     ),
 )
 
@@ -122,7 +132,7 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
         )
         for flag, name, number, help_text in _LIMITS
     ]
-    file_help = "Wait while this file is there; an absolute path, or off."
+    file_help = "Wait while this file exists; an absolute path, or off."
     options.append(click.option("--flag-file", metavar="FILE", help=file_help))
     return with_options(with_changes, *options)
 
@@ -167,9 +177,9 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
                 return
             raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
         runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
-        out().print(f"job {job.job_id} is {after}; {runners} runners hear of it within a second or two")
+        out().print(f"job {job.job_id} is {after}; {runners} runners learn of it within two seconds")
         if after == "running" and not runners:
-            note(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
+            note(f"no runner works on it now; start one with '{go_on_command(job.kind, job.job_id)}'")
 
 
 def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, kind: Kind = "migrate") -> None:
@@ -219,7 +229,7 @@ class JobProgress:
 
     def _begin(self, job: Job, new: bool) -> None:
         self._job_id = job.job_id
-        note(f"job {job.job_id}: {'begun' if new else f'going on with it, begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
+        note(f"job {job.job_id}: {'begun' if new else f'continued; it was begun {job.created_at:%Y-%m-%d %H:%M} UTC'}")
         if not new:
             # Whatever thresholds this run was given: all runs of a job have the same.
             waits_by = thresholds_text(job.thresholds.asdict())
@@ -247,7 +257,7 @@ class JobProgress:
         every_s = min(_MOST_LINE_S, max(_LINE_S, (now_s - self._began_s) / 20))
         if waiting != self._waiting or now_s - self._line_s >= every_s:
             if self._waiting and not waiting:
-                note(f"job {self._job_id}: goes on")
+                note(f"job {self._job_id}: continues")
             self._waiting = waiting
             self._line_s = now_s
             note(f"job {self._job_id}: {_line(status)}")
@@ -305,7 +315,7 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
         out().print(f"waits by: {thresholds_text(job.thresholds.asdict())}", markup=False)
     out().print(_line(status))
     if job.unfinished and not status.runners:
-        out().print(f"nobody works on it now: '{go_on_command(job.kind, job.job_id)}' does")
+        out().print(f"no runner works on it now; start one with '{go_on_command(job.kind, job.job_id)}'")
     for cluster in status.clusters:
         waited = ", ".join(f"{duration(seconds)} for {kind}" for kind, seconds in sorted(cluster.waits.items()))
         if waited:

@@ -29,24 +29,27 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @url_option
-@click.option("--column", metavar="NAME", help="The column_name of every cell.")
-@click.option("--row-key", metavar="EXPR", help="Where the row_key is: PATH, uuid5:PATH or @line; see above.")
-@click.option("--ref-key", metavar="EXPR", default="=1", help="Where the ref_key is: PATH, =N or @line.")
+@click.option("--column", metavar="NAME", help="The column_name of every loaded cell.")
+@click.option("--row-key", metavar="EXPR", help="Where a line has the row_key: PATH, uuid5:PATH or @line, as above.")
+@click.option(
+    "--ref-key", metavar="EXPR", default="=1", help="Where a line has the ref_key: PATH, =N or @line, as above."
+)
 @click.option(
     "--created-at",
     metavar="PATH",
-    help="Where the time is that the document was first stored: ISO 8601 (UTC unless it says), or seconds since 1970.  "
+    help="Where a document has the time at which it was first stored: ISO 8601 (UTC unless it says otherwise), "
+    "or seconds since 1970.  "
     "[default: the server's clock]",
 )
 @codec_option(
     "--as",
     legacy=True,
     default=None,
-    help_text="What to store bodies in; legacy keeps each line's very bytes.  [default: what the column is set to, "
-    "msgpack+zlib for most; the stored bytes of 'dump --stored' as they are]",
+    help_text="The codec to store bodies in; legacy keeps the exact bytes of each line.  [default: the column's codec, "
+    "msgpack+zlib for most; stored bytes of 'dump --stored' stay as they are]",
 )
-@click.option("--from-dump", is_flag=True, help="The lines are what 'schemaless dump' wrote: they name their cells.")
-@click.option("--keep-going", is_flag=True, help="Pass over lines that cannot be loaded, and name them.")
+@click.option("--from-dump", is_flag=True, help="The lines were written by 'schemaless dump', and name their cells.")
+@click.option("--keep-going", is_flag=True, help="Skip lines that cannot be loaded, and name them.")
 @json_option
 def load(
     files: tuple[str, ...],
@@ -62,11 +65,11 @@ def load(
 ) -> int:
     """Load documents from an NDJSON file.
 
-    One JSON document a line; FILE may be gzipped, a pipe, or - for standard input. Cells that are there already with
-    the same document are left alone, so after a crash the same command is simply run again.
+    The file has one JSON document a line. FILE may be gzipped, a pipe, or - for standard input. Cells that exist
+    already with the same document are left alone, so after a crash simply run the same command again.
 
-    Loaded documents count as new on the day of the load, which a capacity report would take for growth: --created-at
-    keeps the time that they have. A cell that is there already keeps its own.
+    Loaded documents count as new on the day of the load, and a capacity report would take them for growth. Give
+    --created-at to keep the time that each document has. A cell that exists already keeps its own time.
 
     \b
     A row_key is one of
@@ -75,7 +78,7 @@ def load(
       @line        the line itself, hashed: the same document is the same row
     A ref_key is one of
       PATH         a field that holds an integer
-      =N           the same for all
+      =N           the same number for all
       @line        the line's number
 
     \b
@@ -87,8 +90,8 @@ def load(
       zcat old.gz | schemaless load - --column BASE --row-key @line
       schemaless dump | schemaless load - --from-dump --url mysql://root@db-9/copy
 
-    Exit status: 0 all loaded; 1 some passed over, or stopped at a cell that is there with another document or damaged;
-    2 stopped at a line that cannot be loaded.
+    Exit status: 0 all loaded; 1 some lines were passed over, or the load stopped at a cell that exists with another
+    document or is damaged; 2 the load stopped at a line that cannot be loaded.
     """
     chosen = None if codec is None else codec_named(codec)
     created_at_of = None if created_at is None else functools.partial(created_at_in, path=created_at)

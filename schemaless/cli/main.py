@@ -1,6 +1,6 @@
 """The top of the command line: its nouns, and what becomes of errors.
 
-Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
+Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command continues.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ from schemaless.terminal.shown import shown
 
 _NOUNS: dict[str, tuple[str, str, str]] = {
     # name: (module, attribute, one line for the overview; held against the command's own help by a test)
-    "config": ("schemaless.cli.config.group", "config", "Name datastores, and show which setting counts."),
-    "local": ("schemaless.cli.local.group", "local", "Private MySQL servers here: no root, no Docker."),
+    "config": ("schemaless.cli.config.group", "config", "Name datastores, and show which setting is used."),
+    "local": (
+        "schemaless.cli.local.group",
+        "local",
+        "Run private MySQL servers on this machine, without root or Docker.",
+    ),
     "create": ("schemaless.cli.create", "create", "Create a datastore."),
     "grants": ("schemaless.cli.grants", "grants", "Print the SQL that gives an account a role."),
     "info": ("schemaless.cli.info", "info", "Show a datastore's topology and cell counts."),
@@ -39,13 +43,13 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "trigger": ("schemaless.cli.trigger.group", "trigger", "Call a function for each new cell."),
     "index": ("schemaless.cli.index.group", "index", "Find rows by what is in their documents."),
     "migrate": ("schemaless.cli.migrate.group", "migrate", "Re-encode bodies in place."),
-    "codec": ("schemaless.cli.codec.group", "codec", "What columns are written in, and zstd dictionaries."),
+    "codec": ("schemaless.cli.codec.group", "codec", "Choose the codec of each column, and manage zstd dictionaries."),
     "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
-    "capacity": ("schemaless.cli.capacity.group", "capacity", "How long the disks last."),
+    "capacity": ("schemaless.cli.capacity.group", "capacity", "Measure a datastore, and say how long its disks last."),
     "metrics": ("schemaless.cli.metrics", "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
-    "bench": ("schemaless.cli.bench.group", "bench", "Which codec, on your own documents."),
+    "bench": ("schemaless.cli.bench.group", "bench", "Compare codecs on your own documents."),
     "man": ("schemaless.cli.man", "man", "Print the manual page."),
-    "demo": ("schemaless.cli.demo", "demo", "The whole story on 2,219 real documents."),
+    "demo": ("schemaless.cli.demo", "demo", "Run the whole story on 2,219 real documents."),
 }
 
 
@@ -152,26 +156,28 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     cls=_Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
 )
 @click.version_option(package_name="schemaless-store", prog_name="schemaless")
-@click.option("--traceback", is_flag=True, help="Show the Python traceback of an error; may stand anywhere.")
+@click.option(
+    "--traceback", is_flag=True, help="Show the Python traceback of an error; may stand anywhere in the command line."
+)
 @click.option(
     "-d",
     "--datastore",
     metavar="NAME",
     shell_complete=_names,
-    help="The datastore, by its name in the configuration; may stand behind the command too.",
+    help="The datastore: its name in the configuration, or its URL; may also stand after the command.",
 )
 def cli(traceback: bool, datastore: str | None) -> None:
     """An append-only cell store on sharded MySQL.
 
     Data goes to standard output, progress and errors to standard error. Nothing that is stored is rewritten without
-    --execute. The datastore is named by -d, by --url or by SCHEMALESS_URL, for example
+    --execute. Name the datastore by -d, by --url or by SCHEMALESS_URL: either a URL, for example
 
         mysql://app@db-1:3306/mezzanine
 
-    or by a name that 'schemaless config add' gave to such a URL. The password, if there is one, is in
-    SCHEMALESS_PASSWORD. Start with 'schemaless demo', or 'schemaless local up' and 'schemaless create'.
+    or a name that 'schemaless config add' gave to such a URL. The password, if there is one, is in SCHEMALESS_PASSWORD.
+    Start with 'schemaless demo', or with 'schemaless local up' and 'schemaless create'.
 
-    Exit status: 0 done, 1 faults found or failed, 2 usage, 3 stopped and resumable.
+    Exit status: 0 done, 1 faults found or failed, 2 wrong usage, 3 stopped; the same command continues.
     """
 
 

@@ -19,14 +19,14 @@ from schemaless.terminal.output import note
     default="127.0.0.1:9464",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to answer; port 0 takes a free one. Nobody is asked for a password: keep it in a private network.",
+    help="The address to serve at; port 0 takes a free one. There is no password, so use a private network.",
 )
 def metrics(url: str, listen: str) -> None:
     """Serve metrics for Prometheus, until Ctrl-C.
 
-    The metrics tell of jobs and their leases, of servers, breakers and the lag of replicas, of the ends of change
-    feeds, of how far triggers are behind, of what is stored, and of the days that disks have left. The account needs
-    the role measure. The command needs the extra [metrics]; the days left need [report] too.
+    The metrics are about jobs and their leases, servers, circuit breakers, the lag of replicas, the ends of change
+    feeds, how far triggers and indexes are behind, what is stored, and the days that disks last. The account needs the
+    role measure. The command needs the extra [metrics]; the days that disks last need [report] too.
 
     \b
     Example:

@@ -101,7 +101,7 @@ codec_details = (
         "dictionary_id",
         type=int,
         metavar="N",
-        help="Compress by zstd with this dictionary; 'schemaless codec train' makes one.",
+        help="Compress by zstd with this dictionary, which 'schemaless codec train' has made.",
     ),
 )
 """Commands with ``codec_option`` that take more of a codec have these options, too."""
@@ -117,14 +117,14 @@ def choice_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0, min_open=True),
             default=MOST_CPU,
             metavar="FACTOR",
-            help="How many times the time of the default codec encoding and decoding may take.",
+            help="How many times as long as with the default codec encoding and decoding may take.",
         ),
         click.option(
             "--least-gain",
             type=share_of,
             metavar="SHARE",
             default=f"{LEAST_GAIN:.0%}",
-            help="What a rewrite has to save of the pages to be advised.",
+            help="The share of the pages that a rewrite must save to be advised.",
         ),
     )
 
@@ -150,16 +150,20 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     return with_options(
         with_rewrite,
-        codec_option("--to", legacy=True, help_text="What to re-encode to; legacy is bare JSON text: the way back."),
+        codec_option(
+            "--to", legacy=True, help_text="The codec to re-encode to; legacy is bare JSON text, the way back."
+        ),
         *codec_details,
         click.option(
             "--from",
             "sources",
             type=click.Choice(codec_names()),
             multiple=True,
-            help="Only bodies in this codec, as stored; may be repeated.  [default: all that are not in --to]",
+            help="Only bodies that are stored in this codec; may be repeated.  [default: all that are not in --to]",
         ),
-        click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated."),
+        click.option(
+            "--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated."
+        ),
         shards_option,
     )
 

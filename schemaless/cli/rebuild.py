@@ -35,8 +35,10 @@ _ROWS_SHOWN = 64
 @click.command()
 @url_option
 @shards_option
-@click.option("--execute", is_flag=True, help="Really rebuild; without it, say what it would take and give.")
-@job_option("Continue this job as it was begun, whatever the other options say.")
+@click.option(
+    "--execute", is_flag=True, help="Really rebuild; without it, the command says what that would take and give."
+)
+@job_option("Continue this job with the options that it was begun with; the other options do not count.")
 @workers_options
 @throttle_options
 @click.option(
@@ -44,22 +46,22 @@ _ROWS_SHOWN = 64
     "max_rebuild_lag_s",
     default=600.0,
     metavar="SECONDS",
-    help="Leave shards alone whose rebuild may take longer, where the cluster has replicas: they lag by it.",
+    help="On clusters with replicas, leave alone a shard whose rebuild may take longer, since replicas lag by that.",
 )
 @click.option(
     "--free-bytes",
     type=size_of,
     metavar="SIZE",
-    help="What is free on each server's disk, such as 200GB; for servers whose disk cannot be seen from here.",
+    help="The free space on each server's disk, such as 200GB, for servers whose disk cannot be seen from here.",
 )
 @click.option(
     "--lock-wait",
     "lock_wait_s",
     default=2,
     metavar="SECONDS",
-    help="How long to wait for an open transaction, while writers wait behind; then it is tried again later.",
+    help="How long a rebuild waits for an open transaction, while writers wait behind it, before it tries again.",
 )
-@click.option("--attempts", default=30, help="How often that is tried for a shard.")
+@click.option("--attempts", default=30, help="How many times the rebuild of a shard is tried.")
 @json_option
 def rebuild(
     url: str,
@@ -77,10 +79,11 @@ def rebuild(
 ) -> int:
     """Rebuild tables, so that files give free space back.
 
-    Online, one shard at a time on each server, while applications read and write. A rebuild needs room for the new file
-    beside the old one, cannot be slowed down once it runs, and makes the replicas lag by its own length: so it waits
-    for them between shards, and leaves alone what would take too long or does not fit. Killed at any moment, a table
-    is what it was, or rebuilt; the same command goes on. The account needs the role admin.
+    Tables are rebuilt online, one shard at a time on each server, while applications read and write. A rebuild needs
+    space for the new file beside the old one, cannot be slowed down once it runs, and makes the replicas lag by as long
+    as it takes. So the command waits for replicas between shards, and leaves alone what would take too long or does not
+    fit. If it is killed, each table is either as it was or rebuilt, and the same command continues. The account needs
+    the role admin.
 
     \b
     Examples:
@@ -88,7 +91,7 @@ def rebuild(
       schemaless rebuild --execute --shards 0-255
       schemaless rebuild --execute --free-bytes 200GB --max-rebuild-lag 1800
 
-    Exit status: 0 done, 1 some shards were left alone, 3 stopped; the same command goes on.
+    Exit status: 0 done, 1 some shards were left alone, 3 stopped; the same command continues.
     """
     spec = RebuildSpec(
         max_rebuild_lag_s, None if free_bytes is None else int(free_bytes), lock_wait_s, attempts, thresholds=thresholds

@@ -79,12 +79,12 @@ def _steps(
     servers = local_servers.up(folder, _SERVERS, flavour, report=note, progress=progress)
     out().print(f"   {servers[0].flavour} {servers[0].version}, on sockets, no root, no Docker")
 
-    left(f"the servers in {folder} go on running, with a datastore that is not whole")
+    left(f"the servers in {folder} keep running, with a datastore that is not complete")
     _step(f"2. a datastore of {_SHARDS} shards over both")
     url = create(_NAME, _SHARDS, [server.url for server in servers])
     out().print(f"   {url}", markup=False)
 
-    left(f"the servers in {folder} go on running, with what was loaded so far")
+    left(f"the servers in {folder} keep running, with what was loaded so far")
     with connect(url) as store:
         _step("3. load the documents as legacy JSON text, as they would have been stored for years")
         with _timed() as seconds:
@@ -152,7 +152,7 @@ def _steps(
     show_gain(report, before, after, last)
     show_days(report)
     out().print(f"\nWith pictures, by cluster, shard and column: {page}", markup=False)
-    out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers go on running. Look around:\n")
+    out().print(f"\nAll of it took {time.monotonic() - started:.0f} s. The servers keep running. Look around:\n")
     for line in next_steps(url, folder, data is None):
         out().print(f"   {line}", markup=False, soft_wrap=True)
     if outlook is not None:
@@ -170,7 +170,7 @@ def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None
         note(f"   no capacity report: {error}")
         return None
     now = answer(found.now)
-    out().print(f"   full as it is: {now.days}. {now.detail}", markup=False)
+    out().print(f"   until a disk is full as it is: {now.days}. {now.detail}", markup=False)
     if found.after is not None:
         out().print(f"   as {found.codec}, rebuilt: {answer(found.after).days}", markup=False)
         if found.after.file_bytes is not None:
@@ -192,7 +192,7 @@ def _says_what_is_left(folder: Path) -> Iterator[Callable[[str], None]]:
         yield now
     except (KeyboardInterrupt, SchemalessError):
         note(
-            f"the demo did not come to its end: {state}. Run the same command again to begin from the start, or, to be "
+            f"the demo did not finish: {state}. Run the same command again to begin from the start, or, to be "
             f"rid of it: {command_at(folder)} local down --delete --folder {shlex.quote(str(folder))}"
         )
         raise

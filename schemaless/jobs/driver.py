@@ -182,7 +182,7 @@ class Driver:
         self._ledger.release_dead(self._job.job_id, self._name)
         if self._deaths > self._most_deaths:
             raise WorkersDied(
-                f"workers died {self._deaths} times without a shard getting through, the last with shards "
+                f"workers died {self._deaths} times before any shard was finished, the last with shards "
                 f"{sorted(self._calls.values())} ({error}); was there memory enough? Run the same command again, "
                 "perhaps with fewer workers"
             ) from error
@@ -230,7 +230,7 @@ class Driver:
             if not told:
                 told = True
                 _log.warning(
-                    "stopping: runners end what they are at and note how far they are; again ends them at once"
+                    "stopping: runners finish their step and store how far they are; Ctrl-C again ends them at once"
                 )
             if running:
                 running = wait(running, timeout=self._turn_s).not_done

@@ -69,7 +69,7 @@ class Job:
             InvalidInput: it is one; the message has the command that works on it, while there is work.
         """
         if self.kind != kind:
-            goes_on = f"; '{go_on_command(self.kind, self.job_id)}' goes on with it" if self.unfinished else ""
+            goes_on = f"; '{go_on_command(self.kind, self.job_id)}' continues it" if self.unfinished else ""
             raise InvalidInput(f"job {self.job_id} is a {_NAMES[self.kind]}, not a {_NAMES[kind]}{goes_on}")
 
 

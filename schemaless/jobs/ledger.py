@@ -126,7 +126,7 @@ class Ledger:
         for job_id, kind, state, shard in connection.rows(sql.select_waiting(self._name)):
             if shard in shards:
                 raise JobConflict(
-                    f"{kind} job {job_id} is {state} and not through with shard {shard}; join it with "
+                    f"{kind} job {job_id} is {state} and has not finished shard {shard}; join it with "
                     f"'{go_on_command(kind, job_id)}', or end it with '{abort_command(kind, job_id)}'",
                     job_id,
                 )
@@ -316,7 +316,7 @@ class Ledger:
     def _lost(job_id: int, state: ShardState) -> LeaseLost:
         return LeaseLost(
             f"shard {state.shard} of job {job_id} was taken over by another runner: this one gave no sign of life "
-            f"for {LEASE_S} s. Nothing is lost, the other goes on"
+            f"for {LEASE_S} s. Nothing is lost, and the other continues"
         )
 
     @staticmethod

@@ -107,6 +107,8 @@ def _fill(report: CapacityReport) -> Chart | None:
     levels = [(each, _NOW) for each in report.planning.now if each.disk == first.disk]
     levels += [(each, _AFTER) for each in report.planning.after if each.disk == first.disk]
 
+    top = size * 1.12
+
     def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
         axes.plot([day for day, _ in past], [used for _, used in past], color=INK, label="until now")
@@ -114,10 +116,12 @@ def _fill(report: CapacityReport) -> Chart | None:
             x, y = [at for at, _ in measured], [used for _, used in measured]
             axes.plot(x, y, color=SOFT, linestyle="", marker="o", markersize=3, label="its files, measured")
         for name, colour, used, factor in lines:
-            parts = [[used + factor * band[place] for band in sums] for place in range(5)]
+            # Cut at the top, and not only hidden there: an audit takes what is hidden to lie over the text above.
+            parts = [[min(top, used + factor * band[place]) for band in sums] for place in range(5)]
             axes.fill_between(days, parts[0], parts[4], color=colour, alpha=0.16, linewidth=0)
             axes.fill_between(days, parts[1], parts[3], color=colour, alpha=0.26, linewidth=0)
-            axes.plot(days, parts[2], color=colour, label=name)
+            shown = next((place + 1 for place, used in enumerate(parts[2]) if used == top), len(days))
+            axes.plot(days[:shown], parts[2][:shown], color=colour, label=name)
         axes.axhline(size, color=SERIES[4], linewidth=1.5, linestyle="--", label=f"the disk, {bytes_text(size)}")
         for share in report.planning.wishes.thresholds:
             axes.axhline(share * size, color=SERIES[2], linewidth=1.2, linestyle=":")
@@ -131,10 +135,8 @@ def _fill(report: CapacityReport) -> Chart | None:
                 axes.plot(width, [height, height], color=colour, linewidth=4, alpha=0.55)
                 axes.plot([mid], [height], color=colour, marker="D", markersize=5)
         axes.axvline(days[0], color=SOFT, linewidth=1)
-        axes.annotate(
-            "today", (days[0], size * 1.12), (3, -3), textcoords="offset points", va="top", color=SOFT, fontsize=10
-        )
-        axes.set_ylim(0, size * 1.12)
+        axes.annotate("today", (days[0], top), (3, -3), textcoords="offset points", va="top", color=SOFT, fontsize=10)
+        axes.set_ylim(0, top)
         axes.set_xlim(begin, days[-1])
         axes.grid(axis="y")
         _bytes_axis(axes.yaxis, "used")

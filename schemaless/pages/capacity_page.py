@@ -143,9 +143,9 @@ def _behind(name: str, report: CapacityReport) -> str:
 def _table(table: Table) -> str:
     def cell(tag: str, place: int, text: str, scope: str = "") -> str:
         words = place < table.text_columns or (table.last_text and place == len(table.columns) - 1)
-        kinds = " ".join(filter(None, ["text" if words else "", "long" if len(text) > 60 else ""]))
+        kinds = " ".join(filter(None, ["text" if words else "", "long" if len(text) > 40 else ""]))
         attribute = f' class="{kinds}"' if kinds else ""
-        return f"<{tag}{scope}{attribute}>{escape(text)}</{tag}>"
+        return f"<{tag}{scope}{attribute}>{_text(text) if words else escape(text)}</{tag}>"
 
     head = "".join(cell("th", place, name, ' scope="col"') for place, name in enumerate(table.columns))
     body = "".join(

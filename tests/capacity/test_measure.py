@@ -95,7 +95,7 @@ def test_one_cell_is_counted_and_is_no_history(fresh_store, row):
     assert found.groups[0].cells == Interval.of(1.0)
     assert found.groups[0].json_bytes == Interval.of(float(len(b'{"fare":12.5}')))
     assert [(each.cells.mid, each.method, each.complete) for each in found.growth] == [(1.0, "count", False)]
-    assert "no day is whole yet, so growth cannot be told" in found.notes
+    assert "no day is complete yet, so growth is not known" in found.notes
 
 
 def test_a_small_datastore_is_counted(fresh_store, new_row):

@@ -335,7 +335,7 @@ def test_a_back_test_that_failed_warns_at_the_headline(launched, seen, capsys):
     assert not any("failed" in each for each in seen.warnings)
     show(launched)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("Full as it is: ")
+    assert lines[2].startswith("Until a disk is full as it is: ")
     assert lines[3].startswith("WARNING: the forecast of cluster-1 failed its back-test: ")
     box = capacity_html(launched).partition("</div>")[0]
     assert "Warning: the forecast of cluster-1 failed its back-test" in box

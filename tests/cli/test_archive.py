@@ -189,7 +189,7 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
     data = invoke("migrate", "restore", *archive, "--json", url=migrate_url).json
 
     assert plain.code == 0
-    assert "1 runners ended without a word: what each archived since its last checkpoint, " in plain.err
+    assert "1 runners were killed: what each archived since its last checkpoint, " in plain.err
     assert (data["interruptions"], data["missing_originals"]) == (1, [])
 
 
@@ -202,7 +202,7 @@ def test_finalise_of_the_last_job_names_those_that_are_not(invoke, migrate_url, 
     first = invoke("migrate", "finalise", "--job", "1", "--json", url=migrate_url)
 
     assert (last.code, first.code) == (0, 1)
-    assert last.err == "done and not finalised yet, each by --job N: 1\n"
+    assert last.err == "jobs that are done and not finalised yet (name one by --job): 1\n"
     assert last.out.startswith("job 2 is finalised: ")
     assert first.json["fault_counts"].keys() == {"NotReencoded"}
     assert first.err == ""

@@ -156,8 +156,8 @@ def test_a_missing_library_is_named_and_the_others_go_on(trips, capsys, monkeypa
     [
         ([], "name a file with one JSON document a line, or --corpus logbooks"),
         (["nowhere.ndjson"], "there is no file nowhere.ndjson"),
-        (["--corpus", "small", "--serializer", "xml"], "--serializer: nobody is called 'xml'; take one of json, "),
-        (["--corpus", "small", "--compressor", "rar"], "--compressor: nobody is called 'rar'; take one of none, "),
+        (["--corpus", "small", "--serializer", "xml"], "--serializer: there is no 'xml'; take one of json, "),
+        (["--corpus", "small", "--compressor", "rar"], "--compressor: there is no 'rar'; take one of none, "),
     ],
 )
 def test_what_cannot_be_measured_is_said_in_a_line(arguments, words, capsys):
@@ -191,7 +191,7 @@ def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypa
 
     shown = capsys.readouterr()
     assert ", 1 round, " in shown.out
-    assert f"whole rounds, 1 of 5 of the last set; it is in {out}" in " ".join(shown.err.split())
+    assert f"complete rounds, 1 of 5 of the last set; it is in {out}" in " ".join(shown.err.split())
     assert json.loads((out / "result.json").read_text(encoding="utf-8"))["rounds"] == 1
 
 

@@ -91,7 +91,7 @@ def test_report_says_the_same_everywhere(invoke, grown, tmp_path):
     data = invoke("capacity", "report", *DISKS, "--to", "msgpack+zlib", "--json", url=grown).json
 
     days = data["answer"]["now"]["days_until_full"]["mid"]
-    assert f"Full as it is: {int(days)} days." in done.out
+    assert f"Until a disk is full as it is: {int(days)} days." in done.out
     assert data["answer"]["now"]["disk"] == "cluster-1"
     rows = list(csv.DictReader(files["csv"].read_text().splitlines()))
     (row,) = (
@@ -116,7 +116,7 @@ def test_report_leads_with_the_answer_and_keeps_the_rest_for_all(invoke, monkeyp
 
     others = ("Forecasts and their back-tests", "Stored now", "Codecs, tried on sampled cells", "Clusters", "Skew")
     assert short.code == wide.code == narrow.code == 0
-    assert short.out.index("Full as it is") < short.out.index("note: ") < short.out.index("\nWhat if\n")
+    assert short.out.index("Until a disk is full as it is") < short.out.index("note: ") < short.out.index("\nWhat if\n")
     assert [title for title in others if f"\n{title}\n" in short.out] == []
     assert [title for title in others if f"\n{title}\n" in wide.out] == list(others)
     assert "\n--all adds: Forecasts and their back-tests, " in short.out
@@ -181,7 +181,7 @@ def test_report_of_an_empty_datastore_says_so(invoke, fresh_url, tmp_path):
     done = invoke("capacity", "report", "--html", tmp_path / "r.html", "--png", tmp_path / "r.png", url=fresh_url)
 
     assert done.code == 0, done.err
-    assert "Full as it is: not known." in done.out
+    assert "Until a disk is full as it is: not known." in done.out
     assert "note: there are no cells" in done.out
     assert not (tmp_path / "r.png").exists()
     assert "<figure" not in (tmp_path / "r.html").read_text()
@@ -195,7 +195,7 @@ def test_report_of_one_cell_says_so(invoke, fresh_store, fresh_url, new_row):
     done = invoke("capacity", "report", *DISKS, url=fresh_url)
 
     assert done.code == 0, done.err
-    assert "Full as it is: not known." in done.out
+    assert "Until a disk is full as it is: not known." in done.out
     assert "needs 14 at least" in done.out
 
 

@@ -189,7 +189,7 @@ def test_stored_dump_is_loaded_elsewhere_with_its_dictionary(
         (("remove", "40000"), "no dictionary 40000"),
         (("export", "40000"), "no dictionary 40000"),
         (("import", "/no/such/file"), "cannot read"),
-        (("import", "-"), "no line of it"),
+        (("import", "-"), "none of its lines"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(invoke, admin_url, arguments, complaint):

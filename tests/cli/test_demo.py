@@ -116,8 +116,8 @@ def test_demo_without_a_document_is_exit_2(invoke, folder, tmp_path, content):
     [
         ("down", "an earlier demo in {}, if there was one, is deleted or half deleted"),
         ("up", "servers in {} may be there, without data"),
-        ("create", "the servers in {} go on running, with a datastore that is not whole"),
-        ("connect", "the servers in {} go on running, with what was loaded so far"),
+        ("create", "the servers in {} keep running, with a datastore that is not complete"),
+        ("connect", "the servers in {} keep running, with what was loaded so far"),
     ],
 )
 @pytest.mark.parametrize(("how", "code"), [(KeyboardInterrupt(), 3), (LocalServerError("gone"), 1)])
@@ -141,6 +141,6 @@ def test_demo_left_early_says_what_is_there_and_what_to_run(
 
     assert result.code == code
     said, last = filter(None, result.err.splitlines())
-    assert said.startswith(f"the demo did not come to its end: {state.format(folder)}. Run the same command again")
+    assert said.startswith(f"the demo did not finish: {state.format(folder)}. Run the same command again")
     assert said.endswith(f"to be rid of it: schemaless local down --delete --folder '{folder}'")
     assert last.startswith("schemaless: ")

@@ -22,8 +22,8 @@ def test_grants_before_there_is_a_datastore_are_printed_for_each_server(invoke):
     assert result.out == (
         "-- Role admin of datastore trips for 'admin'@'%': creates the datastore, upgrades its tables, writes its "
         "catalog.\n"
-        "-- Where SELECT @@partial_revokes says 1, take what --partial-revokes prints instead.\n"
-        "-- What is on *.* can be done without: --no-server-wide leaves it out.\n"
+        "-- If SELECT @@partial_revokes says 1, use what --partial-revokes prints instead.\n"
+        "-- Grants on *.* are optional: --no-server-wide leaves them out.\n"
         "\n"
         "-- db-1:3306: the catalog, cluster-1 with shards 0\n"
         "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES ON `trips`.* TO 'admin'@'%';\n"

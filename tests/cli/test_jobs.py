@@ -42,7 +42,7 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
     done, data = invoke("migrate", "status", url=migrate_url), invoke("migrate", "status", "--json", url=migrate_url)
     every = invoke("migrate", "status", "--all", "--json", url=migrate_url)
 
-    assert "nobody works on it now: 'schemaless migrate run --execute --job 1' does\n" in idle.out
+    assert "no runner works on it now; start one with 'schemaless migrate run --execute --job 1'\n" in idle.out
     assert "job 1 waits by: max_lag_s 5.0, " in ran.err
     assert done.out.startswith("job 1, migrate: done\n")
     assert "100.0% of " in done.out
@@ -68,7 +68,7 @@ def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job,
 
     assert [line for line in lines if "lags" in line] == [lines[1]]
     assert lines[1].endswith(f", waits on {cluster}: lags by 2.6 s")
-    assert lines[2] == "job 1: goes on"
+    assert lines[2] == "job 1: continues"
 
 
 def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
@@ -85,9 +85,9 @@ def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
     assert "waits by: max_lag_s 2.0, max_threads_running 25, max_history_length 1000000, max_mb_per_s 20.0, " in status
     assert ", waits on all clusters: paused by " in status
     assert [each.code for each in said] == [0, 0, 0, 0, 2, 1]
-    assert said[0].out == "job 1 is paused; 0 runners hear of it within a second or two\n"
+    assert said[0].out == "job 1 is paused; 0 runners learn of it within two seconds\n"
     assert said[1].err == "job 1 is paused already\n"
-    assert said[2].err == "nobody works on it now: 'schemaless migrate run --execute --job 1' does\n"
+    assert said[2].err == "no runner works on it now; start one with 'schemaless migrate run --execute --job 1'\n"
     assert said[4].err.startswith("schemaless: there is no unfinished migration; ")
     assert said[5].err == "schemaless: job 1 is aborted; only one that is paused can be running\n"
 
@@ -100,11 +100,11 @@ def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url,
     resumed = [invoke("migrate", verb, "--job", "1", url=migrate_url) for verb in ("pause", "resume")][1]
     verified = invoke("migrate", "verify", "--job", "1", url=migrate_url)
 
-    assert "nobody works on it now: 'schemaless rebuild --execute --job 1' does\n" in status.out
+    assert "no runner works on it now; start one with 'schemaless rebuild --execute --job 1'\n" in status.out
     assert "'schemaless rebuild --execute --job 1'" in resumed.err
     assert (verified.code, verified.err) == (
         2,
-        "schemaless: job 1 is a rebuild, not a migration; 'schemaless rebuild --execute --job 1' goes on with it\n",
+        "schemaless: job 1 is a rebuild, not a migration; 'schemaless rebuild --execute --job 1' continues it\n",
     )
 
 
@@ -134,7 +134,7 @@ def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, m
         True,
     )
     assert {(each.code, each.err) for each in wrong} == {
-        (2, "schemaless: job 2 is a rebuild, not a migration; 'schemaless rebuild --execute --job 2' goes on with it\n")
+        (2, "schemaless: job 2 is a rebuild, not a migration; 'schemaless rebuild --execute --job 2' continues it\n")
     }
     assert [each.code for each in steered] == [0, 0, 0]
     assert {(each.code, each.err) for each in other} == {(2, "schemaless: job 1 is a migration, not a rebuild\n")}
@@ -261,7 +261,7 @@ def test_restore_is_steered_as_a_migration_is(invoke, fresh_store, new_row, migr
     assert f"job {job.job_id}, restore: paused (by " in said[2].out
     assert (unnamed.code, f"no unfinished migration; --job {job.job_id} is a restore\n" in unnamed.err) == (2, True)
     assert f"archives {originals}, shards 0-3\n" in said[2].out
-    assert f"nobody works on it now: '{goes_on}' does" in said[4].out
+    assert f"no runner works on it now; start one with '{goes_on}'" in said[4].out
     assert (nothing.code, "name the originals by --archive, or a restore to continue" in nothing.err) == (2, True)
     assert (dry.out.startswith(f"{len(TEXTS)} originals to put back, in 4 shards"), unchanged) == (True, True)
     assert (done.json["job"], done.json["restored"], done.json["executed"]) == (job.job_id, len(TEXTS), True)

@@ -106,7 +106,7 @@ def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
     assert process.returncode == 3, err
     assert states == ["done", "waiting"]
     assert again.code == 0
-    assert again.err.startswith("job 1: going on with it")
+    assert again.err.startswith("job 1: continued; it was begun")
     assert [shard["state"] for shard in again.json["shards"]] == ["done", "done"]
     assert again.json["shards"][0]["attempts"] == 1
     assert after[0] == middle[0]

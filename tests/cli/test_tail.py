@@ -67,7 +67,7 @@ def test_tail_of_one_shard_column_and_location(invoke, fresh_store, tail_url, ce
     column = lines(invoke("cell", "tail", "--column", "STATUS", url=tail_url).out)
 
     assert lines(some.out) == everything[1:2]
-    assert some.err.strip() == f"to go on from here: --shards {of_one[-1]} --location {everything[1]['added_id']}"
+    assert some.err.strip() == f"to continue from here: --shards {of_one[-1]} --location {everything[1]['added_id']}"
     assert {line["body"]["n"] for line in column} == set(range(0, 20, 2))
 
 
@@ -154,7 +154,7 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, 
 
     assert first.startswith(f"shard {shard} waits behind added_id 0: transactions that stay open on ")
     assert [line["body"] for line in lines(out.decode())] == ["waits"]
-    assert f"shard {shard} goes on, after " in err.decode()
+    assert f"shard {shard} continues, after " in err.decode()
 
 
 def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, tail_url, server_urls, new_row):

@@ -80,7 +80,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     shown = call("status")
     assert "keep: running, cells of column BASE, by 0 workers" in shown.out
     assert "shard 1 stopped: ValueError: no such fare" in shown.err
-    assert "nobody works on it now" in shown.err
+    assert "no worker runs it now" in shown.err
     parked = call("parked", "keep")
     assert f"({bad[0].key.row_key}, BASE, 1)" in parked.out
     assert call("parked", "keep", "--json").json[0]["added_id"] == bad[0].added_id

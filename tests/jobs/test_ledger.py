@@ -63,7 +63,7 @@ def test_job_comes_back_as_it_was_written(ledger, job):
 
 def test_second_job_about_the_same_shards_is_refused(ledger, job):
     """Until the first has ended, or is through with them."""
-    with pytest.raises(JobConflict, match="migrate job 1 is running and not through with shard 3") as caught:
+    with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 3") as caught:
         ledger.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
     ledger.change_state(1, ("running",), "aborted", "by a test")
     second = ledger.create("rebuild", {}, {3: 1}, ["cluster-2"], {})

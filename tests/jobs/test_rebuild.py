@@ -167,7 +167,7 @@ def test_rebuild_and_migration_keep_out_of_each_others_way(fresh_store, shrunk, 
     """A shard is rebuilt when its migration is through, not before."""
     MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0])
 
-    with pytest.raises(JobConflict, match="migrate job 1 is running and not through with shard 0"):
+    with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 0"):
         rebuild.run(admin_store, shards=[0, 1])
     assert [each.state for each in rebuild.run(admin_store, shards=[1])] == ["done"]
 
@@ -193,5 +193,5 @@ def test_rebuild_whose_thresholds_were_changed_is_joined(shrunk, admin_store):
     same, new = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
 
     assert (same.job_id, new, same.thresholds.max_lag_s) == (job.job_id, False, 1.0)
-    with pytest.raises(JobConflict, match="rebuild job 1 is running and not through with shard 0"):
+    with pytest.raises(JobConflict, match="rebuild job 1 is running and has not finished shard 0"):
         REBUILD.begin_or_join(admin_store, RebuildSpec(attempts=7), [0])

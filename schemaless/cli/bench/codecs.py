@@ -53,12 +53,17 @@ _SETS_ABREAST = 6
     + ", ".join(corpora.EXTREMES)
     + ". May be repeated.",
 )
-@click.option("--rounds", type=click.IntRange(1, 1000), default=5, help="More: less spread.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=5,
+    help="How often everything is measured; more rounds give less spread.",
+)
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N documents.")
 @click.option(
     "--row-key",
     metavar="PATH",
-    help="The field that tells rows apart, as for 'load': a dictionary is judged on rows that it has not seen.  "
+    help="The field that is the row's key, as for 'load'; a dictionary is judged on rows that it was not trained on.  "
     "[default: each document is a row]",
 )
 @click.option(
@@ -81,7 +86,7 @@ _SETS_ABREAST = 6
     "folder",
     type=OutputFolder(),
     metavar="FOLDER",
-    help="Write the result there: a page, pictures, JSON, CSV and the schemas.",
+    help="Write the result to this folder: a page, pictures, JSON, CSV and the schemas.",
 )
 @json_option
 def codecs(
@@ -97,14 +102,14 @@ def codecs(
 ) -> int:
     """Measure serializers and compressors on documents.
 
-    FILE holds one JSON document a line and may be gzipped. Every serializer (JSON, UJSON, orjson, CBOR, BSON,
-    MessagePack, Marshal, Pickle, Thrift, Protocol Buffers, Avro, FlatBuffers) with every compressor (none, Snappy,
-    zlib, bz2, zstd, LZ4), and every codec that the store keeps. Thrift, Protocol Buffers, Avro and FlatBuffers need a
-    schema: it is written from the documents, and stands beside the result.
+    FILE holds one JSON document a line and may be gzipped. The command measures every serializer (JSON, UJSON, orjson,
+    CBOR, BSON, MessagePack, Marshal, Pickle, Thrift, Protocol Buffers, Avro, FlatBuffers) with every compressor (none,
+    Snappy, zlib, bz2, zstd, LZ4), and every codec of the store. Thrift, Protocol Buffers, Avro and FlatBuffers need a
+    schema: the command derives it from the documents, and --out writes it beside the result.
 
-    Encode, compress, inflate and decode are timed apart, in interleaved rounds; every decode is compared with its
-    document, and what loses something is marked. Sizes and times are relative to JSON + zlib, and beside them stands
-    what the article measured.
+    Encoding, compressing, decompressing and decoding are timed apart, in interleaved rounds. Every decoded document is
+    compared with the original, and a format that loses something is marked. Sizes and times are relative to JSON +
+    zlib; beside them stand the figures of Uber's article.
 
     \b
     Examples:
@@ -114,7 +119,8 @@ def codecs(
       schemaless bench codecs --corpus small --corpus medium --serializer json --compressor zlib
       schemaless bench codecs --corpus extremes --compressor none --json
 
-    Ctrl-C after the first round shows and keeps what the whole rounds gave. How to read it: docs/codec-benchmark.md.
+    After the first round, Ctrl-C ends the measurement and the complete rounds are shown and kept. The page
+    docs/codec-benchmark.md says how to read the result.
     """
     names = [one for name in sets for one in _SETS.get(name, [name])]
     if not files and not names:
@@ -142,7 +148,7 @@ def codecs(
                 break
     except KeyboardInterrupt:
         if not results:
-            note("stopped before the first round was whole: there is nothing to show, and nothing was kept")
+            note("stopped before the first round was complete: there is nothing to show, and nothing was kept")
             raise
         stopped = True
     if many and not as_json:
@@ -159,7 +165,7 @@ def codecs(
         note(f"written: {folder}")
     if stopped:
         kept = f"; it is in {folder}" if folder is not None else "; --out FOLDER would have kept it"
-        note(f"stopped: what is shown comes from whole rounds, {results[-1].rounds} of {rounds} of the last set{kept}")
+        note(f"stopped: the result is from complete rounds, {results[-1].rounds} of {rounds} of the last set{kept}")
         return EXIT_STOPPED
     return 0
 
@@ -204,7 +210,7 @@ def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None
     ):
         for name in given:
             if name not in known:
-                raise InvalidInput(f"{option}: nobody is called {name!r}; take one of {', '.join(known)}")
+                raise InvalidInput(f"{option}: there is no {name!r}; take one of {', '.join(known)}")
 
 
 def _file_reader(path: Path, limit: int | None, row_key: str | None) -> Callable[[], Corpus]:

@@ -9,7 +9,8 @@ from schemaless.cli.bench.codecs import codecs
 
 @click.group(commands=[codecs])
 def bench() -> None:
-    """Which codec, on your own documents.
+    """Compare codecs on your own documents.
 
-    'codecs' repeats Uber's experiment on them, with everything that it compared and what has appeared since.
+    'codecs' repeats Uber's experiment with them: all serializers and compressors that the article compared, and newer
+    ones.
     """

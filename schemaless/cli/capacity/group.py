@@ -12,8 +12,13 @@ from schemaless.cli.capacity.report import report
 
 @click.group(commands=[measure, history, report, model_command])
 def capacity() -> None:
-    """How long the disks last.
+    """Measure a datastore, and say how long its disks last.
 
-    'measure' looks at a datastore, 'history' at what was measured, and 'report' says from that how long the disks last,
-    now and after re-encoding; 'model' calculates it from figures that you give.
+    'measure' measures sizes and growth, 'history' lists the measurements, and 'report' forecasts from them how long the
+    disks last, now and after re-encoding. 'model' needs no datastore: it calculates from figures that you give.
+
+    \b
+    The order of work:
+      schemaless capacity measure             once a day, from cron
+      schemaless capacity report              whenever the answer is wanted
     """

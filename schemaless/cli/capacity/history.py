@@ -16,13 +16,19 @@ from schemaless.cli.capacity.shown import LAST_DAYS, measurement_json
 
 @click.command()
 @url_option
-@click.option("--last", type=click.IntRange(min=1), default=30, metavar="N", help="How many.")
+@click.option(
+    "--last", type=click.IntRange(min=1), default=30, metavar="N", help="How many measurements to list, the newest."
+)
 @json_option
 def history(url: str, last: int, as_json: bool) -> None:
     """List the measurements that are kept in the catalog, oldest first.
 
-    Old ones are thinned: all of the last 14 days are kept, one a day of the last 100, one a week of the last two years,
-    then one a month.
+    'capacity measure' thins old ones out: it keeps all of the last 14 days, one a day of the last 100 days, one a week
+    of the last two years, and one a month before that.
+
+    \b
+    Example:
+      schemaless capacity history --last 90 --json
     """
     from schemaless.capacity import history as keeping
 

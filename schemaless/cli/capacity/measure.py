@@ -31,17 +31,18 @@ if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
     "disks",
     multiple=True,
     metavar="CLUSTER=SIZE[:FREE]",
-    help="The disk of a cluster's servers, in place of what they show, such as cluster-1=4TB:1.5TB; may be repeated.",
+    help="The disk of a cluster's servers, in place of what they report, such as cluster-1=4TB:1.5TB; may be repeated.",
 )
-@click.option("--no-keep", is_flag=True, help="Do not write it into the catalog.")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
+@click.option("--no-keep", is_flag=True, help="Do not keep the measurement in the catalog.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
 @json_option
 def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, as_json: bool) -> int:
-    """Measure sizes and growth of a datastore, and keep that in the catalog.
+    """Measure sizes and growth, and keep the result.
 
-    A sample of the cells is read from all shards, on replicas where there are any: so many rows and pages, however many
-    cells there are. Each figure comes with the interval that it is in with 95 % confidence; what is small is read as a
-    whole, and the figures are exact. Run it once a day: 'schemaless capacity history' lists what was kept.
+    The result is kept in the catalog. The command reads a sample of the cells of all shards, on replicas if there are
+    any. The sample has about the same size however many cells there are. Each figure comes with its 95 % confidence
+    interval. A small datastore is read as a whole, and its figures are exact. Run the command once a day: 'schemaless
+    capacity report' forecasts from what it kept, and 'schemaless capacity history' lists it.
 
     \b
     Examples:
@@ -125,7 +126,8 @@ def _show(measurement: Measurement) -> None:
         + (
             ""
             if exact
-            else f"\nin brackets the {measurement.level:.0%} interval (--seed {measurement.seed} draws it again)"
+            else f"\nin brackets the {measurement.level:.0%} interval; --seed {measurement.seed} draws the "
+            "same sample again"
         )
     )
 

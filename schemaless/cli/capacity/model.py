@@ -45,46 +45,65 @@ _DAY = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command("model")
-@_range("--documents-per-day", count_of, "NUMBER", "New documents a day at first: 1000000 or 1M.", required=True)
+@_range(
+    "--documents-per-day",
+    count_of,
+    "NUMBER",
+    "The new documents a day at the start, such as 1000000 or 1M.",
+    required=True,
+)
 @_range(
     "--bytes-per-document",
     size_of,
     "SIZE",
-    "What one takes on disk: 2822, 20KB, 4KiB. Body, row and index; where you know bodies only, give --body.",
+    "The disk space of one document, with its row and index, such as 20KB. If you know bodies only, give --body.",
 )
 @_range(
     "--body",
     size_of,
     "SIZE",
-    "How long a stored body is, in place of --bytes-per-document: pages, rows and index are added.",
+    "The length of a stored body, in place of --bytes-per-document; space for pages, rows and index is added.",
 )
 @_range(
-    "--bytes-per-document-after", size_of, "SIZE", "What one takes on disk after re-encoding; shows both side by side."
+    "--bytes-per-document-after",
+    size_of,
+    "SIZE",
+    "The disk space of one document after re-encoding; the command then shows both side by side.",
 )
 @click.option(
     "--codec",
     "codecs",
     multiple=True,
     metavar="NAME[=RATIO]",
-    help="Also show this codec, whose bodies are RATIO of those now: msgpack+zstd=12%..14%..17%. "
-    "Without RATIO, for json+zlib and msgpack+zlib, what Uber measured in 2016. Can be repeated.",
+    help="Also show this codec, with bodies of RATIO times their size now, such as msgpack+zstd=12%..14%..17%. "
+    "Without RATIO, json+zlib and msgpack+zlib have what Uber measured in 2016. May be repeated.",
 )
 @click.option(
     "--codec-now",
     default="legacy",
     metavar="NAME",
-    help="What bodies are in now, for a --codec without RATIO; legacy is JSON text.",
+    help="The codec of bodies now, for a --codec without RATIO; legacy is JSON text.",
 )
-@click.option("--server", type=click.Choice(list(_LAYOUTS)), default="mysql", help="Whose pages --body is put into.")
-@click.option("--column", default="BASE", help="The column's name, which is in each row of --body.")
+@click.option(
+    "--server",
+    type=click.Choice(list(_LAYOUTS)),
+    default="mysql",
+    help="The kind of server, whose pages --body is put into.",
+)
+@click.option("--column", default="BASE", help="The column's name, which each row of --body also stores.")
 @_range(
-    "--disk", size_of, "SIZE", "Each host's disk: 1TB, 512GiB, 3.5TB..4TB.", name="disk_bytes_per_host", required=True
+    "--disk",
+    size_of,
+    "SIZE",
+    "The disk of each host, such as 1TB, 512GiB or 3.5TB..4TB.",
+    name="disk_bytes_per_host",
+    required=True,
 )
 @_range(
     "--overhead",
     share_of,
     "SHARE",
-    "The part of the disk that cells cannot have, as 40% or 0.4.",
+    "The part of the disk that is not for cells, such as 40% or 0.4.",
     name="overhead_share",
     default="0%",
 )
@@ -92,16 +111,16 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--stored",
     size_of,
     "SIZE",
-    "What all hosts together hold of cells at the start, every copy counted.  [default: nothing]",
+    "The space that cells take on all hosts together at the start, with all copies.  [default: nothing]",
     name="stored_bytes",
 )
-@click.option("--copies", default=1, help="How often each cell is stored, replicas included.")
-@click.option("--hosts", type=int, help="All hosts, replicas included.  [default: as many as copies]")
+@click.option("--copies", default=1, help="The copies of each cell, replicas included.")
+@click.option("--hosts", type=int, help="The number of hosts, replicas included.  [default: as many as copies]")
 @_range(
     "--growth",
     growth_of,
     "SHARE",
-    "How many more documents a day after 365 days: 50%, 20%..50%..80%, -10%.",
+    "By how much the documents a day grow in 365 days, such as 50%, 20%..50%..80% or -10%.",
     name="growth_share_per_year",
     default="0%",
 )
@@ -109,20 +128,26 @@ _DAY = click.DateTime(["%Y-%m-%d"])
     "--growth-kind",
     type=click.Choice(["linear", "compound"]),
     default="compound",
-    help="linear adds the same each day, compound multiplies by the same.",
+    help="linear adds the same number each day; compound multiplies by the same factor.",
 )
 @click.option(
     "--weekdays",
     type=weekdays_of,
     metavar="MON,...,SUN",
-    help="What Monday to Sunday have of an average day: 1,1,1,1,1.3,0.8,0.6. Only proportions count.",
+    help="Weights of Monday to Sunday, such as 1,1,1,1,1.3,0.8,0.6. Only their proportions count.",
 )
 @click.option(
-    "--retention", "retention_days", type=float, metavar="DAYS", help="Cells are deleted at this age.  [default: never]"
+    "--retention",
+    "retention_days",
+    type=float,
+    metavar="DAYS",
+    help="The age at which cells are deleted.  [default: never]",
 )
 @click.option("--start", type=_DAY, metavar="YYYY-MM-DD", help="The first day.  [default: today, UTC]")
-@click.option("--for-days", type=float, help="Also say how many hosts last for so many days, and what is free then.")
-@click.option("--until", type=_DAY, metavar="YYYY-MM-DD", help="The same, until the morning of this day.")
+@click.option(
+    "--for-days", type=float, help="Also say how many hosts are enough for so many days, and how much is free then."
+)
+@click.option("--until", type=_DAY, metavar="YYYY-MM-DD", help="The same as --for-days, until the morning of this day.")
 @json_option
 def model_command(
     bytes_per_document: Interval | None,
@@ -141,30 +166,31 @@ def model_command(
     as_json: bool,
     **ranges: Any,
 ) -> None:
-    """Days until the disks are full, from figures that you give.
+    """Calculate the days until the disks are full.
 
     \b
-    days = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
+      days = hosts x disk x (1 - overhead) / (documents a day x bytes a document x copies)
 
-    That is where every day brings the same and nothing is stored yet; --growth, --weekdays, --stored and --retention
-    say otherwise. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB and TiB powers of 1,024.
+    The formula holds if every day brings the same amount and the disks are empty at the start; --growth, --weekdays,
+    --stored and --retention change that. KB, MB, GB and TB are powers of 1,000; KiB, MiB, GiB and TiB are powers of
+    1,024.
 
-    What is not known exactly is given as LOW..HIGH or LOW..MID..HIGH, and so are the answers: the worst has all values
-    at their bad end at once, the best all at their good one.
+    Give a value that is not known exactly as LOW..HIGH or LOW..MID..HIGH; the answer is then a range, too. Its worst
+    end has all values at their bad end at once, and its best end all at their good one.
 
-    Uber's article of 2016 has a million trips of 20 KB a day, on a disk of 1 TB, by which it means 1,024 GB: full in 51
-    days, and in 30 when 40 % of the disk goes to other parts of the system. The second is
+    Uber's article of 2016 stores a million trips of 20 KB a day on a disk of 1 TB, by which it means 1,024 GB. The disk
+    is full after 51 days, and after 30 if 40 % of it goes to other parts of the system. This calculates the 30 days:
 
     \b
       schemaless capacity model --documents-per-day 1M --bytes-per-document 20KB \\
           --disk 1024GB --overhead 40%
 
-    and with --bytes-per-document-after 2822, what a trip took after re-encoding, it is 217 days. The article says 347,
-    but that leaves the overhead out: it compares with the 51.
+    Add --bytes-per-document-after 2822, the size of a trip after re-encoding, and the disk lasts 217 days. The article
+    says 347, since its figure leaves out the 40 %: compare it with the 51 days.
     """
     if (bytes_per_document is None) == (body is None):
         raise click.UsageError(
-            "give either --bytes-per-document, what one takes on disk, or --body, how long its body is"
+            "give either --bytes-per-document (the disk space of one) or --body (the length of its body)"
         )
     if for_days is not None and until is not None:
         raise click.UsageError("give --for-days or --until, not both")

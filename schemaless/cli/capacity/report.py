@@ -26,34 +26,57 @@ _ALWAYS: Final = (LEVELS, WHAT_IF)
 
 @click.command()
 @url_option
-@click.option("--to", "codec", metavar="CODEC", help="What re-encoding would be to.  [default: what is worth it]")
+@click.option("--to", "codec", metavar="CODEC", help="The codec to re-encode to.  [default: the one that is worth it]")
 @choice_options
 @click.option(
     "--disk",
     "disks",
     multiple=True,
     metavar="CLUSTER=SIZE[:FREE]",
-    help="A cluster's disk, in place of what was measured, such as cluster-1=4TB:1.5TB; may be repeated.",
+    help="The disk of a cluster's servers, in place of the measured one, such as cluster-1=4TB:1.5TB; may be repeated.",
 )
-@click.option("--fresh", is_flag=True, help="Take a new measurement, for this report only.")
+@click.option("--fresh", is_flag=True, help="Take a new measurement for this report; it is not kept.")
 @click.option("--html", "html_file", type=_FILE, metavar="FILE", help="Also write one page with charts.")
-@click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write a picture.")
-@click.option("--csv", "csv_file", type=_FILE, metavar="FILE", help="Also write every figure as CSV; - alone.")
+@click.option("--png", "png_file", type=_FILE, metavar="FILE", help="Also write a picture of the disks.")
+@click.option(
+    "--csv", "csv_file", type=_FILE, metavar="FILE", help="Also write every figure as CSV; - prints CSV only."
+)
 @click.option(
     "--thresholds",
     type=shares_of,
     metavar="SHARES",
     default="80%,90%",
     show_default=True,
-    help="Also say when each disk is so full.",
+    help="Also say when each disk is filled to these shares.",
 )
-@click.option("--lead-time", "lead_days", type=float, metavar="DAYS", help="From an order to use: say when to order.")
-@click.option("--price-per-tb", type=float, metavar="PRICE", help="What a TB (1,000 GB) costs: say what growth costs.")
 @click.option(
-    "--fail-below", "fail_below_days", type=float, metavar="DAYS", help="Exit with 1 unless all disks last so long."
+    "--lead-time",
+    "lead_days",
+    type=float,
+    metavar="DAYS",
+    help="The days from ordering a disk to using it; the report then says when to order.",
 )
-@click.option("--all", "show_all", is_flag=True, help="Print every table, not only what if.")
-@click.option("--seed", type=int, default=1, metavar="N", help="The seed of samples and simulated futures.")
+@click.option(
+    "--price-per-tb",
+    type=float,
+    metavar="PRICE",
+    help="The price of a TB (1,000 GB); the report then says what the growth costs.",
+)
+@click.option(
+    "--fail-below",
+    "fail_below_days",
+    type=float,
+    metavar="DAYS",
+    help="Exit with status 1 unless all disks last at least so long.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Print every table.")
+@click.option(
+    "--seed",
+    type=int,
+    default=1,
+    metavar="N",
+    help="The seed of the samples and of simulated futures; the same seed gives the same report.",
+)
 @json_option
 def report(
     url: str,
@@ -75,12 +98,13 @@ def report(
 ) -> int:
     """Say how long the disks last, now and after re-encoding.
 
-    From the measurements that 'capacity measure' keeps, a forecast of the growth, and a trial of every codec on some
-    stored cells. First the answer, then what is to be known about it, then what if; --all adds the tables behind it.
-    Writes nothing to the datastore. Needs the extra [report].
+    The report is made from the measurements that 'capacity measure' keeps, a forecast of the growth, and a trial of
+    every codec on some stored cells. It gives the answer first, then what you should know about it, then what would
+    change it; --all adds the tables behind it. The command changes nothing in the datastore. It needs the extra
+    [report].
 
-    --fail-below goes by the early end of the 80 % interval. The exit status is 0 where all disks last so long, 1 where
-    one does not or cannot be said to, and where the report fails, and 2 for usage.
+    --fail-below DAYS looks at the early end of the 80 % interval. The exit status is then 0 if all disks last at least
+    so long. It is 1 if one does not, if that cannot be said, or if the report fails.
 
     \b
     Examples:
@@ -133,7 +157,7 @@ def show(found: CapacityReport, *, show_all: bool = False) -> None:
     console = out()
     now = answer(found.now)
     console.print(f"{found.measurement.datastore}, measured {found.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
-    console.print(f"[bold]Full as it is: {now.days}.[/]")
+    console.print(f"[bold]Until a disk is full as it is: {now.days}.[/]")
     for each in found.warnings:
         console.print(f"WARNING: {each}.", style="bold red", markup=False)
     console.print(now.detail, markup=False)

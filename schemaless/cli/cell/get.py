@@ -20,12 +20,14 @@ from schemaless.terminal.output import EXIT_FAILED, error, json_option, print_js
 def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool) -> int:
     """Print a cell's document: the version REF_KEY, or the latest.
 
-    --json prints the cell around it as well. Exit status: 1 when there is no such cell.
+    With --json, the command also prints the cell's keys, added_id and created_at.
 
     \b
     Examples:
       schemaless cell get 71f0c4d2-2918-44cc-a2df-000000000001 BASE
       schemaless cell get uuid5:N14228 LOG 3 --json
+
+    Exit status: 0, or 1 if there is no such cell.
     """
     row = row_key_of(row_key)
     with open_store(url) as store:

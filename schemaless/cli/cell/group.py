@@ -14,5 +14,5 @@ from schemaless.cli.cell.tail import tail
 def cell() -> None:
     """Write and read single cells, or follow them all.
 
-    ROW_KEY is a UUID, or uuid5:NAME for a row that has a name, as 'load --row-key uuid5:FIELD' makes them.
+    ROW_KEY is a UUID, or uuid5:NAME for a row that was named by a text, as 'load --row-key uuid5:FIELD' does.
     """

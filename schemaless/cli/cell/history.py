@@ -14,18 +14,20 @@ from schemaless.terminal.output import EXIT_FAILED, error, json_option, out, pri
 @click.command()
 @click.argument("row_key")
 @click.argument("column", required=False)
-@click.option("--limit", type=click.IntRange(min=1), default=50, help="At most so many a column.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, help="List at most so many versions of each column.")
 @url_option
 @json_option
 def history(row_key: str, column: str | None, limit: int, url: str, as_json: bool) -> int:
-    """List the versions of a row, newest first: all of its columns, or one.
+    """List the versions of a row, newest first.
 
-    Exit status: 1 when there is no such row.
+    The command lists all columns of the row, or only COLUMN.
 
     \b
     Examples:
       schemaless cell history uuid5:N14228
       schemaless cell history uuid5:N14228 LOG --limit 3 --json
+
+    Exit status: 0, or 1 if there is no such row.
     """
     row = row_key_of(row_key)
     with open_store(url) as store:

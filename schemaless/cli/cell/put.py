@@ -26,13 +26,14 @@ from schemaless.terminal.output import json_option, note, print_json
     "--as",
     legacy=True,
     default=None,
-    help_text="What to store the body in.  [default: what the column is set to, msgpack+zlib for most]",
+    help_text="The codec to store the body in.  [default: the column's codec, msgpack+zlib for most]",
 )
 @json_option
 def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str | None, as_json: bool) -> None:
     """Write one cell. BODY is JSON text, or - for standard input.
 
-    The same cell with the same body again changes nothing; with another body it is refused.
+    Writing the same cell with the same body again changes nothing. Writing it with another body is refused: a change is
+    a new cell with a higher REF_KEY.
 
     \b
     Examples:

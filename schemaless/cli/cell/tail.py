@@ -29,18 +29,28 @@ _HELD_POLL_S = 0.02
 @click.command()
 @url_option
 @shards_option
-@click.option("--location", type=click.IntRange(min=0), help="Begin behind this added_id; for one shard only.")
-@click.option("--from-end", is_flag=True, help="Begin behind what is there now.")
+@click.option("--location", type=click.IntRange(min=0), help="Begin after this added_id; for one shard only.")
+@click.option("--from-end", is_flag=True, help="Begin after the cells that are stored now.")
 @click.option(
     "--offsets",
     type=OutputFile(Path),
-    help="Continue at the locations in this file, and keep it up to date; it is made when it is missing.",
+    help="Continue at the locations in this file, and keep it up to date; a missing file is created.",
 )
-@click.option("--column", metavar="NAME", help="Only this column.")
-@click.option("--limit", type=click.IntRange(min=1), help="End after so many cells.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for new cells, until Ctrl-C.")
-@click.option("--poll", type=click.FloatRange(min=0.01), default=0.5, help="Seconds between looks for more.")
-@click.option("--read-from", type=click.Choice(["primary", "replica"]), default="primary", help="Whom to ask.")
+@click.option("--column", metavar="NAME", help="Only cells of this column.")
+@click.option("--limit", type=click.IntRange(min=1), help="End after this many cells.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new cells until Ctrl-C.")
+@click.option(
+    "--poll",
+    type=click.FloatRange(min=0.01),
+    default=0.5,
+    help="How many seconds to wait before looking for new cells again.",
+)
+@click.option(
+    "--read-from",
+    type=click.Choice(["primary", "replica"]),
+    default="primary",
+    help="Read from primaries or from replicas.",
+)
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents.")
 def tail(
     url: str,
@@ -55,14 +65,14 @@ def tail(
     read_from: str,
     stored: bool,
 ) -> int:
-    """Write cells as NDJSON in the order in which they were added: the change feed.
+    """Write the change feed: cells as NDJSON, in their order.
 
-    One cell a line, as 'schemaless dump' writes it, with its shard. Within each shard cells come in added_id order, and
-    none is skipped, however late it is committed: while a transaction is open that may still bring a lower added_id,
-    the shard waits, and standard error says so. There is no order between shards.
+    Each line is one cell, as 'schemaless dump' writes it, with its shard. Cells of a shard come in the order of their
+    added_id, and none is skipped, however late it is committed: while an open transaction may still add a lower
+    added_id, the shard waits, and standard error says so. There is no order between shards.
 
-    With --offsets, a line is printed before the file says that it was: after a crash some lines come again, none is
-    left out.
+    With --offsets, the command prints a line before it writes the location to the file. After a crash some lines are
+    printed again, and none is left out.
 
     \b
     Examples:
@@ -87,7 +97,7 @@ def tail(
         finally:
             kept.save()
             if offsets is None and len(shards) == 1:
-                note(f"to go on from here: --shards {shards[0]} --location {kept.locations[shards[0]]}")
+                note(f"to continue from here: --shards {shards[0]} --location {kept.locations[shards[0]]}")
 
 
 @dataclass(slots=True)
@@ -120,7 +130,7 @@ class _Feed:
         """Say on standard error what holds a shard up for long."""
         if still is None or still.held is None:
             if shard in self.told:
-                note(f"shard {shard} goes on, after {time.monotonic() - self.held_since_s[shard]:.0f} s")
+                note(f"shard {shard} continues, after {time.monotonic() - self.held_since_s[shard]:.0f} s")
             self.held_since_s.pop(shard, None)
             self.told.discard(shard)
             return
@@ -142,7 +152,7 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
                 try:
                     line = dump_line(cell, stored=stored, dictionaries=tools_of(feed.store).dictionaries)
                 except CorruptBody:
-                    error(f"to go on behind the damaged cell: --shards {shard} --location {cell.added_id}")
+                    error(f"to continue after the damaged cell: --shards {shard} --location {cell.added_id}")
                     raise
                 sink.write(b'{"shard": %d, ' % shard + line[1:] + b"\n")
                 if left is not None:

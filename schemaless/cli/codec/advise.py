@@ -44,12 +44,14 @@ class _Days:
 
 @click.command()
 @url_option
-@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only this column; may be repeated.")
+@click.option("--column", "columns", multiple=True, metavar="NAME", help="Only cells of this column; may be repeated.")
 @shards_option
 @choice_options
-@click.option("--per-day", type=click.FloatRange(min=0, min_open=True), metavar="N", help="New cells a day.")
+@click.option(
+    "--per-day", type=click.FloatRange(min=0, min_open=True), metavar="N", help="The number of new cells a day."
+)
 @click.option("--disk", metavar="SIZE", help="The disk of each server, such as 4TB.")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
 @click.option("--all", "show_all", is_flag=True, help="Show every codec that was tried.")
 @json_option
 def advise(
@@ -64,13 +66,14 @@ def advise(
     show_all: bool,
     as_json: bool,
 ) -> None:
-    """Say what each column should be written in, and why. Changes nothing.
+    """Say which codec each column should be written in, and why. Changes nothing.
 
-    A sample of each column is read. Every codec that the store has is tried on it at several levels, and zstd with a
-    freshly trained dictionary; what is compared are rows that the dictionary was not trained on. Advised is what fills
-    the fewest pages of the tables without costing more time than --cpu allows, and nothing where that saves less than
-    --least-gain; pages and bodies are both shown, as InnoDB gives space in steps. Days of disk rest on the last
-    'capacity measure', or on --per-day and --disk.
+    The command reads a sample of each column and tries every codec of the store on it, at several levels, and zstd with
+    a freshly trained dictionary. It compares them on rows that the dictionary was not trained on. It advises the codec
+    that fills the fewest pages of the tables without costing more time than --cpu allows, and none if that saves less
+    than --least-gain. It shows both pages and bodies, since InnoDB allocates space in steps. The days that disks last
+    are calculated from the last 'capacity measure', or from --per-day and --disk. 'codec set' and 'migrate run' put the
+    advice into effect.
 
     \b
     Examples:

@@ -23,15 +23,17 @@ from schemaless.terminal.output import data_sink, json_option, out, print_json
 @click.command("export")
 @url_option
 @click.argument("dictionary_ids", metavar="[N]...", type=int, nargs=-1)
-@click.option("--output", type=OutputFile(Path), help="Write there, not to standard output.")
+@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
 def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> None:
-    """Write dictionaries to a file, all of them unless named: a backup.
+    """Write dictionaries to a file, as a backup.
 
-    One JSON object a line; 'schemaless codec import' reads it, and 'load --from-dump' reads it before cells.
+    The command writes all of them, or those whose numbers N are given. The file has one JSON object a line. 'schemaless
+    codec import' reads it, and so does 'load --from-dump', which needs the dictionaries before the cells.
 
     \b
-    Example:
+    Examples:
       schemaless codec export --output dictionaries.ndjson
+      schemaless codec export 32768 > dictionary-32768.ndjson
     """
     with open_store(url) as store, ExitStack() as stack:
         found = [each for each in keeping.entries(tools_of(store).catalog, store.name) if each.removed_at is None]
@@ -48,11 +50,14 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
 @click.argument("file", metavar="FILE")
 @json_option
 def import_(url: str, file: str, as_json: bool) -> None:
-    """Bring dictionaries into the catalog, from an export, a dump or an archive.
+    """Copy dictionaries from a file into the catalog.
 
-    One that is lost or damaged here is restored by this, and cells that need it are read again at once. Where another
-    dictionary has its number, it gets a new one; then only 'load --from-dump' can use it, which renumbers bodies too.
-    FILE may be gzipped, or - for standard input; lines of cells are passed over. The account has the role admin.
+    FILE is an export, a dump or an archive; it may be gzipped, or - for standard input. Lines that are cells are
+    ignored.
+
+    If a dictionary is lost or damaged in this datastore, the import restores it, and the cells that need it can be read
+    again at once. If another dictionary has the same number here, the imported one gets a new number; only 'load
+    --from-dump' can use it then, since it changes the number in the bodies too. The account needs the role admin.
 
     \b
     Examples:
@@ -72,7 +77,7 @@ def import_(url: str, file: str, as_json: bool) -> None:
             kept = keeping.bring(tools_of(store).shelves, dictionary, source)
             taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
     if not taken:
-        raise InvalidInput(f"{file}: no line of it is a dictionary's")
+        raise InvalidInput(f"{file}: none of its lines is a dictionary")
     if as_json:
         print_json(taken)
         return

@@ -14,15 +14,15 @@ from schemaless.cli.codec.train import train
 
 @click.group(commands=[advise, list_, train, set_, remove, export_, import_])
 def codec() -> None:
-    """What columns are written in, and zstd dictionaries.
+    """Choose the codec of each column, and manage zstd dictionaries.
 
     \b
     The order of work:
-      schemaless codec advise                                           what to use, and why
-      schemaless codec train --column LOG                               makes dictionary 32768, say
-      schemaless codec set --column LOG msgpack+zstd --dictionary 32768 for new cells
+      schemaless codec advise                                           says which codec to use, and why
+      schemaless codec train --column LOG                               makes a dictionary, such as 32768
+      schemaless codec set --column LOG msgpack+zstd --dictionary 32768 sets the codec of new cells
       schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
-      schemaless codec export --output dictionaries.ndjson              a backup of them
+      schemaless codec export --output dictionaries.ndjson              backs the dictionaries up
 
-    Readers need no setting: a body says what it is in, and which dictionary it needs.
+    Readers need no setting: each body says which codec and which dictionary it was written with.
     """

@@ -16,15 +16,15 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, prin
 @url_option
 @json_option
 def list_(url: str, as_json: bool) -> int:
-    """List dictionaries, and what columns are written in.
+    """List dictionaries, and the codec of each column.
 
-    Each dictionary is read and verified.
+    The command reads and verifies each dictionary.
 
     \b
     Example:
       schemaless codec list --json
 
-    Exit status: 0, or 1 where a dictionary is lost or damaged.
+    Exit status: 0, or 1 if a dictionary is lost or damaged; 'codec import' restores it from a backup.
     """
     with open_store(url) as store:
         entries = keeping.entries(tools_of(store).catalog, store.name)

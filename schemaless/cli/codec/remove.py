@@ -13,20 +13,20 @@ from schemaless.terminal.output import EXIT_FAILED, out, progress
 @click.command()
 @url_option
 @click.argument("dictionary_id", metavar="N", type=int)
-@click.option("--execute", is_flag=True, help="Really retire it, or remove it; without it, nothing is changed.")
+@click.option("--execute", is_flag=True, help="Really retire or remove the dictionary; without it, nothing is changed.")
 def remove(url: str, dictionary_id: int, execute: bool) -> int:
     """Remove a dictionary that no cell needs, in two steps.
 
-    First it is retired: nothing begins to write with it any more. An hour later the same command looks through all
-    cells, and removes it where none names it, no column is set to it and no job writes with it. Its number is never
-    given to another one. Export it first, where an archive or a dump may need it: 'schemaless codec export'. The
-    account has the role admin.
+    The first run retires the dictionary: from then on, no writer begins to use it. An hour later, run the same command
+    again: it looks through all cells, and removes the dictionary if no cell needs it, no column is set to it and no job
+    writes with it. Its number is never given to another dictionary. If an archive or a dump may still need it, back it
+    up first: 'schemaless codec export'. The account needs the role admin.
 
     \b
     Example:
       schemaless codec remove 32768 --execute
 
-    Exit status: 0 removed; 1 needed, or retired and not removed yet.
+    Exit status: 0 removed; 1 still needed, or retired and not removed yet.
     """
     with open_store(url) as store:
         if not execute:

@@ -17,16 +17,16 @@ _DEFAULT = "default"
 
 @click.command("set")
 @url_option
-@click.option("--column", "column_name", required=True, metavar="NAME", help="The column.")
+@click.option("--column", "column_name", required=True, metavar="NAME", help="The column to set.")
 @click.argument("codec_name", metavar="CODEC", type=click.Choice([*codec_names()[:-1], _DEFAULT]))
 @codec_details[0]
 @codec_details[1]
 def set_(url: str, column_name: str, codec_name: str, level: int | None, dictionary_id: int | None) -> None:
-    """Set what new cells of a column are written in.
+    """Set the codec in which new cells of a column are written.
 
-    CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write learn of it within a
-    minute, and use the old codec until then; every process reads cells in either. Cells that are there already stay as
-    they are: 'schemaless migrate' re-encodes them. The account needs the role admin.
+    CODEC is a codec's name, or 'default' for the store's own, msgpack+zlib. Processes that write use the new codec
+    within a minute, and the old one until then; every process reads cells in either. Existing cells stay as they are:
+    'schemaless migrate' re-encodes them. The account needs the role admin.
 
     \b
     Examples:

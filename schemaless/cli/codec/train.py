@@ -29,24 +29,34 @@ _ZSTD_CODECS = [name for name in codec_names() if name.endswith("+zstd")]
 
 @click.command()
 @url_option
-@click.option("--column", "column_name", required=True, metavar="NAME", help="The column whose cells it is for.")
-@click.option("--to", "codec_name", type=click.Choice(_ZSTD_CODECS), default="msgpack+zstd", help="The codec.")
-@click.option("--level", type=int, metavar="N", help="The level that it is judged at.  [default: zstd's own]")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
+@click.option(
+    "--column", "column_name", required=True, metavar="NAME", help="The column whose cells the dictionary is for."
+)
+@click.option(
+    "--to",
+    "codec_name",
+    type=click.Choice(_ZSTD_CODECS),
+    default="msgpack+zstd",
+    help="The codec that will use the dictionary.",
+)
+@click.option(
+    "--level", type=int, metavar="N", help="The level of zstd at which the dictionary is judged.  [default: zstd's own]"
+)
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
 @json_option
 def train(url: str, column_name: str, codec_name: str, level: int | None, seed: int | None, as_json: bool) -> int:
-    """Train a dictionary on sampled cells of a column, and keep it in the catalog.
+    """Train a dictionary on sampled cells of a column.
 
-    Several sizes are tried, and judged on rows that training has not seen; it is kept only if those take at least 2 %
-    less with it than without. Nothing is written with it yet: that is what 'codec set' and 'migrate' are for. The
-    account has the role admin.
+    The command tries several sizes and judges them on rows that training has not seen. It keeps the best one in the
+    catalog if those rows take at least 2 % less space with it than without. No cell is written with it yet: use 'codec
+    set' for new cells, and 'migrate run' for existing ones. The account needs the role admin.
 
     \b
     Examples:
       schemaless codec train --column LOG
       schemaless codec train --column LOG --level 9 --seed 7
 
-    Exit status: 0 kept; 1 it does not help, and is not kept.
+    Exit status: 0 kept; 1 not kept, since it does not help.
     """
     with open_store(url) as store:
         with progress("sampling", None, "windows") as listener:
@@ -74,11 +84,11 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
         ],
     )
     out().print(
-        f"{len(training.dictionary.content):,} bytes chosen: {training.judged.encoded:,} cells of "
-        f"{training.judged_rows:,} rows that had no part in it take {training.share:.1%} of what they take without"
+        f"a dictionary of {len(training.dictionary.content):,} bytes was chosen: {training.judged.encoded:,} cells of "
+        f"{training.judged_rows:,} rows that it was not trained on take {training.share:.1%} of their space without it"
     )
     if kept is None:
-        note("it does not help, so it was not kept; the column is better off without")
+        note("it does not help, so it was not kept; the column is better off without one")
         return EXIT_FAILED
     out().print(f"kept as dictionary {kept.id}; next:")
     detail = "" if level is None else f" --level {level}"

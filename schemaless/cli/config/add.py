@@ -22,13 +22,14 @@ from schemaless.terminal.output import json_option, note, print_json
 @click.command()
 @click.argument("name")
 @click.argument("url")
-@click.option("--default", is_flag=True, help="It is meant where no datastore is named.")
+@click.option("--default", is_flag=True, help="Use this datastore when a command names none.")
 @json_option
 def add(name: str, url: str, default: bool, as_json: bool) -> None:
     """Give a datastore's URL a name, in the configuration file.
 
-    The file is made where it is missing, for its owner alone. No server is asked. A password is better kept in
-    SCHEMALESS_PASSWORD, or in an option file that the URL names by ?read_default_file=.
+    If the file is missing, the command creates it, readable by its owner alone. It connects to no server. Keep a
+    password in SCHEMALESS_PASSWORD, or in an option file that the URL names by ?read_default_file=, rather than in the
+    URL.
 
     \b
     Example:

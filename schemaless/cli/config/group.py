@@ -11,9 +11,9 @@ from schemaless.cli.config.show import show
 
 @click.group()
 def config() -> None:
-    """Name datastores, and show which setting counts.
+    """Name datastores, and show which setting is used.
 
-    A TOML file gives names to the URLs of datastores. Every command and connect() take the name in place of the URL:
+    A TOML file gives names to the URLs of datastores. Every command, and connect(), takes the name in place of the URL:
 
     \b
       default = "mezzanine"
@@ -23,7 +23,7 @@ def config() -> None:
       url = "mysql://app@db-1:3306/mezzanine"
       pool_size = 16
 
-    Beside its url, a datastore may have connect_timeout_s, read_timeout_s, write_timeout_s and pool_size.
+    Besides its url, a datastore may have connect_timeout_s, read_timeout_s, write_timeout_s and pool_size.
     """
 
 

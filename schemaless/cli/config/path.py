@@ -12,7 +12,7 @@ from schemaless.terminal.output import out
 def path() -> None:
     """Print where the configuration file is, or would be.
 
-    That is what SCHEMALESS_CONFIG says, else config.toml in the user's configuration folder.
+    The path is that in SCHEMALESS_CONFIG, or else config.toml in the user's configuration folder.
 
     \b
     Example:

@@ -35,10 +35,11 @@ class _Setting:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
-    """Show each setting, and where it is from.
+    """Show each setting, and where it comes from.
 
-    Of the datastore that a command would use now: its URL, whether there is a password, how connections behave. The
-    command line counts before SCHEMALESS_URL, and that before the file's default. No server is asked.
+    The command shows the datastore that a command would use now: its URL, whether there is a password, and how
+    connections behave. An option on the command line is stronger than SCHEMALESS_URL, which is stronger than the file's
+    default. The command connects to no server.
 
     \b
     Examples:

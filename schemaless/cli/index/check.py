@@ -22,13 +22,13 @@ _COLUMNS: Final = (
 
 @click.command()
 @click.argument("name")
-@click.option("--repair", is_flag=True, help="Mend what is found; needs --execute.")
+@click.option("--repair", is_flag=True, help="Repair the faults; needs --execute.")
 @shards_option
 @execute_option
 @url_option
 @json_option
 def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
-    """Hold each row against its entry, and each entry against its row.
+    """Compare each row with its entry, and each entry with its row.
 
     \b
       missing   a row without the entry that it makes
@@ -36,17 +36,18 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
       ahead     an entry made of versions that the row does not have, after a failover that lost cells
       orphan    an entry of a row that has no cell
 
-    Beside writers and workers: what differs is looked at again, and what workers have still to do is counted as
-    lagging. Rows whose shard field does not fit have no entry, and other fields that do not fit are NULL: both are
-    counted, and no fault. --repair writes what is missing or stale, and deletes what belongs nowhere. The account needs
-    the role follow. Stopped, it is run again, for the shards that are left by --shards.
+    The check runs while applications write and workers run. It looks at each difference again, and counts as lagging
+    what workers have yet to do. Rows whose shard field does not fit have no entry, and other fields that do not fit are
+    NULL: the check counts both, and neither is a fault. --repair writes entries that are missing or stale, and deletes
+    entries that belong to no row. The account needs the role follow. If the check is stopped, run it again with
+    --shards for the shards that are left.
 
     \b
     Examples:
       schemaless index check client_trips
       schemaless index check client_trips --shards 0-63 --repair --execute
 
-    Exit status: 0, or 1 where something was found that was not repaired.
+    Exit status: 0, or 1 if a fault was found and not repaired.
     """
     with open_store(url) as store:
         ready = [entry for entry in Indexes(store).named(name) if entry.state == READY]
@@ -69,7 +70,7 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
         rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
         print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
         if not total.faults:
-            out().print(f"index {name} says what its rows say", markup=False)
+            out().print(f"index {name} agrees with its rows", markup=False)
     if repair and not execute:
         note_dry()
     return EXIT_FAILED if total.faults > total.repaired else 0

@@ -16,26 +16,36 @@ from schemaless.terminal.output import json_option, note, out, print_json, progr
     "--shard-field",
     metavar="FIELD",
     required=True,
-    help="Which shard an entry is in follows from it; every query names it.",
+    help="The field whose value decides which shard an entry is in; every query names a value of it.",
 )
-@click.option("--field", "fields", metavar="FIELD", multiple=True, help="What else to ask for and order by, in order.")
+@click.option(
+    "--field",
+    "fields",
+    metavar="FIELD",
+    multiple=True,
+    help="A field to query and order by; repeat it for more, in their order.",
+)
 @url_option
 @json_option
 def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Create a secondary index: a table in each shard, empty until workers fill it.
+    """Create a secondary index, which workers then fill.
 
-    A FIELD is [NAME=]COLUMN.PATH:TYPE: where its value is in the documents of a column, with a dot between keys,
-    and what it is: uuid, int, float, bool, time (ISO 8601; UTC unless it says otherwise) or text(N). Its name is
-    the last key unless another is given. A column whose name has a dot stands in quotes: '"v1.BASE".client:uuid'. A
-    value that is missing or does not fit is NULL; where that is the shard field's, the row has no entry. A text
-    over N characters is cut in the index, which loses no row. At most 16 fields.
+    An index is a table in each shard.
 
-    The order of fields counts: a query gives rows in the order of the first field that it does not ask for by '='.
+    A FIELD is [NAME=]COLUMN.PATH:TYPE. COLUMN and PATH say where its value is in the documents of a column, with a dot
+    between keys. TYPE is uuid, int, float, bool, time (ISO 8601; UTC unless it says otherwise) or text(N). NAME is the
+    last key unless you give another. A column whose name has a dot stands in quotes: '"v1.BASE".client:uuid'. A value
+    that is missing or does not fit is NULL; a row whose shard field is NULL has no entry. A text over N characters is
+    cut in the index, and queries still find its row. An index has at most 16 fields.
 
-    Interrupted, the same command goes on. Where the index is there, it makes rows of its follower that shards have
-    lost, and workers go over those shards again. With a name that is there and other fields, the new index is built
-    beside the old one, which answers until the new one is ready. The account needs the role admin. Afterwards the
-    roles follow, app and admin need their grants again, for the new tables.
+    The order of fields counts: a query returns rows in the order of the first field that it does not ask for by '='.
+
+    If the command is interrupted, the same command continues. On an index that exists, it restores the progress rows
+    that shards have lost, and workers read those shards again. With an existing name and other fields, the new index is
+    built beside the old one, which answers queries until the new one is ready.
+
+    The account needs the role admin. Afterwards, grant the roles follow, app and admin again, for the new tables; then
+    'schemaless index run' fills the index.
 
     \b
     Examples:

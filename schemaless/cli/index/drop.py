@@ -14,16 +14,21 @@ from schemaless.terminal.output import json_option, out, print_json, progress
 
 @click.command()
 @click.argument("name")
-@click.option("--number", type=int, metavar="N", help="Only this one, of several under the name.")
-@click.option("--replaced", is_flag=True, help="Only what was replaced by another definition, or is half dropped.")
+@click.option("--number", type=int, metavar="N", help="Drop only the index of this number, if several have the name.")
+@click.option(
+    "--replaced",
+    is_flag=True,
+    help="Drop only indexes that another definition has replaced, or whose drop was interrupted.",
+)
 @execute_option
 @url_option
 @json_option
 def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str, as_json: bool) -> None:
-    """Drop an index: refuse its queries, have its workers let go, and drop its table in each shard.
+    """Drop an index.
 
-    Every index of the name, unless one is chosen. Cells are not touched. Interrupted, the same command goes on. The
-    account needs the role admin, with grants for the index's tables.
+    The command has queries of the index refused and its workers let go, and then drops its table in each shard. It
+    drops every index of the name, unless --number or --replaced chooses one. Cells are not changed. If the command is
+    interrupted, the same command continues. The account needs the role admin, with grants for the index's tables.
 
     \b
     Examples:
@@ -39,7 +44,7 @@ def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str,
         ]
         if not chosen:
             there = ", ".join(f"{entry.number} ({entry.state})" for entry in indexes.named(name))
-            raise InvalidInput(f"no index {name} is such; there are {there}")
+            raise InvalidInput(f"no index {name} matches that; there are {there}")
         for entry in chosen if execute else ():
             with progress(f"dropping {name} ({entry.number})", None, "shards") as listener:
                 indexes.drop(entry, listener)

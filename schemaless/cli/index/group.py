@@ -15,16 +15,21 @@ from schemaless.cli.index.status import status
 def index() -> None:
     """Find rows by what is in their documents.
 
-    An index has entries of the latest version of each row: some fields of its documents, of one column or several.
-    Workers keep it up to date from the change feed, on any number of machines; writers do nothing for it and wait for
-    nothing. It is filled by the same workers, beside writers, and can be asked when it is ready. A query names a value
-    of the shard field, looks in that one shard, and reads what it finds again: a row that does not match is not given.
+    An index holds some fields of the latest version of each row, from one column or several. Workers keep it up to date
+    from the change feed, on any number of machines. Writers do nothing for it, so an entry appears a moment after its
+    cell. The same workers fill a new index while applications write, and queries are accepted once it is ready. A query
+    names a value of the shard field, looks in that one shard, and reads each row that it finds again, so that a row
+    that does not match is never returned.
 
     \b
-    Examples:
+    The order of work:
       schemaless index create client_trips --shard-field BASE.client:uuid --field BASE.at:time
       schemaless index run --workers 4
       schemaless index status
+
+    In Python:
+
+    \b
       store.index("client_trips").query(client=x, where=[("at", ">=", "2026-03-01")], order_by="-at")
     """
 

@@ -18,26 +18,27 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_jso
 
 @click.command()
 @click.argument("names", nargs=-1)
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes on this machine.")
-@click.option("--once", is_flag=True, help="End when all that is there now has been dealt with.")
+@click.option("--workers", type=int, default=1, show_default=True, help="How many processes work on this machine.")
+@click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
 @url_option
 @json_option
 def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: bool) -> int:
-    """Fill indexes, and keep them up to date, until Ctrl-C; all of them unless some are named.
+    """Fill indexes and keep them up to date, until Ctrl-C.
 
-    The shards are shared out over all workers, on any number of machines, and taken over from those that die. An index
-    is filled from the change feed's beginning, beside writers; when every cell that was there has been dealt with, it
-    is ready, and can be asked. How far that is, how fast, and how much longer it takes is shown.
+    Without NAMES, the command keeps all indexes. All workers share the shards out between them, on any number of
+    machines, and take over the shards of a worker that dies. An index is filled from the beginning of the change feed,
+    while applications write; once every cell that was there has been read, the index is ready and accepts queries. The
+    command shows how far that is, how fast, and how long it will still take.
 
-    Killed at any moment, it goes on where it was, 100 ms or 500 cells of each worker earlier at most, which changes
-    nothing. The account needs the role follow, with grants for the tables of these indexes.
+    Kill it at any moment: the next run continues at most 100 ms or 500 cells of each worker earlier, which does no
+    harm. The account needs the role follow, with grants for the tables of these indexes.
 
     \b
     Examples:
       schemaless index run --workers 4
       schemaless index run client_trips --once
 
-    Exit status: 3 stopped; with --once 0, or 1 where a shard cannot be kept.
+    Exit status: 3 stopped; with --once 0, or 1 if the index cannot be kept up to date in some shard.
     """
     with open_store(url) as store:
         indexes = Indexes(store)
@@ -46,7 +47,7 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
         while True:
             entries = indexes.kept(names)
             if not entries:
-                raise InvalidInput("there is no index to keep; 'schemaless index create' makes one")
+                raise InvalidInput("there is no index yet; 'schemaless index create' makes one")
             filling = [entry.name for entry in entries if entry.state == BACKFILLING]
             supervisor = Supervisor(store, KeepIndexes(names), workers)
             note(f"keeping {', '.join(f'{entry.name} ({entry.number})' for entry in entries)}")

@@ -22,18 +22,19 @@ _FAULTS_SHOWN: Final = 16
 @url_option
 @json_option
 def status(name: str | None, url: str, as_json: bool) -> int:
-    """Show where an index is, or all of them.
+    """Show the state of an index, or of all indexes.
 
-    Its state: declared (its tables are being made), backfilling (being filled; queries are refused), ready, or dropping
-    (queries are refused, its tables go). How far it is behind: added_ids between its locations and the shards' ends, of
-    all columns, and the age of the first of these cells. Who works on it, and why a shard waits.
+    An index is declared while its tables are made, backfilling while it is filled, ready, or dropping while its tables
+    are removed; only a ready one accepts queries. How far it is behind is given in two ways: by the added_ids between
+    its locations and the ends of the shards, counting all columns, and by the age of the first of these cells. The
+    status also names the workers, and says why a shard waits.
 
     \b
     Examples:
       schemaless index status
       schemaless index status client_trips --json
 
-    Exit status: 0, or 1 where a shard cannot be asked, has no row for it, or has a worker that waits with an error.
+    Exit status: 0, or 1 if a shard cannot be asked, has no progress row, or has a worker that waits after an error.
     """
     with open_store(url) as store:
         indexes = Indexes(store)
@@ -62,7 +63,7 @@ def show_statuses(found: Sequence[IndexStatus]) -> None:
         if each.entry.message is not None:
             note(f"{name} ({each.entry.number}): {each.entry.message}")
         if each.entry.state in (BACKFILLING, READY) and not each.workers:
-            note(f"nobody works on {name} now: 'schemaless index run' does")
+            note(f"no worker keeps {name} up to date now; start one with 'schemaless index run'")
         faults = [(shard.shard, shard.fault) for shard in each.shards if shard.fault is not None]
         for shard, fault in faults[:_FAULTS_SHOWN]:
             note(f"{name}, shard {shard}: {fault}")

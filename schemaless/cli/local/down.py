@@ -12,7 +12,7 @@ from schemaless.terminal.output import bytes_text, json_option, note, print_json
 
 
 @click.command()
-@click.option("--delete", is_flag=True, help="Remove the folder, with all data of the servers, too.")
+@click.option("--delete", is_flag=True, help="Also remove the folder, with all data of the servers.")
 @folder_option
 @json_option
 def down(delete: bool, folder: Path, as_json: bool) -> None:

@@ -11,10 +11,10 @@ from schemaless.cli.local.up import up
 
 @click.group(commands=[up, status, down])
 def local() -> None:
-    """Private MySQL servers here: no root, no Docker.
+    """Run private MySQL servers on this machine, without root or Docker.
 
-    They run as you, listen on a socket that only you can reach, and keep their data in a folder of theirs. They
-    outlive the command that starts them.
+    The servers run under your account, listen on a socket that only you can reach, and keep their data in a folder of
+    their own. They keep running after the command that starts them.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ folder_option = click.option(
     envvar="SCHEMALESS_LOCAL",
     default=DEFAULT_FOLDER,
     show_envvar=True,
-    help="Where the servers and their data are.",
+    help="The folder of the servers and their data.",
 )
 
 

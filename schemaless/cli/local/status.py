@@ -15,14 +15,16 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @folder_option
 @json_option
 def status(folder: Path, as_json: bool) -> int:
-    """Show the servers of the folder, and whether replicas replicate.
+    """Show the servers, and whether replicas replicate.
 
-    Exit status: 0 when there are servers, all of them run, and all replicas replicate, else 1.
+    The servers are those of --folder.
 
     \b
     Examples:
       schemaless local status
       schemaless local status --json
+
+    Exit status: 0 if there are servers, all of them run, and all replicas replicate, else 1.
     """
     states = local_servers.status(folder)
     if as_json:

@@ -20,16 +20,19 @@ _NAME: Final = "demo"
 
 @click.command()
 @click.option(
-    "--servers", type=click.IntRange(1, local_servers.MAX_SERVERS), default=2, help="How many servers, at least."
+    "--servers",
+    type=click.IntRange(1, local_servers.MAX_SERVERS),
+    default=2,
+    help="How many servers there should be, at least.",
 )
 @click.option(
     "--replicas",
     type=click.IntRange(0, local_servers.MAX_REPLICAS),
     default=0,
-    help="How many replicas each server has, at least.",
+    help="How many replicas each server should have, at least.",
 )
 @click.option(
-    "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; takes --replicas, and new servers."
+    "--semi-sync", is_flag=True, help="Acknowledge a commit once a replica has it; needs --replicas, and new servers."
 )
 @click.option(
     "--group-replication",
@@ -37,9 +40,9 @@ _NAME: Final = "demo"
     is_flag=True,
     help="Make each server a group of three, which chooses its primary itself; for a new folder, MySQL only.",
 )
-@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", help="Whose server.")
+@click.option("--flavour", type=click.Choice(FLAVOURS), default="mysql", help="The kind of server.")
 @click.option(
-    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be given often."
+    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the servers; may be repeated."
 )
 @folder_option
 @json_option
@@ -53,17 +56,18 @@ def up(
     folder: Path,
     as_json: bool,
 ) -> None:
-    """Have servers running, and print their URLs.
+    """Start servers as needed, and print their URLs.
 
-    Running servers are left alone, stopped and crashed ones are started on their own data, missing ones are made. The
-    server program is SCHEMALESS_MYSQLD, else the system's, else one that is unpacked (not installed) from the system's
-    package archive into SCHEMALESS_CACHE (~/.cache/schemaless): 60 MB once, for MySQL. Interrupted, the same command
-    goes on.
+    Running servers are left alone, stopped or crashed ones are started with their own data, and missing ones are
+    created. The server program is the one in SCHEMALESS_MYSQLD, or else the system's. If there is neither, the command
+    unpacks one from the system's package archive into SCHEMALESS_CACHE (~/.cache/schemaless) without installing it;
+    MySQL's takes 60 MB, once. If the command is interrupted, the same command continues. The next step is 'schemaless
+    create', with these URLs.
 
-    With --replicas, each server is the primary of that many more, which follow it by GTID; all of them replicate when
-    this ends. Such a primary listens on a port of 127.0.0.1 too, for an account of its replicas; root stays on the
-    socket. With --semi-sync too, a primary acknowledges what at least one of them has, and waits for that as long as a
-    day: a failover then loses nothing that was acknowledged.
+    With --replicas, each server becomes the primary of that many more servers, which follow it by GTID and replicate
+    before the command ends. Such a primary also listens on a port of 127.0.0.1, for the account of its replicas; root
+    stays on the socket. With --semi-sync as well, a primary acknowledges a commit only once a replica has it, and waits
+    up to a day for that: a failover then loses nothing that was acknowledged.
 
     With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
     two of them have it, and where the primary is lost, the others choose another one within ten seconds or so.

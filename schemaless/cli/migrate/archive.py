@@ -40,10 +40,12 @@ def proof_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.FloatRange(min=0),
             default=LAG_TIMEOUT_S,
             metavar="SECONDS",
-            help="How long a replica that differs may take to catch up.",
+            help="How long to wait for a replica that differs to catch up.",
         ),
         click.option(
-            "--replicas/--no-replicas", default=True, help="Compare with the replicas that the topology names."
+            "--replicas/--no-replicas",
+            default=True,
+            help="Compare each cell with the replicas that the topology names.",
         ),
     ):
         command = option(command)
@@ -54,8 +56,8 @@ def note_torn(torn: dict[Path, int]) -> None:
     """Name files whose last frame is not whole."""
     for path, size in sorted(torn.items()):
         note(
-            f"{path} ends in {size:,} bytes that are no whole frame: a runner that ended there had replaced none of "
-            "their cells, but of a copy that broke off the rest is missing"
+            f"{path} ends with {size:,} bytes that are no complete frame; a runner that was killed there had replaced "
+            "none of their cells, but if the file was copied, the copy is incomplete"
         )
 
 

@@ -20,10 +20,12 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 
 @click.command()
 @url_option
-@job_option("The migration to end.  [default: the last that replaced a body]")
-@archive_option("The originals.  [default: where the job wrote them]")
+@job_option("The migration to finalise.  [default: the last that replaced a body]")
+@archive_option("The folder of the originals; may be repeated.  [default: where the job wrote them]")
 @click.option(
-    "--accept-left", is_flag=True, help="Accept cells that the job left and named, or that were erased since."
+    "--accept-left",
+    is_flag=True,
+    help="Accept that the job left some cells, which it named, or that cells were erased since.",
 )
 @proof_options
 @json_option
@@ -38,12 +40,13 @@ def finalise(
     dask: str | None,
     as_json: bool,
 ) -> int:
-    """Verify all of a migration, and say which originals may be deleted. Deletes nothing.
+    """Verify a migration, and list files that may be deleted.
 
-    Runs the whole of 'migrate verify' and counts the originals. Refuses while the job is not done, while a fault is
-    found, and while one body is left that the job should have replaced, such as one that was written in the old form
-    since; run the migration again then. Afterwards the job is called finalised, and its files are listed: delete them
-    when no way back to the exact first bytes is wanted any more. 'migrate run --to legacy' still gives JSON text back.
+    The command deletes nothing. It runs the whole of 'migrate verify' and counts the originals in the archive. It
+    refuses while the job is not done, while there is a fault, and while a body is left that the job should have
+    replaced, such as one that an application wrote in the old form since; run the migration again then. Afterwards the
+    job is called finalised and the command lists its files. Delete them once nobody needs the exact original bytes any
+    more: 'migrate run --to legacy' still gives JSON text back.
 
     \b
     Examples:
@@ -99,12 +102,12 @@ def _note_others(ledger: Ledger, job: Job) -> None:
     replaced = ledger.that_replaced() - {job.job_id}
     others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id in replaced]
     if others:
-        note(f"done and not finalised yet, each by --job N: {', '.join(map(str, others))}")
+        note(f"jobs that are done and not finalised yet (name one by --job): {', '.join(map(str, others))}")
 
 
 def _show_files(files: list[ArchiveFile], freed_bytes: int) -> None:
     if not files:
-        out().print("it kept no originals, so there is nothing to delete")
+        out().print("the job kept no originals, so there is nothing to delete")
         return
     out().print(f"{len(files):,} files of originals may be deleted now, {bytes_text(freed_bytes)}; nothing was deleted")
     if len(files) <= SHOWN:

@@ -18,20 +18,20 @@ from schemaless.cli.migrate.verify import verify
 def migrate() -> None:
     """Re-encode bodies in place.
 
-    Legacy bodies (bare JSON text), or bodies in any codec, become MessagePack + zlib, or another codec, while readers
-    and writers go on. Keys, added_id and created_at stay. Each new body is decoded again and compared before it
-    replaces the old one, and only where the stored bytes are still those that were read.
+    A migration turns legacy bodies (bare JSON text), or bodies in any other codec, into MessagePack + zlib or another
+    codec, while applications read and write. Keys, added_id and created_at stay. Each new body is decoded again and
+    compared before it replaces the old one, and it replaces only the bytes that were read.
 
-    A migration is a job in the catalog. Any number of runs, on any machine, share its work; killed at any moment, the
-    same command goes on.
+    A migration is a job in the catalog. Any number of runs, on any machine, share its work. If a run is killed, the
+    same command continues where it stopped.
 
     \b
     The order of work:
-      schemaless migrate plan
+      schemaless migrate plan                 shows what a run would do and cost
       schemaless migrate run --execute --archive DIR
-      schemaless migrate status               from any terminal; also pause, resume, abort, throttle
-      schemaless migrate verify
-      schemaless migrate finalise             what may be deleted, once all is proven
+      schemaless migrate status               works from any terminal; so do pause, resume, abort, throttle
+      schemaless migrate verify               proves the result, and the copies of replicas
+      schemaless migrate finalise             lists the archive's files that may be deleted
       schemaless rebuild                      gives the space back to the disk
-      schemaless migrate report               what it did to space, also as a page with pictures
+      schemaless migrate report               shows what happened to space, also as a page with pictures
     """

@@ -30,14 +30,15 @@ from schemaless.terminal.progress import duration
 @click.command()
 @url_option
 @rewrite_options
-@click.option("--exact", is_flag=True, help="Read and re-encode every cell, in place of a sample.")
-@click.option("--seed", type=int, metavar="N", help="The seed of the sample, which draws the same one again.")
+@click.option("--exact", is_flag=True, help="Read and re-encode every cell instead of a sample.")
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
 @json_option
 def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: bool) -> None:
-    """Say what a run would find, do and cost. Changes nothing.
+    """Say what a migration would find, do and cost. Changes nothing.
 
-    A sample of the cells is read from all shards, and re-encoded here. Each figure comes with the interval that it is
-    in with 95 % confidence; what is small is read as a whole, and the figures are exact.
+    The command reads a sample of the cells of all shards and re-encodes it in memory. Each figure comes with its 95 %
+    confidence interval. A small datastore is read as a whole, and its figures are exact. 'schemaless migrate run
+    --execute' does the work.
 
     \b
     Examples:
@@ -83,7 +84,7 @@ def _show_plan(result: MigrationPlan, as_json: bool) -> None:
     if not taken.exact:
         out().print(
             f"\nestimated from {taken.rows:,} cells in {len(taken.windows):,} windows, {bytes_text(taken.body_bytes)}; "
-            f"in brackets the 95 % interval (--seed {taken.seed} draws them again)"
+            f"in brackets the 95 % interval; --seed {taken.seed} draws the same sample again"
         )
     _show_tables(result)
 

@@ -31,18 +31,19 @@ _ROWS_SHOWN = 40
 
 @click.command()
 @url_option
-@job_option("The migration.  [default: the unfinished one, or the last that replaced a body]")
-@click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - alone.")
+@job_option("The migration to report on.  [default: the unfinished one, or the last that replaced a body]")
+@click.option("--csv", "csv_file", type=OutputFile(), metavar="FILE", help="Also write a CSV file; - prints CSV only.")
 @click.option("--html", "html_file", type=OutputFile(), metavar="FILE", help="Also write a page with pictures.")
-@click.option("--all", "show_all", is_flag=True, help="Also print it by cluster, shard and column.")
+@click.option("--all", "show_all", is_flag=True, help="Also print the figures of each cluster, shard and column.")
 @json_option
 def report(
     url: str, job_id: int | None, csv_file: str | None, html_file: str | None, show_all: bool, as_json: bool
 ) -> None:
-    """Say what a migration did to space: before, after it, and after a rebuild.
+    """Say what a migration did to space.
 
-    Body bytes, the length of files, what the file system has set aside for them, and what the binary logs got are four
-    different things. With what was predicted beside it; --all has it by cluster, shard and column, too.
+    The report compares before, after, and after a rebuild. It tells four quantities apart: the bytes of bodies, the
+    length of the files, the space that the file system has allocated for them, and the bytes written to binary logs.
+    Beside each figure stands what the plan predicted. With --all, the report also lists clusters, shards and columns.
 
     \b
     Examples:

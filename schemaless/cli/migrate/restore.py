@@ -20,7 +20,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_opti
 
 @click.command()
 @url_option
-@archive_option("The folder that 'migrate run --archive' named, or a part; may be repeated.")
+@archive_option("The folder that 'migrate run --archive' named, or a part of it; may be repeated.")
 @job_option(
     "Only what this job replaced; without --archive, the restore to continue.  "
     "[default: all jobs that are in there, the newest undone first]"
@@ -29,7 +29,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_opti
 @click.option("--execute", is_flag=True, help="Really put bodies back; without it, they are only counted.")
 @workers_options
 @throttle_options
-@click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
+@click.option("--full-row-images", is_flag=True, help="Log whole rows, for readers of the binary log that need them.")
 @json_option
 def restore(
     url: str,
@@ -45,15 +45,15 @@ def restore(
 ) -> int:
     """Put the exact original bytes back, from an archive.
 
-    A cell gets its original where its body is the one that the migration put there, or the same document in another
-    codec; what is neither is left and named. Keys, added_id and created_at stay. Each shard's files are read and
-    checked whole before its first cell is changed. What the job has archived and the files do not have, since one is
-    missing or broke off, is named.
+    A cell gets its original back if its body is the one that the migration wrote, or the same document in another
+    codec. Any other body is left as it is and named. Keys, added_id and created_at stay. The command reads and checks
+    all files of a shard before it changes the shard's first cell. If a file is missing or incomplete, the command names
+    the originals that it cannot put back.
 
     The command begins a job, or continues an unfinished one with the same options. After Ctrl-C or a kill, run the same
-    command again, also in several places to share the work. 'migrate status', 'pause', 'resume', 'abort' and 'throttle'
-    take the job's number by --job. Where runners were on several machines, each left a part of the archive on its own:
-    name them all; every worker needs them under the same path.
+    command again; run it in several places to share the work. 'migrate status', 'pause', 'resume', 'abort' and
+    'throttle' take the job's number by --job. If the migration ran on several machines, each of them has a part of the
+    archive: name all parts, and give every worker access to them under the same path.
 
     \b
     Examples:
@@ -61,7 +61,7 @@ def restore(
       schemaless migrate restore --archive /backup/originals --execute --workers 4
       schemaless migrate restore --archive /backup/originals --job 3 --shards 0-255 --execute
 
-    Exit status: 0 done, 1 some cells were left or originals are missing, 3 stopped; the same command goes on.
+    Exit status: 0 done, 1 some cells were left or originals are missing, 3 stopped; the same command continues.
     """
     if not folders and job_id is None:
         raise click.UsageError("name the originals by --archive, or a restore to continue by --job")
@@ -110,7 +110,7 @@ def _show_restore(report: RestoreOutcome, execute: bool) -> None:
         note(f"the catalog does not know what job {job_id} has archived: nobody can say whether all of it is here")
     if report.interruptions:
         note(
-            f"{report.interruptions} runners ended without a word: what each archived since its last checkpoint, about "
+            f"{report.interruptions} runners were killed: what each archived since its last checkpoint, about "
             "a second's work, the job has not noted, so a file that lacks just that is not told"
         )
     note_torn(report.torn)

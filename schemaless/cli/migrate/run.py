@@ -35,23 +35,23 @@ _FAILURES_SHOWN = 20
 @url_option
 @rewrite_options
 @click.option("--execute", is_flag=True, help="Really rewrite bodies; without it, nothing is changed.")
-@job_option("Continue this job as it was begun, whatever the other options say.")
+@job_option("Continue this job with the options that it was begun with; the other options do not count.")
 @click.option(
     "--archive",
     type=click.Path(file_okay=False, resolve_path=True),
     metavar="DIR",
-    help="Keep every original body in files there, before it is replaced; 'migrate restore' puts them back.",
+    help="Keep every original body in files in this folder, before it is replaced; 'migrate restore' puts them back.",
 )
 @click.option(
     "--verify-after",
     type=click.Choice(["primary", "replica"]),
-    help="Read every new body again, from there, before the next checkpoint, and compare digests.",
+    help="Read every new body again from the primary or a replica, before the next checkpoint, and compare digests.",
 )
-@click.option("--follow", is_flag=True, help="Go over each shard again until no body is left to re-encode.")
+@click.option("--follow", is_flag=True, help="Read each shard again until no body is left to re-encode.")
 @workers_options
 @throttle_options
-@click.option("--chunk-ms", default=200, help="How long one statement should take.")
-@click.option("--full-row-images", is_flag=True, help="For readers of the binary log that need whole rows: log them.")
+@click.option("--chunk-ms", default=200, help="How long one statement should take, in milliseconds.")
+@click.option("--full-row-images", is_flag=True, help="Log whole rows, for readers of the binary log that need them.")
 @json_option
 def run(
     url: str,
@@ -71,7 +71,9 @@ def run(
     """Re-encode every body that is not in the codec asked for.
 
     The command begins a job, or continues an unfinished one with the same options. Run it in several places to share
-    the work. Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint.
+    the work. Bodies that cannot be read are left as they are, and named. Ctrl-C stops at a checkpoint, and the same
+    command continues from there. Without --execute, the command changes nothing. With --archive, it keeps the
+    originals, which 'migrate restore' can put back.
 
     \b
     Examples:
@@ -82,7 +84,7 @@ def run(
       schemaless migrate run --execute --column LOG --to msgpack+zstd --dictionary 32768
       schemaless migrate run --execute --dask tcp://scheduler:8786
 
-    Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command goes on.
+    Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command continues.
     """
     with open_store(url) as store:
         ledger = Ledger(store)
@@ -195,7 +197,7 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
     )
     if outcome.interruptions:
         note(
-            f"{outcome.interruptions} runners ended without a word: what each had done since its last checkpoint, "
+            f"{outcome.interruptions} runners were killed: what each had done since its last checkpoint, "
             "about a second's work, is done but not in these counts"
         )
     _show_exceptions(outcome, total, "")

@@ -18,12 +18,13 @@ from schemaless.terminal.output import json_option, print_json, print_table
 @url_option
 @job_option("The job to show.  [default: the unfinished one, or the last that replaced a body]")
 @click.option("--all", "show_all", is_flag=True, help="List all jobs.")
-@click.option("--shards", "each_shard", is_flag=True, help="Show each shard.")
+@click.option("--shards", "each_shard", is_flag=True, help="Show every shard.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_json: bool) -> None:
     """Show how far a migration is.
 
-    And how fast, what it waits for, and when it may be through: with its spread, as far as shards differ in speed.
+    The status also shows how fast the job is, why it waits if it does, and how long it will still take. That time is a
+    range, since shards differ in speed.
 
     \b
     Examples:

@@ -12,11 +12,12 @@ from schemaless.cli.options import url_option
 
 @click.command()
 @url_option
-@job_option("The job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished one]")
 def pause(url: str, job_id: int | None) -> None:
-    """Have a job wait.
+    """Pause a job.
 
-    All its runners, wherever they are, stand still within a second or two, and keep their shards.
+    All its runners stop working within two seconds, on every machine, and keep their shards. 'schemaless migrate
+    resume' lets them continue.
 
     \b
     Example:
@@ -27,11 +28,11 @@ def pause(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished one]")
 def resume(url: str, job_id: int | None) -> None:
     """Let a paused job continue.
 
-    Where its runners are gone, 'schemaless migrate run --execute --job N' works on it.
+    If none of its runners is left, start one: 'schemaless migrate run --execute --job N' works on the job.
 
     \b
     Example:
@@ -42,11 +43,12 @@ def resume(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished one]")
 def abort(url: str, job_id: int | None) -> None:
     """End a job for good.
 
-    What it has re-encoded stays so, and is read as before; a new job does the rest, or the way back.
+    Bodies that the job has re-encoded stay as they are now, and are read as before. A new job can re-encode the rest,
+    or turn everything back.
 
     \b
     Example:
@@ -57,16 +59,17 @@ def abort(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The job.  [default: the unfinished one]")
+@job_option("The number of the job.  [default: the unfinished one]")
 @throttle_changes
 def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
-    """Change when a running job waits.
+    """Change the thresholds at which a running job waits.
 
-    The thresholds that are named are changed, the others stay as they are; without any, they are shown. Its runners,
-    wherever they are, take them within a second or two.
+    The command changes the thresholds that you name and leaves the others as they are; without any, it prints them all.
+    The job's runners use the new values within two seconds, on every machine.
 
     \b
     Examples:
+      schemaless migrate throttle
       schemaless migrate throttle --max-lag 1 --max-mb-per-s 20
       schemaless migrate throttle --max-mb-per-s off --job 3
     """

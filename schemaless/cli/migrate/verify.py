@@ -31,14 +31,16 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 
 @click.command()
 @url_option
-@job_option("The migration whose work this is.  [default: the last that replaced a body]")
+@job_option("The migration to verify.  [default: the last that replaced a body]")
 @click.option(
     "--shards", "shards_text", metavar="LIST", help="Only these shards, such as 0-3,8.  [default: all of the job]"
 )
-@click.option("--sample", metavar="SHARE", help="Only a share of the cells, such as 1%, in blocks of neighbours.")
-@click.option("--seed", type=int, metavar="N", help="Draw the sample that this seed gives.")
-@archive_option("The originals.  [default: where the job wrote them]")
-@click.option("--no-archive", is_flag=True, help="Do without the originals.")
+@click.option(
+    "--sample", metavar="SHARE", help="Verify only a share of the cells, such as 1%, in blocks of neighbours."
+)
+@click.option("--seed", type=int, metavar="N", help="The seed of the sample; the same seed draws the same sample.")
+@archive_option("The folder of the originals; may be repeated.  [default: where the job wrote them]")
+@click.option("--no-archive", is_flag=True, help="Verify without the originals.")
 @proof_options
 @json_option
 def verify(
@@ -55,16 +57,19 @@ def verify(
     dask: str | None,
     as_json: bool,
 ) -> int:
-    """Prove what a migration left behind, whole or in a sample. Changes nothing.
+    """Prove that a migration's result is sound.
+
+    The proof reads all cells, or a sample, and changes nothing.
 
     \b
     - Each cell decodes, is what a writer of this store would write, and is in the codec that the job was to give it;
       cells that the job left and named are counted.
-    - Each replica that the topology names holds the same bytes, keys and times; what has not arrived is waited for.
-    - Each original in the archive has its cell still, under the same key, added_id and created_at, with the same
+    - Each replica that the topology names holds the same bytes, keys and times; a replica that lags is given time.
+    - Each original in the archive still has its cell, under the same key, added_id and created_at, with the same
       document.
 
-    Each fault is one line that names the cell. Applications may read and write meanwhile.
+    Each fault is one line that names the cell. Applications may read and write meanwhile. After a proof without faults,
+    'schemaless migrate finalise' ends the migration.
 
     \b
     Examples:
@@ -84,7 +89,7 @@ def verify(
         shards = _shards_to_verify(store, ledger, job, shards_text)
         wanted = None
         if job is not None and job.unfinished:
-            note(f"job {job.job_id} is {job.state}: that all is in its codec is not asked for yet")
+            note(f"job {job.job_id} is {job.state}: cells that it has yet to re-encode are no fault")
         elif job is not None and job.state != "aborted":
             wanted = MigrateSpec.of(job)
         states = [] if job is None else [state for state in ledger.shards(job.job_id) if state.shard in set(shards)]

@@ -19,10 +19,15 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, prin
 def status(url: str, as_json: bool) -> int:
     """Show the revisions of the catalog and of the shards.
 
-    How many databases are at which revision, and the names of those that are not at this version's; --json lists all.
-    A server that cannot be reached does not keep the others from being asked.
+    The command shows how many databases are at which revision, and names those that are not at the revision of this
+    version; --json lists them all. If one server cannot be reached, the others are still asked. 'schemaless schema
+    upgrade' upgrades databases that are behind.
 
-    Exit status: 0 when all are at this version's, else 1.
+    \b
+    Example:
+      schemaless schema status
+
+    Exit status: 0 if all are at this version's revision, else 1.
     """
     with progress("asking", None, "databases") as listener:
         states = schema_status(datastore_url(url)[0], listener=listener)

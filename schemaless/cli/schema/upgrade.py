@@ -15,16 +15,24 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, prin
 @click.command()
 @url_option
 @click.option(
-    "--at-once", type=click.IntRange(min=1), default=AT_ONCE, help="How many databases of each server at a time."
+    "--at-once",
+    type=click.IntRange(min=1),
+    default=AT_ONCE,
+    help="How many databases of each server are upgraded at a time.",
 )
 @json_option
 def upgrade(url: str, at_once: int, as_json: bool) -> int:
-    """Run the revisions that the catalog and the shards lack.
+    """Bring all tables to this version's revision.
 
-    The catalog is upgraded first, then the shards, several at a time on each server. A database that fails is named,
-    and the others are upgraded all the same; after an interruption, the same command upgrades the rest.
+    The catalog is upgraded first, then the shards, several at a time on each server. If a database fails, the command
+    names it and upgrades the others all the same. If it is interrupted, the same command upgrades the rest. The account
+    needs the role admin.
 
-    Exit status: 0 when all are at this version's revision, 1 when one failed.
+    \b
+    Example:
+      schemaless schema upgrade
+
+    Exit status: 0 if all are at this version's revision, 1 if one failed.
     """
     with progress("upgrading", None, "databases") as listener:
         outcome = upgrade_schema(datastore_url(url)[0], at_once=at_once, listener=listener)

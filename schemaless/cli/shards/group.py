@@ -15,16 +15,17 @@ from schemaless.cli.shards.verify import verify
 def shards() -> None:
     """Move shards to another cluster.
 
-    Readers, writers and followers go on: they wait for a fraction of a second while a shard is cut over. Cells keep
-    their added_id, created_at and bytes; followers keep their locations.
+    Applications and followers (triggers and indexes) continue meanwhile: they wait for a fraction of a second while a
+    shard is cut over to its new server. Cells keep their added_id, created_at and bytes, and followers keep their
+    locations.
 
-    A move is a job in the catalog. Killed at any moment, the same command goes on.
+    A move is a job in the catalog. If it is killed, the same command continues where it stopped.
 
     \b
     The order of work:
       schemaless shards plan 0-255 --to cluster-3
       schemaless shards move 0-255 --to cluster-3 --execute
-      schemaless shards status                from any terminal; also pause, resume, throttle, abort
-      schemaless shards verify                compares once more, for as long as there is something to compare with
-      schemaless shards drop-moved            what was left behind, once it was compared
+      schemaless shards status                works from any terminal; so do pause, resume, throttle, abort
+      schemaless shards verify                compares once more, while there is still something to compare with
+      schemaless shards drop-moved            removes what was left behind, once it was compared
     """

@@ -11,21 +11,22 @@ from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, ou
 
 @click.command("drop-moved")
 @shards_option
-@click.option("--execute", is_flag=True, help="Really drop; without it, say what is there.")
+@click.option("--execute", is_flag=True, help="Really drop the tables; without it, the command only lists them.")
 @url_option
 @json_option
 def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) -> int:
-    """Drop what moves have left on the clusters that shards came from.
+    """Drop the old tables that moves have left behind.
 
-    Dropped is only what was compared, has as many cells as then, and lies where the catalog has the shard no more.
-    There is no way back: a copy of the cells is where the shard is now.
+    They are on the clusters that the shards came from. The command drops an old table only if it was compared with the
+    moved shard, has as many cells as it had then, and is no longer the shard's place in the catalog. There is no way
+    back, but the moved shard has all its cells.
 
     \b
     Examples:
       schemaless shards drop-moved
       schemaless shards drop-moved --shards 0-255 --execute
 
-    Exit status: 0, or 1 where something has to stay.
+    Exit status: 0, or 1 if some tables had to stay.
     """
     with open_store(url) as store:
         found = left_behind(store, shards_of(shards_text, store.shard_count))

@@ -45,8 +45,8 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(
         (
             click.argument("shards_text", metavar="[SHARDS]", required=False),
-            click.option("--to", "target", metavar="CLUSTER", help="Where to, such as cluster-3."),
-            click.option("--drain", metavar="CLUSTER", help="All shards of this cluster, instead of SHARDS."),
+            click.option("--to", "target", metavar="CLUSTER", help="The cluster to move to, such as cluster-3."),
+            click.option("--drain", metavar="CLUSTER", help="Move all shards of this cluster, instead of SHARDS."),
             click.option(
                 "--balance",
                 "balanced",
@@ -57,7 +57,7 @@ def _which_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--unchecked-accounts",
                 "unchecked",
                 is_flag=True,
-                help="Do not look whether accounts that use a shard are let in where it goes.",
+                help="Do not check whether the accounts that use a shard may use it on the target.",
             ),
             url_option,
         )
@@ -80,9 +80,10 @@ def plan(
 ) -> int:
     """Say what a move would take. Changes nothing.
 
-    For each shard its bytes, how long copying may take, and why it cannot be moved, if so: a table that is not of this
-    store, an unfinished job about it, accounts that are not let in on the target, with the GRANT that mends it, or no
-    room on the target's disk, where that can be seen from here.
+    For each shard, the plan shows its bytes, how long copying may take, and why it cannot be moved, if that is so.
+    Reasons are: a table that does not belong to this store, an unfinished job about the shard, accounts that may not
+    use it on the target (with the GRANT that they need), or no space on the target's disk, as far as that can be seen
+    from here.
 
     \b
     Examples:
@@ -90,7 +91,7 @@ def plan(
       schemaless shards plan --drain cluster-1 --to cluster-3 --json
       schemaless shards plan --balance
 
-    Exit status: 0, or 1 where a shard cannot be moved.
+    Exit status: 0, or 1 if a shard cannot be moved.
     """
     with open_store(url) as store:
         if balanced:
@@ -102,8 +103,8 @@ def plan(
 
 @click.command()
 @_which_options
-@click.option("--execute", is_flag=True, help="Really move; without it, say what it would take.")
-@job_option("Go on with this job, as it was begun, whatever else it is about.")
+@click.option("--execute", is_flag=True, help="Really move; without it, the command says what that would take.")
+@job_option("Continue this job with the options that it was begun with; the other options do not count.")
 @workers_options
 @throttle_options
 @click.option(
@@ -111,14 +112,14 @@ def plan(
     "max_pause_ms",
     default=1000.0,
     metavar="MS",
-    help="How long readers and writers of a shard may be held off by one try to cut it over.",
+    help="How long one attempt to cut a shard over may hold its readers and writers.",
 )
 @click.option(
     "--give-up",
     "give_up_s",
     default=3600.0,
     metavar="SECONDS",
-    help="How long a shard that is copied may take to be cut over, such as behind a long transaction.",
+    help="How long to try to cut a copied shard over, for example while a long transaction runs.",
 )
 @json_option
 def move(
@@ -139,12 +140,12 @@ def move(
 ) -> int:
     """Move shards to another cluster.
 
-    SHARDS are numbers such as 0-3,8. Each is copied while it is used, then held for a moment, in which the rest is
-    copied and the catalog changed; then all of it is compared with what was left behind, cell by cell. Copying waits
-    for the replicas of both clusters, as a migration does, and is slowed down by --max-mb-per-s.
+    SHARDS are numbers such as 0-3,8. Each shard is copied while applications use it. Then it is held for a moment, in
+    which the rest is copied and the catalog is changed. Afterwards all of it is compared with what was left behind,
+    cell by cell. Copying waits while replicas of either cluster lag, as a migration does; --max-mb-per-s slows it down.
 
-    Killed at any moment, the same command goes on, as it does where a server or the catalog has failed. What was left
-    behind stays until 'schemaless shards drop-moved'. The account needs the role move.
+    If a move is killed, or a server fails, the same command continues it. What it leaves behind stays until 'schemaless
+    shards drop-moved'. The account needs the role move.
 
     \b
     Examples:
@@ -153,7 +154,7 @@ def move(
       schemaless shards move --drain cluster-1 --to cluster-3 --execute
       schemaless shards move --balance --execute
 
-    Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command goes on.
+    Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command continues.
     """
     with open_store(url) as store:
         ledger, new = Ledger(store), False

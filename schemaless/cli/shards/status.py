@@ -21,10 +21,11 @@ from schemaless.terminal.output import json_option, print_json
 @click.option("--all", "show_all", is_flag=True, help="Show the shards of all moves.")
 @json_option
 def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
-    """Show how far a move is, and each of its shards.
+    """Show how far a move is, and the state of each of its shards.
 
-    A shard is copying, then cutting for a moment, then moved; verified when it was compared with what it left behind,
-    and dropped when that is gone. Paused for is how long its readers and writers were held off.
+    A shard is copying, then cutting over for a moment, then moved. It is verified once it was compared with what it
+    left behind, and dropped once that is removed. The column "paused for" says how long its readers and writers were
+    held.
 
     \b
     Examples:

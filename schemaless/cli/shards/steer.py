@@ -16,9 +16,11 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note
 
 @click.command()
 @url_option
-@job_option("The move.  [default: the unfinished one]")
+@job_option("The number of the move.  [default: the unfinished one]")
 def pause(url: str, job_id: int | None) -> None:
-    """Have a move wait; a shard that is being cut over is cut over first.
+    """Pause a move.
+
+    A shard that is being cut over is cut over first.
 
     \b
     Example:
@@ -29,9 +31,9 @@ def pause(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The move.  [default: the unfinished one]")
+@job_option("The number of the move.  [default: the unfinished one]")
 def resume(url: str, job_id: int | None) -> None:
-    """Let a paused move go on.
+    """Let a paused move continue.
 
     \b
     Example:
@@ -42,13 +44,13 @@ def resume(url: str, job_id: int | None) -> None:
 
 @click.command()
 @url_option
-@job_option("The move.  [default: the unfinished one]")
+@job_option("The number of the move.  [default: the unfinished one]")
 @throttle_changes
 def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
     """Change when a running move waits.
 
-    The thresholds that are named are changed, the others stay as they are; without any, they are shown. Its runners,
-    wherever they are, take them within a second or two.
+    The command changes the thresholds that you name and keeps the others. Without any, it shows them. The runners of
+    the move, wherever they are, use the new thresholds within a second or two.
 
     \b
     Examples:
@@ -60,26 +62,26 @@ def throttle(url: str, job_id: int | None, changes: dict[str, Any]) -> None:
 
 @click.command()
 @url_option
-@job_option("The move.  [default: the unfinished one]")
+@job_option("The number of the move.  [default: the unfinished one]")
 @click.option(
     "--uncompared",
     is_flag=True,
-    help="Do not compare shards that have moved, where the server that they came from cannot be reached.",
+    help="Do not compare a moved shard if the server that it came from cannot be reached.",
 )
 @json_option
 def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     """End a move for good.
 
-    Its shards stay where they are, and what was copied is dropped.
-    A shard that was cut over has moved and stays so, since it may have new cells; move it back by another move.
-    It is still compared with what it left behind; where that server is gone for good, give --uncompared.
-    Killed at any moment, the same command goes on.
+    Shards that were not cut over stay where they are, and their copies are dropped. A shard that was cut over stays on
+    its new cluster, since it may have new cells there; another move can bring it back. It is still compared with what
+    it left behind. If that server is gone for good, give --uncompared. If the command is killed, the same command
+    continues.
 
     \b
     Example:
       schemaless shards abort --job 3
 
-    Exit status: 0 aborted, 1 where shards had moved already, 3 stopped; the same command goes on.
+    Exit status: 0 aborted, 1 if some shards had moved already, 3 stopped; the same command continues.
     """
     with open_store(url) as store:
         ledger = Ledger(store)

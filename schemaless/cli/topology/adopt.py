@@ -16,7 +16,7 @@ from schemaless.terminal.output import json_option, out, print_json
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Go on where an old primary that answers, read-only, has what the new one lacks; 'topology lost' lists it.",
+    help="Continue though the old primary, which is read-only, has cells that the new one lacks; see 'topology lost'.",
 )
 @click.option(
     "--timeout",
@@ -24,23 +24,25 @@ from schemaless.terminal.output import json_option, out, print_json
     type=click.FloatRange(min=0, max=3600),
     default=failover.TIMEOUT_S,
     metavar="SECONDS",
-    help="How long a transaction may take to a replica, and received ones may take to be applied.",
+    help="How long a transaction may take to reach a replica, and how long received ones may take to be applied.",
 )
 @url_option
 @json_option
 def adopt(primary: str, cluster: str, accept_loss: bool, timeout_s: float, url: str, as_json: bool) -> None:
-    """Have clients write to the server that was promoted.
+    """Have all programs write to a server that was promoted.
 
-    One line for the hook of whatever does your failovers: Group Replication, orchestrator, keepalived, a person. They
-    promote; this looks at what they made, and has every program write there. From a cluster's first adoption on, no
-    program writes to a server that was not adopted: neither to an old primary that is back, nor to one behind the same
-    address. Run it once for the primary that you have, before you need it.
+    This command is one line for the hook of the tool that does your failovers, such as Group Replication, orchestrator
+    or keepalived; a person can run it, too. That tool promotes a server; this command checks the result, and has every
+    program write there. From a cluster's first adoption on, no program writes to a server that was not adopted: neither
+    to an old primary that returns, nor to another server behind the same address. Run it once for the primary that you
+    have now, before you need it.
 
-    Proven before anything is written: the new primary takes writes, replicates from nobody, has every shard, and lacks
-    nothing that a replica has received; the old one, where it answers, is read-only. Then added_ids go on in a new
-    block, so that none is given twice. Replicas that do not follow the new primary are taken out of the catalog.
+    Before it writes anything, the command proves that the new primary accepts writes, replicates from no server, has
+    every shard, and lacks nothing that a replica has received, and that the old primary, if it answers, is read-only.
+    Then added_ids continue in a new block, so that none is given twice. Replicas that do not follow the new primary are
+    removed from the catalog.
 
-    Killed anywhere, it is simply run again. MySQL only.
+    If the command is killed, simply run it again. It supports MySQL only.
 
     \b
     Examples:

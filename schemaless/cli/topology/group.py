@@ -17,9 +17,9 @@ from schemaless.cli.topology.watch import watch
 def topology() -> None:
     """Show and change the servers of a datastore.
 
-    The catalog says which server is the primary of each cluster and which are its replicas. A change is written there
-    after it was proven on the servers themselves. Programs that are connected follow it: at once where they meet an
-    error, else after 38 seconds of use at the latest.
+    The catalog says which server is the primary of each cluster and which servers are its replicas. A command changes
+    the catalog only after it has checked the change on the servers themselves. Connected programs follow the change: at
+    once if they meet an error, else after 38 seconds of use at the latest.
 
     \b
     Examples:

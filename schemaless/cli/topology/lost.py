@@ -15,21 +15,23 @@ from schemaless.terminal.output import data_sink, note, progress
 
 
 @click.command()
-@click.option("--from", "old", required=True, metavar="URL_OLD", help="The old primary, which answers again.")
+@click.option(
+    "--from", "old", required=True, metavar="URL_OLD", help="The URL of the old primary, which answers again."
+)
 @click.option("--stored", is_flag=True, help="Write stored bytes (base64) instead of documents: an exact copy.")
 @click.option("--settled", is_flag=True, help="List nothing: say that these cells are loaded, or given up.")
-@click.option("--output", type=OutputFile(Path), help="Write there instead of standard output.")
+@click.option("--output", type=OutputFile(Path), help="Write to this file instead of standard output.")
 @url_option
 def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -> None:
     """Write the cells that a failover lost, as NDJSON.
 
-    They are the cells that the old primary has, and the datastore lacks or has with another document. It need not be
-    writable, and nothing is written to any server. A line is as 'schemaless dump' writes it, and 'schemaless load
-    --from-dump' puts the cells again: under new added_ids, with the time at which they were first stored. One that is
-    there with another document is a conflict, which load names.
+    These are the cells that the old primary has, and that the datastore lacks or has with another document. The old
+    primary may be read-only, and nothing is written to any server. The lines are those of 'schemaless dump'.
+    'schemaless load --from-dump' writes the cells again, under new added_ids and with the time at which they were first
+    stored. A cell that exists with another document is a conflict, which 'load' names.
 
-    Every shard of which the old primary has cells is compared, by digests of 10,000 rows at a time; only where two
-    differ are cells sent. Run it before the old primary is rebuilt.
+    The command compares every shard of which the old primary has cells, by digests of 10,000 rows at a time, and
+    transfers cells only where two digests differ. Run it before the old primary is set up anew.
 
     A takeover whose old primary did not answer, or had more, is written down, and no dictionary is removed until it is
     settled: by --settled, with the URL that the catalog had, or when the rebuilt server is added as a replica.

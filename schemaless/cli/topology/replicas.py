@@ -17,14 +17,15 @@ from schemaless.terminal.output import json_option, out, print_json
 @url_option
 @json_option
 def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json: bool) -> None:
-    """Write a replica into the catalog.
+    """Add a replica to the catalog.
 
-    It has to replicate already. Proven before anything is written: it is another server than the primary, a new
-    transaction of the primary arrives there, and it has every shard of the cluster. That transaction goes to the table
-    heartbeat of a database of its own on the primary, NAME_heartbeat, which is made where it is missing.
+    The server has to replicate already. Before it writes anything, the command proves that the replica is another
+    server than the primary, that a new transaction of the primary arrives there, and that it has every shard of the
+    cluster. That transaction goes to the table heartbeat in a database of its own on the primary, NAME_heartbeat, which
+    is made if it is missing.
 
-    REPLICA_URL is the server's, without a database; the datastore's account and password are used. Reads go there where
-    the program asks for it (read_from="replica").
+    REPLICA_URL is the server's, without a database; the datastore's account and password are used. A program that asks
+    for it (read_from="replica") reads there.
 
     \b
     Examples:
@@ -48,7 +49,7 @@ def add_replica(replica: str, cluster: str, timeout_s: float, url: str, as_json:
 @url_option
 @json_option
 def remove_replica(replica: str, cluster: str, url: str, as_json: bool) -> None:
-    """Take a replica out of the catalog.
+    """Remove a replica from the catalog.
 
     The server need not answer, and nothing is changed on it.
 

@@ -13,8 +13,15 @@ from schemaless.terminal.output import json_option, note, out, print_json
 @click.command("set-primary")
 @click.argument("primary", metavar="PRIMARY_URL")
 @cluster_option
-@click.option("--keep-old-as-replica", "keep_old", is_flag=True, help="Keep the old primary, as a replica of the new.")
-@click.option("--drop-replicas", is_flag=True, help="Take replicas that do not follow the new primary out.")
+@click.option(
+    "--keep-old-as-replica",
+    "keep_old",
+    is_flag=True,
+    help="Keep the old primary in the catalog, as a replica of the new one.",
+)
+@click.option(
+    "--drop-replicas", is_flag=True, help="Remove replicas that do not follow the new primary from the catalog."
+)
 @timeout_option
 @url_option
 @json_option
@@ -23,13 +30,13 @@ def set_primary(
 ) -> None:
     """Name another server as a cluster's primary.
 
-    For after a failover or a switchover, which something else has made, and for a new address of the same server. The
-    servers themselves are not changed. Proven before anything is written: the new primary takes writes and has every
-    shard of the cluster; the old one, where it answers, is read-only and had nothing that the new one lacks; each
-    replica follows the new one.
+    Use it after a failover or a switchover that another tool has made, and for a new address of the same server. The
+    servers themselves are not changed. Before it writes anything, the command proves that the new primary accepts
+    writes and has every shard of the cluster, that the old one, if it answers, is read-only and has nothing that the
+    new one lacks, and that each replica follows the new one.
 
-    The catalog is on the first cluster. When that one's primary changes, name the datastore by the new server (--url):
-    the catalog is there too, and every program's URL has to name that one from then on.
+    The catalog is on the first cluster. If that cluster's primary changes, name the datastore by the new server
+    (--url), since the catalog is there too; every program's URL has to name the new server from then on.
 
     \b
     Examples:

@@ -14,18 +14,19 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_jso
 @url_option
 @json_option
 def show(url: str, as_json: bool) -> int:
-    """Show every server of the datastore, and whether it answers.
+    """Show every server, and whether it answers.
 
-    Of a primary that has replicas it says what a failover would lose: all that was not sent yet, with asynchronous
-    replication, and also where semi-synchronous replication gives up within the hour. That is a warning.
-
-    Exit status: 0 when all answer, primaries take writes and have their claims, replicas are read-only, and
-    semi-synchronous replication has not fallen back, else 1.
+    For a primary that has replicas, the command also says what a failover would lose. With asynchronous replication,
+    that is everything that was not sent yet. It is a warning, also if semi-synchronous replication would give up within
+    the hour.
 
     \b
     Examples:
       schemaless topology show
       schemaless topology show --json
+
+    Exit status: 0 if all servers answer, primaries accept writes and have their claims, replicas are read-only, and
+    semi-synchronous replication has not fallen back, else 1.
     """
     datastore, states = node_states(url)
     faults = [state for state in states if state.fault]

@@ -17,7 +17,7 @@ from schemaless.store.shards import LATEST_LOOK_S
 from schemaless.terminal.output import note
 
 cluster_option = click.option(
-    "--cluster", required=True, metavar="NAME", help="Which cluster, such as cluster-1; 'topology show' lists them."
+    "--cluster", required=True, metavar="NAME", help="The cluster, such as cluster-1; 'topology show' lists them."
 )
 
 timeout_option = click.option(

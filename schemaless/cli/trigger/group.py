@@ -16,9 +16,9 @@ def trigger() -> None:
 
     A function becomes a trigger by @schemaless.trigger(column=...). It is called at least once for each cell of the
     column, in the order in which the cells were added to their shard. Each shard stores how far the trigger is. Workers
-    on any number of machines share the shards out, and take over from those that die. When the function fails for a
-    cell, the cell is tried again, later and later, and then parked. When too many cells of a shard are parked, the
-    shard stops.
+    on any number of machines share the shards out between them, and take over the shards of a worker that dies. If the
+    function fails for a cell, the cell is tried again after longer and longer waits, and then parked. If too many cells
+    of a shard are parked, the shard stops.
 
     \b
     Examples:

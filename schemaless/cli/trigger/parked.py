@@ -27,8 +27,12 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_options(
         command,
         shards_option,
-        click.option("--added-id", type=click.IntRange(min=1), help="This cell; with --shards for its shard."),
-        click.option("--all", "everything", is_flag=True, help="All of them, or all of --shards."),
+        click.option(
+            "--added-id",
+            type=click.IntRange(min=1),
+            help="Only the cell with this added_id; name its shard by --shards.",
+        ),
+        click.option("--all", "everything", is_flag=True, help="All parked cells, or all of --shards."),
         execute_option,
         url_option,
         json_option,
@@ -41,9 +45,10 @@ def _cell_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @url_option
 @json_option
 def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
-    """List the cells that a trigger has parked, with what their last attempt said.
+    """List the cells that a trigger has parked, and why.
 
-    --json has the whole error with its traceback.
+    Each cell has the error of its last attempt; with --json, also the traceback. Afterwards, mend the cause and use
+    'trigger replay', or use 'trigger skip'.
 
     \b
     Examples:
@@ -67,9 +72,9 @@ def parked(name: str, shards_text: str | None, url: str, as_json: bool) -> None:
 def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
     """Have parked cells tried again, once each.
 
-    The workers that have their shards call the function for them within a moment, beside the cells that come; so they
-    come out of their order. Those that come through are parked no more, the others stay, with their newest error. A
-    trigger that is paused, or that nobody runs, does it when it goes on.
+    The workers of their shards call the function for them within a moment, between new cells, so they are not in the
+    order of the shard. A cell whose call succeeds is parked no more; any other stays parked, with its newest error. If
+    the trigger is paused or has no workers, the calls are made once it runs again.
 
     \b
     Examples:
@@ -85,7 +90,7 @@ def replay(name: str, **chosen: Unpack[_Chosen]) -> None:
 def skip(name: str, **chosen: Unpack[_Chosen]) -> None:
     """Forget parked cells: the function is not called for them any more.
 
-    The cells themselves stay. 'resume' lets a shard continue that stands still.
+    The cells themselves stay. If a shard has stopped, 'trigger resume' lets it continue.
 
     \b
     Examples:

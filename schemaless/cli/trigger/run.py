@@ -14,29 +14,30 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_jso
 
 @click.command()
 @click.argument("target", metavar="MODULE:NAME")
-@click.option("--workers", type=int, default=1, show_default=True, help="Processes on this machine.")
-@click.option("--once", is_flag=True, help="End when all that is there now has been dealt with.")
+@click.option("--workers", type=int, default=1, show_default=True, help="How many processes work on this machine.")
+@click.option("--once", is_flag=True, help="End once all cells that are stored now have been processed.")
 @url_option
 @json_option
 def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
-    """Call a trigger's function for each cell, now and as they come, until Ctrl-C.
+    """Call a trigger's function for each cell, until Ctrl-C.
 
-    MODULE is imported by each worker process, from the current folder or wherever Python finds it; NAME is the function
-    in it that @schemaless.trigger made a trigger. A trigger that is run for the first time begins where its start=
-    says. Later it continues where it is. The command may run on several machines at once: the shards are shared out
-    again whenever a worker comes or goes.
+    The function is called for cells that are stored already and for new ones. Each worker process imports MODULE from
+    the current folder or from where Python finds it. NAME is the function in MODULE that has the decorator
+    @schemaless.trigger. A trigger that runs for the first time begins where the start= of its decorator says; later it
+    continues where it was. The command may run on several machines at once: the shards are shared out again whenever a
+    worker starts or ends.
 
-    Ctrl-C lets the calls that are running end, and writes down how far they are; a call that has not ended after 30
-    seconds is killed. After kill -9 the last cells come again, 100 ms or 500 cells of each worker at most.
+    On Ctrl-C, running calls may end, and the workers store how far they are; a call that has not ended after 30 seconds
+    is killed. After kill -9, the last cells are delivered again, at most 100 ms or 500 cells of each worker.
 
-    The account needs the role follow, and app as well where the function writes cells.
+    The account needs the role follow, and also app if the function writes cells.
 
     \b
     Examples:
       schemaless trigger run billing:bill_rider --workers 4
       schemaless trigger run billing:bill_rider --once
 
-    Exit status: 3 stopped; with --once 0, or 1 where a shard stands still.
+    Exit status: 3 stopped; with --once 0, or 1 if a shard has stopped because of parked cells.
     """
     loaded = import_trigger(target)
     with open_store(url) as store:

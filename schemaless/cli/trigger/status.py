@@ -20,23 +20,24 @@ _LONG_CALL_S: Final = 10.0
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--shards", "each_shard", is_flag=True, help="Show each shard, however many there are.")
+@click.option("--shards", "each_shard", is_flag=True, help="Show every shard, however many there are.")
 @url_option
 @json_option
 def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
-    """Show where a trigger is, or all of them.
+    """Show the state of a trigger, or of all triggers.
 
-    How far behind each shard is, what waits or stands still and why, and who works; the worst shards first. Behind are
-    added_ids between its location and the shard's end, of all columns, and the age of the first of these cells. A call
-    that has not come back for 10 seconds is named, with its cell: its shard waits for it, the worker's other shards are
-    dealt to others.
+    The status shows how far behind each shard is, which shards wait or have stopped and why, and which workers run; the
+    worst shards come first. How far a shard is behind is given in two ways: by the added_ids between the trigger's
+    location and the shard's end, counting all columns, and by the age of the first of these cells. A call that has
+    taken 10 seconds or more is named with its cell: its shard waits for it, and the worker's other shards go to other
+    workers.
 
     \b
     Examples:
       schemaless trigger status
       schemaless trigger status bill_rider --json
 
-    Exit status: 0, or 1 where a shard stands still: too many cells are parked, or it has no row.
+    Exit status: 0, or 1 if a shard has stopped because of parked cells, or has no progress row.
     """
     with open_store(url) as store:
         triggers = Triggers(store)
@@ -59,7 +60,7 @@ def show_status(found: TriggerStatus, each_shard: bool) -> None:
     by = "1 worker" if workers == 1 else f"{workers} workers"
     out().print(f"[bold]{found.name}[/]: {found.setting.wanted}, cells of {of}, by {by}")
     if not workers and found.setting.wanted != "paused":
-        note("nobody works on it now: 'schemaless trigger run MODULE:NAME' does")
+        note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
     deaf = {server: how for server, how in found.finds_by.items() if how != HEARD}
     if found.finds_by and not deaf:
         note("new cells are heard of from the binary log")

@@ -12,7 +12,9 @@ from schemaless.feed.operations import Triggers
 from schemaless.keys import check_created_at
 from schemaless.terminal.output import json_option, out, print_json
 
-execute_option = click.option("--execute", is_flag=True, help="Do it; without, only what would be done is said.")
+execute_option = click.option(
+    "--execute", is_flag=True, help="Really do it; without it, the command only says what it would do."
+)
 
 
 @click.command()
@@ -20,9 +22,9 @@ execute_option = click.option("--execute", is_flag=True, help="Do it; without, o
 @url_option
 @json_option
 def pause(name: str, url: str, as_json: bool) -> None:
-    """Have workers begin no more calls, until 'resume'.
+    """Have workers begin no more calls, until 'trigger resume'.
 
-    Calls that are going on come to their end. Workers see it within two seconds, and keep their shards.
+    Calls that are running end by themselves. Workers learn of the pause within two seconds, and keep their shards.
 
     \b
     Examples:
@@ -43,9 +45,9 @@ def pause(name: str, url: str, as_json: bool) -> None:
 def resume(name: str, url: str, as_json: bool) -> None:
     """Let a paused trigger continue.
 
-    Shards that stand still try their cell again, from the first attempt on. A shard stands still where too many cells
-    are parked: look at them with 'parked', mend what was wrong and 'replay' them, or 'skip' them. Where none of that
-    was done, it comes to stand still at the same cell again.
+    Shards that have stopped try their cell again, from the first attempt on. A shard stops when too many of its cells
+    are parked: look at them with 'trigger parked', mend the cause, and then 'trigger replay' or 'trigger skip' them.
+    Otherwise the shard stops at the same cell again.
 
     \b
     Examples:
@@ -56,7 +58,7 @@ def resume(name: str, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "wanted": "running", "restarted_shards": stood})
     else:
-        out().print(f"{name} goes on; {stood} shards stood still", markup=False)
+        out().print(f"{name} continues; {stood} shards had stopped", markup=False)
 
 
 @click.command()
@@ -65,9 +67,9 @@ def resume(name: str, url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
-    """Forget a trigger: how far it is in each shard, and its parked cells.
+    """Forget a trigger, with its progress and parked cells.
 
-    Its workers end by themselves. If it is run again later, it begins where its start= says.
+    Its workers end by themselves. If the trigger is run again later, it begins where the start= of its decorator says.
 
     \b
     Examples:
@@ -94,8 +96,12 @@ def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
 @click.command()
 @click.argument("name")
 @click.option("--from-beginning", is_flag=True, help="Continue from the first cell.")
-@click.option("--location", type=click.IntRange(min=0), help="Continue behind this added_id; for one shard only.")
-@click.option("--since", metavar="TIME", help="Continue with cells stored since then, such as 2026-03-01T12:00+00:00.")
+@click.option("--location", type=click.IntRange(min=0), help="Continue after this added_id; for one shard only.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Continue from the cells that were stored at this time, such as 2026-03-01T12:00+00:00.",
+)
 @shards_option
 @execute_option
 @url_option
@@ -110,12 +116,14 @@ def reset(
     url: str,
     as_json: bool,
 ) -> None:
-    """Have a trigger continue from another location: it is called again for the cells behind that.
+    """Have a trigger continue from another location.
 
-    For a function that was mended, and after a failover that lost cells. Cells that are parked behind the place are
-    parked no more: they come again by themselves. Whoever works on a shard goes on from there within a moment.
+    The trigger is called again for the cells after the location. Use it after the function was mended, or after a
+    failover that lost cells. Cells after the location that are parked are parked no more, since the trigger is called
+    for them again anyway. The worker of a shard continues from the new location within a moment.
 
-    --since begins ten minutes earlier, since cells are not in the order of their times, and reads the shards for it.
+    With --since, the command reads the shards to find the location, and begins ten minutes earlier, since cells are not
+    stored in the exact order of their times.
 
     \b
     Examples:
