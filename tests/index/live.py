@@ -20,7 +20,6 @@ from pathlib import Path
 
 import schemaless
 from schemaless.feed.indexes import Indexes
-from schemaless.feed.indexing import index_follower
 from schemaless.feed.rows import FollowerRows
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.definitions import define
@@ -121,7 +120,7 @@ class LiveIndex(Live):
     def _dealt(self) -> int:
         assert self.entry is not None
         rows = FollowerRows(tools_of(self.follow or self.store).shards)
-        looked = rows.look((index_follower(self.entry.number), shard) for shard in self._ids).rows
+        looked = rows.look((self.entry.follower, shard) for shard in self._ids).rows
         return sum(bisect_right(sorted(self._ids[shard]), row.location) for (_, shard), row in looked.items())
 
     def _freeze(self, victim: subprocess.Popen[bytes]) -> None:

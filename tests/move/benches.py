@@ -73,7 +73,7 @@ class Movers:
         self._point: Point | None = None
         self._numbers = itertools.count()
         self._names = itertools.count(1)
-        send = Connection._send
+        send = Connection._ask
         # A mover of the suite is a thread that does other things afterwards, and servers are started by it.
         monkeypatch.setattr(worker, "_step_aside", lambda: None)
 
@@ -86,7 +86,7 @@ class Movers:
                     self._point.does(sql)
             return send(connection, sql)
 
-        monkeypatch.setattr(Connection, "_send", hooked)
+        monkeypatch.setattr(Connection, "_ask", hooked)
 
     def move(
         self, store: Datastore, job: Job, point: Point | None = None, outcomes: list[Outcome] | None = None

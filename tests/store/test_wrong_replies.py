@@ -36,7 +36,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
     mine = next(row for row in iter(new_row, None) if store.shard_of(row) == shard)
     first = store.put_cell(other, "BASE", 1, "other").added_id
     last = store.put_cell(mine, "BASE", 1, "mine").added_id
-    send = Connection._send
+    send = Connection._ask
     used = []
 
     def mixed_up(connection: Connection, sql: bytes) -> object:
@@ -46,7 +46,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
             sql = sql.replace(b"added_id>%d" % (last - 1), b"added_id>%d" % (first - 1))
         return send(connection, sql)
 
-    monkeypatch.setattr(Connection, "_send", mixed_up)
+    monkeypatch.setattr(Connection, "_ask", mixed_up)
     with pytest.raises(WrongReply, match=r"asked for .*, got .*; nothing of it was used") as caught:
         CALLS[call](store, mine, shard, last)
     monkeypatch.undo()
