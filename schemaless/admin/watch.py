@@ -107,14 +107,14 @@ class Watch:
             if self._topology is None:
                 raise
             return self._new(None, [("failed", f"the catalog cannot be read: {_said(problem)}", None)])
-        found = self._new(None, [])
+        news = self._new(None, [])
         for cluster in self._topology.clusters:
             try:
                 findings = self._look_at(cluster)
             except SchemalessError as problem:
                 findings = [("failed", _said(problem), None)]
-            found += self._new(cluster.name, findings)
-        return found
+            news += self._new(cluster.name, findings)
+        return news
 
     def _new(self, cluster: str | None, findings: list[_Found]) -> list[Finding]:
         """Return what was not found at the last look as well."""
@@ -154,16 +154,16 @@ class Watch:
         except _Undecided as nobody:
             return [(nobody.what, str(nobody), None)]
         pool = self._pools.pool_for(node)
-        found: list[_Found] = []
+        findings: list[_Found] = []
         if node == cluster.primary and cluster.epoch and held_claim(pool, self._name, cluster.name) == cluster.epoch:
-            found.append(_agrees(cluster))
-            found += self._strangers(cluster, view)
+            findings.append(_agrees(cluster))
+            findings += self._strangers(cluster, view)
         elif is_read_only(pool):
             message = f"{node} was chosen as the primary, and takes no writes yet: it applies what it has received"
-            found.append(("undecided", message, None))
+            findings.append(("undecided", message, None))
         else:
-            found.append(self._adopt(cluster, node, pool))
-        return found
+            findings.append(self._adopt(cluster, node, pool))
+        return findings
 
     def _adopt(self, cluster: Cluster, node: Node, pool: NodePool) -> _Found:
         self._prove_quorum(pool, cluster.name)
@@ -188,19 +188,19 @@ class Watch:
 
     def _strangers(self, cluster: Cluster, view: GroupView) -> list[_Found]:
         """Put members back that went with an adoption of this watch; name those that the catalog does not name."""
-        found: list[_Found] = []
+        findings: list[_Found] = []
         named = {self._servers.get(node.having("primary")) for node in cluster.nodes}
         for member in view.members:
             if member.server in named or member.state != "ONLINE":
                 continue
             back = self._gone.get((cluster.name, member.server))
             if back is None:
-                found.append(("stranger", _stranger(member, cluster), None))
+                findings.append(("stranger", _stranger(member, cluster), None))
                 continue
             add_node(self._url, self._name, cluster.name, back)
             del self._gone[cluster.name, member.server]
-            found.append(("added", f"{back} is of its group again: added as a replica", None))
-        return found
+            findings.append(("added", f"{back} is in its group again: added as a replica", None))
+        return findings
 
     def _decided(self, cluster: Cluster) -> tuple[Node, GroupView]:
         """Return the primary that a cluster's group has, and the group as that one sees it.
@@ -222,10 +222,10 @@ class Watch:
             elif answer is not None:
                 doubted[node] = _said(answer)
         if not views and not doubted:
-            raise _Undecided("no group", f"{cluster.primary} is of no group, so nobody decides there: left as it is")
+            raise _Undecided("no group", f"{cluster.primary} is in no group, so nobody decides there: left as it is")
         if not views:
             listed = "; ".join(doubted[node] for node in nodes if node in doubted)
-            raise _Undecided("undecided", f"no member of a group is to be believed: {listed}")
+            raise _Undecided("undecided", f"no member of its group can be believed: {listed}")
         if any(len(view.primaries) > 1 for view in views.values()):
             raise _Undecided("failed", "its group has several primaries; a cluster has one (single-primary mode)")
         primaries = {primary.server: primary for view in views.values() for primary in view.primaries}
@@ -237,8 +237,8 @@ class Watch:
         if chosen is None:
             raise _Undecided("stranger", _stranger(member, cluster))
         if chosen not in views:
-            why = doubted.get(chosen, f"{chosen}: it is of no group")
-            raise _Undecided("undecided", f"its group takes a server for the primary that does not say so: {why}")
+            why = doubted.get(chosen, f"{chosen}: it is in no group")
+            raise _Undecided("undecided", f"its group names a primary that does not confirm it: {why}")
         return chosen, views[chosen]
 
     def _ask(self, node: Node) -> tuple[Node, GroupView | SchemalessError | None]:

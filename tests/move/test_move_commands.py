@@ -53,7 +53,7 @@ def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke):  # n
         [puts[2].added_id],
         [],
     )
-    assert f"1 cells are not there any more, by added_id: {puts[2].added_id}" in said.err
+    assert f"1 cells are no longer there, by added_id: {puts[2].added_id}" in said.err
 
 
 @pytest.mark.parametrize("matters", ["target", "source"])

@@ -45,7 +45,7 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     if settled:
         with open_store(url) as store:
             clusters = settle_lost(store, old)
-        note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has written that server down")
+        note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has noted that server")
         return
     with open_store(url) as store, ExitStack() as stack:
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
