@@ -48,8 +48,8 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
         if entry.state not in (BACKFILLING, READY):
             step = "create" if entry.state == DECLARED else "drop"
             return (
-                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables come or go; run 'schemaless "
-                f"index {step} {entry.name}' to its end first"
+                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables are being made or dropped; "
+                f"complete 'schemaless index {step} {entry.name}' first"
             )
     there = index_tables(source.plain)
     for table in there:
@@ -57,7 +57,9 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
             return f"{at} has a table {table}, and the catalog has no such index; drop the table, if nobody needs it"
     for table, entry in by_table.items():
         if table not in there:
-            return f"{at} has no table {table} of index {entry.name}; drop that index first, and create it again behind"
+            return (
+                f"{at} has no table {table} of index {entry.name}; drop the index, and create it again after the move"
+            )
     return None
 
 

@@ -433,7 +433,7 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
     turn(worker)
     assert worker.owned == {}
     Worker(worker.store, [seen], "two", timing=CALM, stop=threading.Event()).run()
-    with pytest.raises(InvalidInput, match="there is none yet"):
+    with pytest.raises(InvalidInput, match="none yet"):
         settings.get(NAME)
     assert settings.make(NAME, {}, lambda shard: 0) is True
 
