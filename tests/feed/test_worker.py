@@ -451,7 +451,7 @@ def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_stor
     with pytest.raises(KeyboardInterrupt):
         settings.make(NAME, {}, start)
     assert settings.get(NAME).wanted == NEW
-    with pytest.raises(InvalidInput, match="was interrupted; run the same command again"):
+    with pytest.raises(InvalidInput, match="was interrupted; run the command that creates it again"):
         settings.want(NAME, PAUSED)
     settings.make(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
     rows = FollowerRows(tools_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
