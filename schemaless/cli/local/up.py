@@ -109,6 +109,8 @@ def up(
         for replica in server.replicas:
             add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
             click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
-    if any(is_member(server) for server in running):
-        note("and have programs follow what the group decides:")
-        click.echo(shown(f"schemaless topology watch --url {url}"))
+    if is_member(running[0]):
+        note("and have programs follow what the group decides; this URL leads to the catalog on whichever is left:")
+        sockets = ",".join(str(each.socket) for each in (running[0], *running[0].replicas))
+        several = url.replace(str(running[0].socket), sockets)
+        click.echo(shown(f"schemaless topology watch --url {several}"))
