@@ -374,6 +374,8 @@ def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, mo
         sql(second, "START REPLICA SQL_THREAD")
         with pytest.raises(TopologyError, match="still takes writes"):
             adopt(second, timeout_s=30)
+        with schemaless.connect(url_at(client, first)) as store:
+            assert tools_of(store).topology.cluster("cluster-1").epoch == 0
         asked = []
         monkeypatch.setattr(
             changing, "has_replaced", lambda *pools: asked.append([str(each.node) for each in pools]) or 1
@@ -382,8 +384,6 @@ def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, mo
 
     assert asked == [[str(second.socket), str(first.socket)]]
     assert replaced.old_primary == "read-only"
-    with schemaless.connect(url_at(client, first)) as store:
-        assert tools_of(store).topology.cluster("cluster-1").epoch == 0
 
 
 def eventually_received(first: LocalServer, second: LocalServer) -> None:
