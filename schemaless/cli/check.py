@@ -22,7 +22,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_opti
 @workers_options
 @json_option
 def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_json: bool) -> int:
-    """Decode every cell and verify its place, and the tables of followers and indexes.
+    """Decode every cell, and verify its place and the tables of its shard.
 
     The command checks five things: each body decodes, it is what a writer of this store would write, each row is in the
     right shard, each shard is the one that the catalog says, and each shard has what the catalog's triggers and indexes
