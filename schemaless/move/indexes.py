@@ -48,10 +48,11 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
     by_table = {entries_sql.index_table(entry.number): entry for entry in entries}
     for entry in entries:
         if entry.state not in (BACKFILLING, READY):
-            step = "create" if entry.state == DECLARED else "drop"
+            # By its number: another one of the name may be in use.
+            step = f"create {entry.name}" if entry.state == DECLARED else f"drop {entry.name} --number {entry.number}"
             return (
                 f"index {entry.name} ({entry.number}) is {entry.state}, so its tables come or go; run 'schemaless "
-                f"index {step} {entry.name}' to its end first"
+                f"index {step}' to its end first, behind 'schemaless shards abort' where the move has begun"
             )
     there = index_tables(source.plain)
     for table in there:
@@ -59,7 +60,10 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
             return f"{at} has a table {table}, and the catalog has no such index; drop the table, if nobody needs it"
     for table, entry in by_table.items():
         if table not in there:
-            return f"{at} has no table {table} of index {entry.name}; drop that index first, and create it again behind"
+            return (
+                f"{at} has no table {table} of index {entry.name}; drop that index (--number {entry.number}) first, "
+                "and create it again behind"
+            )
     return None
 
 

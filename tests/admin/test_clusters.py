@@ -15,7 +15,6 @@ from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
 from schemaless.mysql.sql.catalog import upsert_dictionary
-from schemaless.mysql.sql.replicas import upsert_claim
 from schemaless.store.tools import tools_of
 from tests import dictionaries
 from tests.accounts import Accounts, accounts_on
@@ -98,7 +97,8 @@ def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers, monk
     sql(stranger, upsert_dictionary(own, 9, b"words", b"9" * 32, "{}").decode("latin-1"))
     with pytest.raises(TopologyError, match=f"has a database {own} of another datastore, with a dictionary 9 that is"):
         add_cluster(url, at(stranger))
-    sql(stranger, f"DELETE FROM {own}.dictionary", upsert_claim(own, "archive", 3).decode())
+    claim = "SET cluster='archive', epoch=3, server='its own', claimed_at=UTC_TIMESTAMP(6), claimed_by='somebody'"
+    sql(stranger, f"DELETE FROM {own}.dictionary", f"INSERT INTO {own}.primary_claim {claim}")
     with pytest.raises(TopologyError, match="of another datastore, with a claim on archive"):
         add_cluster(url, at(stranger), name="archive")
     sql(stranger, f"DELETE FROM {own}.primary_claim")
