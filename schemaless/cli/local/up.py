@@ -70,8 +70,9 @@ def up(
     up to a day for that: a failover then loses nothing that was acknowledged.
 
     With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
-    two of them have it, and where the primary is lost, the others choose another one within ten seconds or so.
-    'schemaless topology watch' then has programs write there.
+    two of them have it, and where the primary is lost, the others choose another one within 20 seconds or so, and
+    within seven with --option loose-group-replication-member-expel-timeout=0. 'schemaless topology watch' then has
+    programs write there.
 
     \b
     Examples:
