@@ -127,8 +127,7 @@ def test_a_reply_is_read_packet_by_packet_and_not_kept():
     ],
 )
 def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(packets, kind, words):
-    """What is cut off, goes on behind its end, or is not of this statement is no data; only the server's own word
-    leaves the connection as it was."""
+    """What is cut off or goes on behind its end is no data; only the server's own refusal leaves a connection idle."""
     with answering(*packets) as connection:
         with pytest.raises(kind, match=words) as caught:
             connection.rows(b"SELECT")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from schemaless import Put, WrongReply
+from schemaless import NewCell, Put, WrongReply
 from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
@@ -67,7 +67,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
 
 PUTS: dict[str, Callable[[Datastore, uuid.UUID], Put]] = {
     "put_cell": lambda store, row: store.put_cell(row, "BASE", 1, "mine"),
-    "put_cells": lambda store, row: store.put_cells([(row, "BASE", 1, "mine"), (row, "TIP", 1, "mine")])[0],
+    "put_cells": lambda store, row: store.put_cells([NewCell(row, name, 1, "mine") for name in ("BASE", "TIP")])[0],
     "append_cell": lambda store, row: store.append_cell(row, "BASE", "mine"),
 }
 
