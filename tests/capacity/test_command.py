@@ -115,7 +115,7 @@ def test_sizes_are_read_as_people_write_them(capsys, text, size_bytes):
         (["--weekdays", "1,2"], "weekdays must be 7 numbers of 0 or more, Monday first, not all 0; got 2: 1, 2"),
         (["--weekdays", "Mon"], "'Mon' is not seven numbers, Monday first"),
         (["--retention", "0"], "retention_days must be 1 to 36,525, got 0"),
-        (["--body", "20KB"], "give either --bytes-per-document, what one takes on disk, or --body"),
+        (["--body", "20KB"], "give either --bytes-per-document (the disk space of one) or --body"),
         (["--codec", "msgpack+zstd"], "no ratio was measured for 'msgpack+zstd', only for legacy, json+zlib, msgpack+"),
         (["--codec", "msgpack+zstd=0"], "'0' is not a ratio above 0; write 14% or 0.14"),
         (["--codec", "=14%"], "--codec =14%: write the codec's name"),

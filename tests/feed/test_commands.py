@@ -92,7 +92,7 @@ def test_run_once_calls_each_cell_and_says_where_it_is(start, tmp_path, fresh_st
     assert call("skip", "keep", "--shards", 1, "--added-id", 99_999).code == 2
     assert "1 parked cells of keep are skipped" in call("skip", "keep", *one, "--execute").out
     assert "keep has no parked cells" in call("parked", "keep").out
-    assert "1 shards stood still" in call("resume", "keep").out
+    assert "1 shards had stopped" in call("resume", "keep").out
     assert "keep is paused" in call("pause", "keep").out
     assert call("status", "keep", "--json").json["wanted"] == "paused"
     assert call("reset", "keep", "--from-beginning", "--json").json["reset"] is False

@@ -61,7 +61,7 @@ def test_an_index_is_created_filled_asked_and_dropped(
     kept.allow(1)
     assert admin("drop", "trips", "--execute", "--json").json["numbers"] == [1]
     assert admin("drop", "trips").code == 2
-    assert "there is no index to keep" in invoke("index", "run", url=follow_url).err
+    assert "there is no index yet" in invoke("index", "run", url=follow_url).err
 
 
 @pytest.mark.once

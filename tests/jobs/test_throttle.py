@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +35,7 @@ from schemaless.mysql.urls import parse_url
 from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
+from tests.freezing import freeze, thaw
 from tests.promotion import sql, word
 
 _writers = itertools.count(1)
@@ -246,11 +245,11 @@ def test_replica_that_is_gone_or_hangs_is_waited_for(watching, until, replica, t
     link.symlink_to(replica.socket)
     watch = watching(replicas=[str(link)], options={"proof_s": 0.001, "proven": [str(link)]})
     until(watch, None)
-    os.kill(replica.pid, signal.SIGSTOP)
+    freeze(replica.pid)
     try:
         hangs = watch.look()
     finally:
-        os.kill(replica.pid, signal.SIGCONT)
+        thaw(replica.pid)
     link.unlink()
     watch.close()
     gone = watch.look()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from schemaless.move.spec import MoveSpec
 from schemaless.mysql.pool import PoolOptions
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
+from tests.freezing import freeze, thaw
 from tests.move.benches import ALL_POINTS, SHARD, Bench, Point, Writer
 from tests.movers import query
 
@@ -41,7 +40,7 @@ class Weak:
         if how == "killed":
             local_servers.kill(self.server)
         else:
-            os.kill(self.server.pid, signal.SIGSTOP)
+            freeze(self.server.pid)
         self._down = how
 
     def heal(self) -> None:
@@ -50,7 +49,7 @@ class Weak:
         if how == "killed":
             self.server = local_servers.start(self.server)
         elif how == "frozen":
-            os.kill(self.server.pid, signal.SIGCONT)
+            thaw(self.server.pid)
 
 
 @pytest.fixture(scope="module")

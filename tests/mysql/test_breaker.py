@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
-import signal
 import threading
 import uuid
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from schemaless.mysql import breaker, pool
 from schemaless.mysql.breaker import FAILURES, FIRST_PAUSE_S, MOST_PAUSE_S, Breaker
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
+from tests.freezing import freeze, thaw
 
 ROW = uuid.UUID(int=7)
 
@@ -123,7 +122,7 @@ def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually
     with schemaless.connect(url, read_timeout_s=0.5, write_timeout_s=0.5, connect_timeout_s=0.5) as store:
         store.put_cell(ROW, "BASE", 1, "here")
         guard = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0)).breaker
-        os.kill(server.pid, signal.SIGSTOP)
+        freeze(server.pid)
         try:
             eventually(lambda: refused_after(store) is not None, "the breaker opens")
             monkeypatch.setattr(pool, "open_connection", count)
@@ -133,7 +132,7 @@ def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually
             assert None not in answers
             assert next(opened) == before + 1
         finally:
-            os.kill(server.pid, signal.SIGCONT)
+            thaw(server.pid)
         guard._retry_at_s = 0
         eventually(lambda: refused_after(store) is None, "calls are answered again")
 

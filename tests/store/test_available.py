@@ -19,6 +19,7 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql.replication import has_everything_of
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
+from tests.freezing import freeze, thaw
 from tests.promotion import sql, word
 from tests.topologies import opened_as
 
@@ -57,11 +58,11 @@ def lagging(primary: LocalServer) -> Iterator[Datastore]:
 @contextmanager
 def hangs(server: LocalServer) -> Iterator[None]:
     """Stop a server's process for the block."""
-    os.kill(server.pid, signal.SIGSTOP)
+    freeze(server.pid)
     try:
         yield
     finally:
-        os.kill(server.pid, signal.SIGCONT)
+        thaw(server.pid)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def migrate() -> None:
       schemaless migrate run --execute --archive DIR
       schemaless migrate status               works from any terminal; so do pause, resume, abort, throttle
       schemaless migrate verify               proves the result, and the copies of replicas
-      schemaless migrate finalise             lists the archive's files that may be deleted
+      schemaless migrate finalise             lists the files of the archive that may be deleted
       schemaless rebuild                      gives the space back to the disk
       schemaless migrate report               shows what happened to space, also as a page with pictures
     """
