@@ -190,7 +190,7 @@ class Indexes:
     def watch(self, entry: IndexEntry, filling: Backfill) -> bool:
         """See how far the filling is, and have the index become ready where it is through; return whether it is.
 
-        The index that had the name until now is to be dropped then.
+        The index that had the name until now is to be dropped then. Beside a move of shards, both stay as they are.
         """
         now = self._look(entry)
         filling.reached = {pair: row.location for pair, row in now.items()}
@@ -200,12 +200,15 @@ class Indexes:
             return False
         if not filling.done:
             return False
+        replaced = [e for e in self.all() if e.name == entry.name and e.number < entry.number and e.state == READY]
+        if replaced and any(job.unfinished for job in Ledger(self._store).jobs("move")):
+            # Shards with an index that is being dropped are not moved, and beside a move none is dropped.
+            return False
         if entry.state == BACKFILLING:
             self._put(entry, [BACKFILLING], READY)
-        for old in self.all():
-            if old.name == entry.name and old.number < entry.number and old.state == READY:
-                self._put(old, [READY], DROPPING, f"index {entry.number} has the name now")
-                self._settings.remove(old.follower)
+        for old in replaced:
+            self._put(old, [READY], DROPPING, f"index {entry.number} has the name now")
+            self._settings.remove(old.follower)
         return True
 
     def status(self, entry: IndexEntry) -> IndexStatus:
@@ -284,6 +287,11 @@ def refuse_beside_moves(store: Datastore) -> None:
                 f"'{abort_command(job.kind, job.job_id)}', then run this again. Nothing was changed",
                 job.job_id,
             )
+
+
+def last_move(store: Datastore) -> int:
+    """Return the number of the last move that was begun; 0 without any."""
+    return max((job.job_id for job in Ledger(store).jobs("move")), default=0)
 
 
 class Watch:
