@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from schemaless.feed.members import Pair
 from schemaless.feed.operations import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.settings import Settings
+from schemaless.feed.table_caches import small_table_caches
 from schemaless.jobs.job import abort_command, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.mysql.connection import Connection
@@ -33,12 +34,17 @@ _WATCH_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class IndexStatus:
-    """Where an index is."""
+    """Where an index is.
+
+    Attributes:
+        small_caches: what to do on servers that keep too few tables open for it.
+    """
 
     entry: IndexEntry
     wanted: str | None
     shards: tuple[ShardStatus, ...]
     workers: tuple[WorkerStatus, ...]
+    small_caches: Mapping[str, str]
 
     @property
     def stands(self) -> bool:
@@ -213,7 +219,8 @@ class Indexes:
         if entry.state in (BACKFILLING, READY):
             shards = tuple(shard_statuses(self._store, follower, "it has no row here; 'schemaless index create' again"))
         workers = tuple(workers_of(self._store, follower))
-        return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers)
+        small_caches = small_table_caches(self._tools) if shards else {}
+        return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers, small_caches)
 
     def drop(
         self, entry: IndexEntry, listener: Listener = nobody, *, wait: Callable[[float], None] = time.sleep
