@@ -16,6 +16,7 @@ from schemaless.mysql.pool import NodePool
 from schemaless.mysql.replication import is_read_only, is_same_server
 from schemaless.mysql.schema import databases_like
 from schemaless.mysql.secret import Secret
+from schemaless.mysql.takeover import last_claim
 from schemaless.store.catalog import write_new_cluster
 from schemaless.store.shelves import Shelf, copy_dictionaries, shelves_of
 
@@ -64,7 +65,7 @@ def add_cluster(
             change.require_new(new_node)
         cluster = Cluster(name, tuple(nodes))
         home, pool = change.home(), change.pool(node)
-        _prove_fit(change, home, pool)
+        _prove_fit(change, home, pool, name)
         _make_database(pool, change.topology.name)
         # Before it is named: whoever brings shards there copies those that were made meanwhile.
         shelves = shelves_of(change.topology, home, change.pool)
@@ -101,7 +102,7 @@ def _name_for(change: Change, name: str | None) -> str:
     return name
 
 
-def _prove_fit(change: Change, home: NodePool, pool: NodePool) -> None:
+def _prove_fit(change: Change, home: NodePool, pool: NodePool, cluster: str) -> None:
     """Check that a server can be the primary of a new cluster.
 
     Raises:
@@ -118,11 +119,11 @@ def _prove_fit(change: Change, home: NodePool, pool: NodePool) -> None:
             f"{node} and {home.node} are servers of two kinds, MySQL and MariaDB, and no shard moves from one kind to "
             "the other; nothing was written"
         )
-    for cluster in change.topology.clusters:
-        for other in cluster.nodes:
+    for each in change.topology.clusters:
+        for other in each.nodes:
             if _is_same(change, pool, other):
                 raise TopologyError(
-                    f"{node} is the {other.role} of {cluster.name}, by another address; nothing was written"
+                    f"{node} is the {other.role} of {each.name}, by another address; nothing was written"
                 )
     name = change.topology.name
     # One that is there already is what an interrupted call has made.
@@ -131,6 +132,20 @@ def _prove_fit(change: Change, home: NodePool, pool: NodePool) -> None:
             f"{node} has databases that a datastore {name!r} would use ({', '.join(there[:3])}"
             f"{', ...' if len(there) > 3 else ''}); drop them if they are nobody's. Nothing was written"
         )
+    if heartbeat_database(name) in databases_like(pool, name) and (strange := _of_another(home, pool, name, cluster)):
+        raise TopologyError(
+            f"{node} has a database {heartbeat_database(name)} of another datastore, with {strange}; drop it there if "
+            "it is nobody's. Nothing was written"
+        )
+
+
+def _of_another(home: NodePool, pool: NodePool, name: str, cluster: str) -> str | None:
+    """Return what in a cluster's database no interrupted call has left there; None where there is nothing of it."""
+    known = Shelf(home, name).rows()
+    for number, row in Shelf(pool, name, cluster).rows().items():
+        if number not in known or known[number].digest != row.digest:
+            return f"a dictionary {number} that is not in the catalog"
+    return f"a claim on {cluster}" if last_claim(pool, name, cluster) else None
 
 
 def _is_same(change: Change, pool: NodePool, other: Node) -> bool:

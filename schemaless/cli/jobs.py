@@ -41,6 +41,16 @@ _LINE_S: Final = 5.0
 _MOST_LINE_S: Final = 300.0
 """A job that has run for hours has a line no more often: its log is read by people."""
 _SHARDS_SHOWN: Final = 16
+_COLUMNS: Final = {
+    each: each for each in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
+}
+"""What a table of a job's shards shows, and what each column is called there."""
+_MOVE_COLUMNS: Final = {
+    **{each: each for each in ("shard", "state", "through", "cells")},
+    "before": "copied",
+    "runner": "runner",
+}
+"""A move goes over a shard once, and replaces nothing."""
 _DONE_TO_CELLS: Final = {"migrate": "re-encoded", "move": "copied", "restore": "put back"}
 
 
@@ -324,13 +334,10 @@ def show_status(status: JobStatus, events: list[tuple[datetime, str, str]], each
     for state in failed[:_SHARDS_SHOWN]:
         note(f"shard {state.shard}: {state.message}")
     if each_shard or len(status.shards) <= _SHARDS_SHOWN:
-        print_table(
-            None,
-            ["shard", "state", "pass", "through", "cells", "before", "after", "left", "runner"],
-            [_shard_row(state) for state in status.shards],
-            text_columns=2,
-        )
-    elif not as_json:
+        columns = _MOVE_COLUMNS if job.kind == "move" else _COLUMNS
+        rows = map(_shard_row, status.shards)
+        print_table(None, [*columns.values()], [[row[column] for column in columns] for row in rows], text_columns=2)
+    elif job.kind != "move":
         note(f"{len(status.shards):,} shards: --shards shows each")
 
 
@@ -348,18 +355,18 @@ def _asked(job: Job) -> str:
     return ", ".join(f"{name} {value}" for name, value in asked)
 
 
-def _shard_row(state: ShardState) -> list[str]:
-    return [
-        str(state.shard),
-        "running" if state.held else state.state,
-        str(state.pass_number),
-        f"{state.fraction:.0%}",
-        f"{state.cells:,}",
-        bytes_text(state.bytes_before),
-        bytes_text(state.bytes_after),
-        f"{state.left_cells:,}",
-        (state.runner or "") if state.held else "",
-    ]
+def _shard_row(state: ShardState) -> dict[str, str]:
+    return {
+        "shard": str(state.shard),
+        "state": "running" if state.held else state.state,
+        "pass": str(state.pass_number),
+        "through": f"{state.fraction:.0%}",
+        "cells": f"{state.cells:,}",
+        "before": bytes_text(state.bytes_before),
+        "after": bytes_text(state.bytes_after),
+        "left": f"{state.left_cells:,}",
+        "runner": (state.runner or "") if state.held else "",
+    }
 
 
 def _status_json(status: JobStatus, events: list[tuple[datetime, str, str]]) -> dict[str, Any]:

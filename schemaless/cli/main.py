@@ -39,7 +39,7 @@ _NOUNS: dict[str, tuple[str, str, str]] = {
     "cell": ("schemaless.cli.cell.group", "cell", "Write and read single cells, or follow them all."),
     "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),
     "dump": ("schemaless.cli.dump", "dump", "Write cells as NDJSON."),
-    "check": ("schemaless.cli.check", "check", "Decode every cell and verify its place."),
+    "check": ("schemaless.cli.check", "check", "Decode every cell, and verify its place and the tables of its shard."),
     "trigger": ("schemaless.cli.trigger.group", "trigger", "Call a function for each new cell."),
     "index": ("schemaless.cli.index.group", "index", "Find rows by what is in their documents."),
     "migrate": ("schemaless.cli.migrate.group", "migrate", "Re-encode bodies in place."),

@@ -8,13 +8,14 @@ from typing import Any
 
 from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.events import Listener, only, together
+from schemaless.feed.table_check import TableFault
 from schemaless.jobs.workers import Workers
 from schemaless.jobs.workers import workers as some_workers
 from schemaless.migrate.faults import Fault
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
-from schemaless.terminal.output import out, progress
+from schemaless.terminal.output import facts, out, progress
 
 
 @contextmanager
@@ -47,12 +48,13 @@ class ShownFaults:
         self._as_json = as_json
         self.found: list[dict[str, Any]] = []
 
-    def add(self, fault: Fault) -> None:
+    def add(self, fault: Fault | TableFault) -> None:
         """Print a fault, or keep it for ``--json``."""
         if not self._as_json:
             out().print(str(fault), markup=False)
             return
         key = fault.key
+        beside = facts(fault, "server", "table", "name") if isinstance(fault, TableFault) else {}
         self.found.append(
             {
                 "kind": fault.kind,
@@ -61,6 +63,7 @@ class ShownFaults:
                 "column_name": None if key is None else key.column_name,
                 "ref_key": None if key is None else key.ref_key,
                 "added_id": fault.added_id,
+                **beside,
                 "message": fault.message,
             }
         )

@@ -91,8 +91,9 @@ class Calls:
         if owned.careful:
             if owned.attempts >= self._trigger.attempts:
                 return self._park(worker, owned, cell, owned.attempts, DIED)
+            worker.rows.note_attempt(owned.move, owned.attempts + 1, None, DIED)
+            # Behind it: what could not be written down was not called, and does not count.
             owned.attempts += 1
-            worker.rows.note_attempt(owned.move, owned.attempts, None, DIED)
             worker.written(owned)
         attempt = owned.attempts if owned.careful else owned.attempts + 1
         failed = self._call(worker, owned, cell, attempt)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from schemaless.cluster.placement import shard_for
-from schemaless.errors import InvalidInput
+from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.feed.entries import Entries
 from schemaless.feed.index_page import Entry, Plan, RowState, values_of
-from schemaless.feed.indexes import refuse_beside_moves
+from schemaless.feed.indexes import last_move, refuse_beside_moves
 from schemaless.feed.rows import FollowerRows
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
@@ -101,10 +101,12 @@ class IndexCheck:
 
         Raises:
             InvalidInput: a shard has no row of the index's follower.
-            JobConflict: faults are to be mended, and shards are being moved: a move cannot know of that.
+            JobConflict: faults are to be mended, and shards are being moved, or began to be meanwhile: a move cannot
+                know of that.
         """
         listener(Total(len(shards)))
         for shard in shards:
+            before = last_move(self._store) if self._repair else 0
             if self._repair:
                 refuse_beside_moves(self._store)
             check_tables(self._tools, self._entry, [shard])
@@ -113,6 +115,12 @@ class IndexCheck:
             found = Found(shard)
             self._forward(found)
             self._backward(found)
+            if found.repaired and (began := last_move(self._store)) > before:
+                raise JobConflict(
+                    f"move {began} began while shard {shard} was repaired, and may have copied entries as they were "
+                    "before; run this again for this shard and those behind it, once the move has ended",
+                    began,
+                )
             listener(Advanced(1))
             yield found
 

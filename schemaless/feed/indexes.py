@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from schemaless.feed.members import Pair
 from schemaless.feed.operations import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.settings import Settings
+from schemaless.feed.table_caches import small_table_caches
 from schemaless.jobs.job import abort_command, go_on_command
 from schemaless.jobs.ledger import Ledger
 from schemaless.mysql.connection import Connection
@@ -33,12 +34,17 @@ _WATCH_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class IndexStatus:
-    """Where an index is."""
+    """Where an index is.
+
+    Attributes:
+        small_caches: what to do on servers that keep too few tables open for it.
+    """
 
     entry: IndexEntry
     wanted: str | None
     shards: tuple[ShardStatus, ...]
     workers: tuple[WorkerStatus, ...]
+    small_caches: Mapping[str, str]
 
     @property
     def stands(self) -> bool:
@@ -184,7 +190,7 @@ class Indexes:
     def watch(self, entry: IndexEntry, filling: Backfill) -> bool:
         """See how far the filling is, and have the index become ready where it is through; return whether it is.
 
-        The index that had the name until now is to be dropped then.
+        The index that had the name until now is to be dropped then. Beside a move of shards, both stay as they are.
         """
         now = self._look(entry)
         filling.reached = {pair: row.location for pair, row in now.items()}
@@ -194,12 +200,15 @@ class Indexes:
             return False
         if not filling.done:
             return False
+        replaced = [e for e in self.all() if e.name == entry.name and e.number < entry.number and e.state == READY]
+        if replaced and any(job.unfinished for job in Ledger(self._store).jobs("move")):
+            # Shards with an index that is being dropped are not moved, and beside a move none is dropped.
+            return False
         if entry.state == BACKFILLING:
             self._put(entry, [BACKFILLING], READY)
-        for old in self.all():
-            if old.name == entry.name and old.number < entry.number and old.state == READY:
-                self._put(old, [READY], DROPPING, f"index {entry.number} has the name now")
-                self._settings.remove(old.follower)
+        for old in replaced:
+            self._put(old, [READY], DROPPING, f"index {entry.number} has the name now")
+            self._settings.remove(old.follower)
         return True
 
     def status(self, entry: IndexEntry) -> IndexStatus:
@@ -211,7 +220,8 @@ class Indexes:
             missing = "it has no progress row here; run 'schemaless index create' with the same fields again"
             shards = tuple(shard_statuses(self._store, follower, missing))
         workers = tuple(workers_of(self._store, follower))
-        return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers)
+        small_caches = small_table_caches(self._tools) if shards else {}
+        return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers, small_caches)
 
     def drop(
         self, entry: IndexEntry, listener: Listener = nobody, *, wait: Callable[[float], None] = time.sleep
@@ -278,6 +288,11 @@ def refuse_beside_moves(store: Datastore) -> None:
                 f"'{abort_command(job.kind, job.job_id)}', then run this again. Nothing was changed",
                 job.job_id,
             )
+
+
+def last_move(store: Datastore) -> int:
+    """Return the number of the last move that was begun; 0 without any."""
+    return max((job.job_id for job in Ledger(store).jobs("move")), default=0)
 
 
 class Watch:

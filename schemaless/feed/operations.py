@@ -145,12 +145,8 @@ class Triggers:
             "it has no progress row here; 'schemaless trigger reset' cannot make one, only 'remove' and then 'run' can"
         )
         shards = tuple(shard_statuses(self._store, follower, missing))
-        try:
-            small_caches = small_table_caches(self._tools)
-        except SchemalessError:
-            # The shards of a server that cannot be asked say so above.
-            small_caches = {}
-        return TriggerStatus(name, setting, shards, tuple(workers_of(self._store, follower)), small_caches)
+        workers = tuple(workers_of(self._store, follower))
+        return TriggerStatus(name, setting, shards, workers, small_table_caches(self._tools))
 
     def pause(self, name: str) -> None:
         """Have workers begin no more calls, until ``resume``; raises what ``status`` does."""

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass
 from typing import Final
 
+from schemaless.errors import SchemalessError
 from schemaless.feed.members import Pair
 from schemaless.feed.rows import Move
 
 RUNNING: Final = "running"
 PAUSED: Final = "paused"
 STOPPED: Final = "stopped"
+
+LEAST_AGAIN_S: Final = 0.001
+MOST_AGAIN_S: Final = 0.02
+_FIRST_WAIT_S: Final = 0.1
+_MOST_WAIT_S: Final = 30.0
+
+_log = logging.getLogger("schemaless")
 
 
 @dataclass(slots=True)
@@ -31,8 +40,12 @@ class Owned:
         replays: how many of them are to be tried again.
         not_before_s: when there is something to do again, on the monotonic clock.
         reason: what is waited for.
+        stuck: its location could not be written down; nothing more is begun before it is, or more and more would come
+            again.
         heard: the highest added_id that was heard of.
         heard_at_s: when that was, on the monotonic clock.
+        pause_s: how long it was left alone when it was read last and gave nothing: a transaction may hold it up.
+        again_at_s: when it is read again, on the monotonic clock.
     """
 
     pair: Pair
@@ -48,8 +61,11 @@ class Owned:
     not_before_s: float = 0.0
     reason: str | None = None
     failures: int = 0
+    stuck: bool = False
     heard: int = 0
     heard_at_s: float = -math.inf
+    pause_s: float = 0.0
+    again_at_s: float = -math.inf
 
     @property
     def behind(self) -> int:
@@ -62,9 +78,44 @@ class Owned:
         return self.replays > 0 or (self.state == RUNNING and self.top != self.reached)
 
     @property
+    def free(self) -> bool:
+        """Whether nothing keeps it from being gone on with."""
+        return not self.stuck and self.not_before_s <= time.monotonic()
+
+    @property
     def move(self) -> Move:
         """What is to be written down."""
         return Move(self.pair, self.epoch, self.reached)
+
+    def noted(self, location: int) -> None:
+        """Take over that this was written down."""
+        self.location = max(self.location, location)
+        if self.stuck:
+            self.stuck, self.failures = False, 0
+            self.wait(0, "")
+
+    def hear(self, added_id: int) -> bool:
+        """Note that a cell was heard of; return whether it is beyond all that were known."""
+        # Whatever held it up may be over.
+        self.again_at_s = -math.inf
+        if added_id <= self.top:
+            return False
+        self.top = self.heard = added_id
+        self.heard_at_s = time.monotonic()
+        return True
+
+    def read(self, *, came: bool) -> None:
+        """Note whether reading it gave anything; where there is more that cannot be read yet, it waits a little."""
+        self.pause_s = 0.0 if came or not self.more else min(MOST_AGAIN_S, max(LEAST_AGAIN_S, self.pause_s * 2))
+        self.again_at_s = time.monotonic() + self.pause_s
+
+    def fail(self, error: SchemalessError) -> None:
+        """Leave it alone since its server failed: for longer each time."""
+        self.failures += 1
+        wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self.failures - 1, 20))
+        if self.failures == 1 or wait_s == _MOST_WAIT_S:
+            _log.warning("%s waits in shard %d: %s", *self.pair, error)
+        self.wait(wait_s, str(error))
 
     def wait(self, seconds: float, reason: str) -> None:
         """Leave it alone for so long."""

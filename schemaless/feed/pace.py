@@ -15,8 +15,6 @@ _MOST_LOOK_S: Final = 10.0
 _CHECK_S: Final = 0.5
 """A worker that hears of new cells looks so often whether there is anything else to do."""
 
-_FIRST_AGAIN_S: Final = 0.001
-
 
 class Pace:
     """A worker's pace.
@@ -28,7 +26,6 @@ class Pace:
         pause_s: how long it waits between two sweeps.
         sweep_at_s: when the next one is due, on the monotonic clock.
         look_at_s: when the next look at its rows is.
-        again_s: how long it waits before it reads a shard again whose cells cannot be read yet.
     """
 
     def __init__(self, look_s: float) -> None:
@@ -36,7 +33,6 @@ class Pace:
         self.pause_s = _LEAST_PAUSE_S
         self.sweep_at_s = 0.0
         self.look_at_s = 0.0
-        self.again_s = _FIRST_AGAIN_S
 
     def looked(self, cpu_s: float, *, whole: bool, hears: bool) -> None:
         """Note what a sweep took, or a look at the rows.
@@ -58,10 +54,6 @@ class Pace:
     def took(self, cpu_s: float) -> None:
         """Note what a look took that nobody waited for: the next one is that much later."""
         self.look_at_s += min(_MOST_LOOK_S, 2 * cpu_s / _HEARING_SHARE)
-
-    def worked(self, *, came: bool) -> None:
-        """Note whether cells came that were to be read."""
-        self.again_s = _FIRST_AGAIN_S if came else min(_LEAST_PAUSE_S, self.again_s * 2)
 
     def now(self) -> None:
         """Have a look at the rows be due."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from schemaless.errors import SchemalessError
 from schemaless.mysql.sql.servers import SELECT_TABLE_CACHE
 from schemaless.store.tools import Tools
 
@@ -15,22 +16,24 @@ _TABLES: Final = 3
 def small_table_caches(tools: Tools) -> dict[str, str]:
     """Return what to do on each primary whose cache of open tables is too small for its shards; servers as text.
 
-    Raises:
-        ServerError: one cannot be asked.
+    One that cannot be asked is absent: what is said of its shards says so.
     """
     found = {}
     shards = Counter(tools.shards.node_of(shard) for shard in range(tools.topology.shard_count))
     for node, count in shards.items():
-        with tools.shards.pool_for(node).connection() as connection:
-            mariadb = connection.is_mariadb
-            ((tables, instances, definitions),) = connection.rows(SELECT_TABLE_CACHE)
+        try:
+            with tools.shards.pool_for(node).connection() as connection:
+                mariadb = connection.is_mariadb
+                ((tables, instances, definitions),) = connection.rows(SELECT_TABLE_CACHE)
+        except SchemalessError:
+            continue
         needed = _TABLES * count
         # A connection has the tables of one instance; MariaDB gives each of them the whole size.
         kept = int(tables) if mariadb else int(tables) // int(instances)
         if min(kept, int(definitions)) < needed:
             found[str(node)] = (
                 f"it keeps {kept:,} tables open for a connection, and {int(definitions):,} definitions; followers in "
-                f"its {count:,} shards read {needed:,} tables, and cells are called for late. Set table_open_cache"
+                f"its {count:,} shards read {needed:,} tables, and are late. Set table_open_cache"
                 f"{'' if mariadb else ' / table_open_cache_instances'} and table_definition_cache to {needed:,} or more"
             )
     return found

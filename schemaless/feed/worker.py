@@ -23,7 +23,7 @@ from schemaless.feed.hand import Hand
 from schemaless.feed.lookout import Lookout, Seen
 from schemaless.feed.members import Member, Members, Pair, Timing, View
 from schemaless.feed.notes import Notes
-from schemaless.feed.owned import RUNNING, Owned
+from schemaless.feed.owned import LEAST_AGAIN_S, MOST_AGAIN_S, RUNNING, Owned
 from schemaless.feed.pace import Pace
 from schemaless.feed.reading import PAGE_CELLS, next_ones, read_together
 from schemaless.feed.rows import FollowerRow, FollowerRows
@@ -39,8 +39,6 @@ _NOTED_CELLS: Final = PAGE_CELLS // 2
 _LATE_S: Final = 10.0
 """What was heard of is taken to become visible for so long."""
 
-_FIRST_WAIT_S: Final = 0.1
-_MOST_WAIT_S: Final = 30.0
 _TOLD: Final = 20
 """How many shards that wait a worker names."""
 
@@ -138,10 +136,8 @@ class Worker:
             self._note(seen)
         if self._wakes is None or self._looked is None or time.monotonic() >= self._pace.sweep_at_s:
             self._find(view)
-        dealt = self._dealt
         with suppress(Interrupted):
             self._work_off(view, time.monotonic() + max(self.timing.renew_s / 2, self._pace.pause_s))
-        self._pace.worked(came=self._dealt > dealt)
         if self._wakes is None or time.monotonic() >= self._noted_s + self.timing.note_s:
             self.write_down(wait=self._wakes is None)
 
@@ -179,9 +175,7 @@ class Worker:
         for shard, added_id in woken.items():
             for name in self._dealers:
                 owned = self.owned.get((name, shard))
-                if owned is not None and added_id > owned.top:
-                    owned.top = owned.heard = added_id
-                    owned.heard_at_s = time.monotonic()
+                if owned is not None and owned.hear(added_id):
                     self._heard += 1
                     self._open.add(owned.pair)
 
@@ -201,12 +195,15 @@ class Worker:
             return
         now_s = time.monotonic()
         until_s = self._pace.sweep_at_s
+        # What is on its way is not asked after all the time.
+        note_at_s = max(self._noted_s + self.timing.note_s, now_s + MOST_AGAIN_S if self._notes.busy else now_s)
         if self._pending:
-            until_s = min(until_s, self._noted_s + self.timing.note_s)
+            until_s = min(until_s, note_at_s)
         for pair in self._open:
             owned = self.owned.get(pair)
             if owned is not None and owned.more and view.wanted.get(pair[0]) == RUNNING:
-                until_s = min(until_s, max(owned.not_before_s, now_s + self._pace.again_s))
+                again_at_s = note_at_s if owned.stuck else max(owned.again_at_s, now_s + LEAST_AGAIN_S)
+                until_s = min(until_s, max(owned.not_before_s, again_at_s))
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set() and not self._wakes.news:
             self._wakes.wait(min(left_s, _SLICE_S))
 
@@ -217,7 +214,7 @@ class Worker:
         tops, failed = self._rows.tops(shards)
         for owned in list(self.owned.values()):
             if owned.pair[1] in failed:
-                self._failed(owned, failed[owned.pair[1]])
+                owned.fail(failed[owned.pair[1]])
             else:
                 self._seen(owned, tops.get(owned.pair[1], owned.top))
 
@@ -240,7 +237,7 @@ class Worker:
     def _compare(self, owned: Owned, row: FollowerRow | None, failure: SchemalessError | None) -> None:
         """Have what it has of a shard be as the row says."""
         if failure is not None:
-            self._failed(owned, failure)
+            owned.fail(failure)
             return
         self._unsure.discard(owned.pair)
         if row is None or row.epoch != owned.epoch:
@@ -269,9 +266,10 @@ class Worker:
                 self._take(view, pair, row)
         for pair in self._doubtful - self.owned.keys() - pairs:
             row = looked.rows.get(pair)
-            if row is not None and row.worker == self.name:
-                self._rows.release(pair, row.epoch)
-            self._doubtful.discard(pair)
+            theirs = row is None or row.worker != self.name or self._released(pair, row.epoch)
+            # Else nobody would ever have it: others leave alone what is in the name of one who lives.
+            if theirs and pair[1] not in looked.failed:
+                self._doubtful.discard(pair)
         self._unsure &= self.owned.keys()
 
     def _dealt_to_me(self, view: View) -> frozenset[Pair]:
@@ -314,17 +312,23 @@ class Worker:
 
     def _give_back(self, pair: Pair) -> None:
         owned = self.owned.get(pair)
-        if owned is None or owned.location != owned.reached:
-            return
+        if owned is not None and owned.location == owned.reached and self._released(pair, owned.epoch):
+            del self.owned[pair]
+
+    def _released(self, pair: Pair, epoch: int) -> bool:
         try:
-            self._rows.release(pair, owned.epoch)
+            self._rows.release(pair, epoch)
         except SchemalessError as error:
             _log.warning("%s: shard %d could not be given back: %s", pair[0], pair[1], error)
-        else:
-            del self.owned[pair]
+            return False
+        return True
 
     def let_go(self) -> None:
         """Write down how far everything is, and give all of it back."""
+        self._noted(wait=True)
+        for owned in self.owned.values():
+            # There is no later.
+            owned.wait(0, "")
         self.write_down()
         for pair in list(self.owned):
             self._give_back(pair)
@@ -346,15 +350,12 @@ class Worker:
                 # What was read of those that are left out is read again.
                 if time.monotonic() >= until_s:
                     return
-                free = self.owned.get(owned.pair) is owned and owned.not_before_s <= time.monotonic()
-                if free and self._page(owned, pages.get(owned.pair[1])):
+                if self.owned.get(owned.pair) is owned and owned.free and self._page(owned, pages.get(owned.pair[1])):
                     ready.append(owned)
 
     def _is_due(self, view: View, owned: Owned) -> bool:
-        sure = owned.pair not in self._unsure
-        return (
-            sure and view.wanted.get(owned.pair[0]) == RUNNING and owned.more and owned.not_before_s <= time.monotonic()
-        )
+        wanted = owned.pair not in self._unsure and view.wanted.get(owned.pair[0]) == RUNNING
+        return wanted and owned.more and owned.free and owned.again_at_s <= time.monotonic()
 
     def _page(self, owned: Owned, page: Page[StoredCell] | None = None) -> bool:
         """Deal with a page, which is read unless it is given; return whether there is more at once."""
@@ -366,6 +367,7 @@ class Worker:
                 page = self.store.get_stored_cells_for_shard(
                     owned.pair[1], owned.reached, PAGE_CELLS, column_name=dealer.column
                 )
+            owned.read(came=page.next_location > owned.reached)
             if page.next_location == owned.reached and page.held is None:
                 # The end; the dead one cannot have been behind it.
                 owned.careful = 0
@@ -383,20 +385,13 @@ class Worker:
             self.owned.pop(owned.pair, None)
         except Interrupted:
             # Where its server failed, that is about this shard alone.
-            if owned.not_before_s <= time.monotonic():
+            if owned.free:
                 raise
         except SchemalessError as error:
-            self._failed(owned, error)
+            owned.fail(error)
         else:
-            if owned.not_before_s <= time.monotonic():
+            if owned.free:
                 owned.failures = 0
-
-    def _failed(self, owned: Owned, error: SchemalessError) -> None:
-        owned.failures += 1
-        wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(owned.failures - 1, 20))
-        if owned.failures == 1 or wait_s == _MOST_WAIT_S:
-            _log.warning("%s waits in shard %d: %s", owned.pair[0], owned.pair[1], error)
-        owned.wait(wait_s, str(error))
 
     # For dealers
 
@@ -438,12 +433,13 @@ class Worker:
             self.write_down()
         if self.owned.get(owned.pair) is not owned:
             raise LeaseLost(f"{owned.pair[0]} in shard {owned.pair[1]} was taken over by another worker")
-        if owned.not_before_s > time.monotonic():
+        if not owned.free:
             raise Interrupted
 
     def written(self, owned: Owned) -> None:
         """Be called when ``owned.reached`` is written down already."""
-        owned.location = owned.reached
+        owned.location, owned.stuck = owned.reached, False
+        owned.top = max(owned.top, owned.reached)
 
     def _reached(self, owned: Owned, location: int, cells: int) -> None:
         owned.reached = max(owned.reached, location)
@@ -462,7 +458,9 @@ class Worker:
         """
         if not self._noted(wait=wait):
             return
-        self._notes.begin(owned for owned in self.owned.values() if owned.reached != owned.location)
+        now_s = time.monotonic()
+        behind = (owned for owned in self.owned.values() if owned.reached != owned.location)
+        self._notes.begin(owned for owned in behind if not owned.stuck or owned.not_before_s <= now_s)
         self._pending = 0
         self._noted_s = time.monotonic()
         if wait:
@@ -477,9 +475,10 @@ class Worker:
             if owned.pair in noted.lost:
                 del self.owned[owned.pair]
             elif owned.pair in noted.failed:
-                self._failed(owned, noted.failed[owned.pair])
+                owned.stuck = True
+                owned.fail(noted.failed[owned.pair])
             else:
-                owned.location = max(owned.location, move.location)
+                owned.noted(move.location)
         return not self._notes.busy
 
     # Signs of life, on another thread

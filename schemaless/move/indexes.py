@@ -10,12 +10,14 @@ of, which is why all of it may come twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from schemaless.cluster.topology import Node
-from schemaless.errors import AccessDenied
+from schemaless.errors import AccessDenied, ServerError
 from schemaless.jobs.runner import ShardRun
 from schemaless.move.fence import Fence, Side, index_tables, session, side_of
 from schemaless.mysql.connection import in_packets
@@ -46,10 +48,11 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
     by_table = {entries_sql.index_table(entry.number): entry for entry in entries}
     for entry in entries:
         if entry.state not in (BACKFILLING, READY):
-            step = "create" if entry.state == DECLARED else "drop"
+            # By its number: another one of the name may be in use.
+            step = f"create {entry.name}" if entry.state == DECLARED else f"drop {entry.name} --number {entry.number}"
             return (
                 f"index {entry.name} ({entry.number}) is {entry.state}, so its tables are being made or dropped; "
-                f"complete 'schemaless index {step} {entry.name}' first"
+                f"complete 'schemaless index {step}' first, after 'schemaless shards abort' where the move has begun"
             )
     there = index_tables(source.plain)
     for table in there:
@@ -58,7 +61,8 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
     for table, entry in by_table.items():
         if table not in there:
             return (
-                f"{at} has no table {table} of index {entry.name}; drop the index, and create it again after the move"
+                f"{at} has no table {table} of index {entry.name}; drop that index (--number {entry.number}), and "
+                "create it again after the move"
             )
     return None
 
@@ -109,6 +113,7 @@ class MovedIndexes:
         fields = definition.all_fields
         while True:
             self._gate()
+            began_s = time.monotonic()
             select = entries_sql.select_entries_after(fence.database, entry.layout, after, _ENTRIES_AT_ONCE)
             page = fence.reader.rows(select)
             rows = []
@@ -120,6 +125,7 @@ class MovedIndexes:
             if len(page) < _ENTRIES_AT_ONCE:
                 return
             after = rows[-1].row_key
+            self._run.rest(time.monotonic() - began_s)
 
     def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
         if rows:
@@ -130,22 +136,32 @@ class MovedIndexes:
     def go_over_again(self, node: Node) -> None:
         """Have the indexes' followers go on from where they were when entries began to be copied; then forget that.
 
-        Safe to repeat: interrupted, the next one does so again.
+        Safe to repeat: interrupted, the next one does so again. Until it is done, entries lack which nobody takes for
+        late, so neither a paused job nor a replica that lags is waited for, and a shard that cannot be reached keeps no
+        other from being set back.
 
         Args:
             node: the server that the shard is on by now.
+
+        Raises:
+            ServerError: some shards were not to be reached.
         """
         shards, database = self._tools.shards, self._tools.shards.database(self._run.state.shard)
         with session(shards, node, self._run.state.shard) as connection:
             for note in side_of(connection, database).notes:
                 noted = connection.rows(sql.select_noted(database, note))
                 # A shard without a cell behind what was noted has had nothing to be written.
-                tops = self._tops()
+                tops = {int(shard): int(top or 0) for shard, top in self._ask_all(select_tops, whole=False)}
+                failed: ServerError | None = None
                 for name, shard, location in noted:
-                    if tops.get(int(shard), 0) > int(location):
-                        self._run.gate()
+                    if tops.get(int(shard), int(location) + 1) > int(location):
                         home = shards.database(int(shard))
-                        shards.execute(int(shard), sql.rewind_follower(home, str(name), int(location)))
+                        try:
+                            shards.execute(int(shard), sql.rewind_follower(home, str(name), int(location)))
+                        except ServerError as error:
+                            failed = failed or error
+                if failed is not None:
+                    raise failed
                 connection.execute(sql.drop_table(database, note))
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -155,21 +171,24 @@ class MovedIndexes:
             found[str(name), int(shard)] = int(location)
         return [(name, shard, location) for (name, shard), location in found.items()]
 
-    def _tops(self) -> Mapping[int, int]:
-        return {int(shard): int(top or 0) for shard, top in self._ask_all(select_tops)}
-
     @property
     def _all(self) -> range:
         return range(self._tools.topology.shard_count)
 
-    def _ask_all(self, select: Callable[[Iterable[tuple[str, int]]], bytes]) -> list[Sequence[Any]]:
-        """Ask all shards, 64 in a statement; one by one where one of them is on its way meanwhile."""
+    def _ask_all(
+        self, select: Callable[[Iterable[tuple[str, int]]], bytes], *, whole: bool = True
+    ) -> list[Sequence[Any]]:
+        """Ask all shards, 64 in a statement; one by one where one of them is on its way meanwhile.
+
+        Args:
+            select: returns the statement about some shards.
+            whole: whether a server that fails is an error; else what it was asked for is absent.
+        """
         shards, found = self._tools.shards, list[Sequence[Any]]()
         known = shards.routing
         for node, databases in self._tools.databases_by_node(self._all).items():
             items = list(databases.items())
             for start in range(0, len(items), _SHARDS_AT_ONCE):
-                self._run.gate()
                 part = items[start : start + _SHARDS_AT_ONCE]
                 statement = select(part)
                 try:
@@ -180,7 +199,11 @@ class MovedIndexes:
                     )
                 except (AccessDenied, DatabaseMissing, Elsewhere):
                     for each in part:
-                        found += shards.rows(each[1], select([each]))
+                        with suppress(*(() if whole else (ServerError,))):
+                            found += shards.rows(each[1], select([each]))
+                except ServerError:
+                    if whole:
+                        raise
         return found
 
 

@@ -54,8 +54,9 @@ def refusal_of(
         for names, step in (
             (side.moved, "'schemaless shards drop-moved' drops what is not needed any more"),
             (side.incoming, "no program reads that copy, whose move was aborted while this server was away: drop it"),
+            ({"notes": side.notes}, "nobody needs it once its move was aborted: drop it"),
         ):
-            left = [name for tables in names.values() for name in tables] or [*side.notes]
+            left = [name for tables in names.values() for name in tables]
             if left:
                 return f"an earlier move has left {database}.{left[0]} on {connection.node}; {step}"
     strange = sorted(target.plain - _MADE_NEW)

@@ -103,7 +103,6 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
     _check(store, spec, chosen)
     node = tools.topology.cluster(spec.target).primary
     sizes, speed, busy = sizes_of(store, chosen), _speed(store), _busy(store)
-    tools.registry.read()
     space = disk_space_of(tools.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
     needed = 0
@@ -135,8 +134,12 @@ def _looked_at(
         return "it is there already", ()
     database = tools.shards.database(shard)
     with session(tools.shards, source.primary, shard) as at_source:
-        sides = side_of(at_source, database), side_of(at_target, database)
-        refusal = refusal_of(*sides, database, at_source, at_target, tools.registry.all())
+        while True:
+            indexes = tools.registry.read()
+            sides = side_of(at_source, database), side_of(at_target, database)
+            if indexes == tools.registry.read():
+                break
+        refusal = refusal_of(*sides, database, at_source, at_target, indexes)
         if refusal is not None or not spec.accounts:
             return refusal, ()
         try:

@@ -178,8 +178,8 @@ class _ShardMove:
             if moved or not source.has_cell:
                 # Whether it has moved, the target alone knows.
                 raise fence.unreachable
-            left = " and ".join(f"{table}_incoming_..." for table in reversed(sql.FENCED))
-            left = f"shard {self._shard}: {cluster.primary} cannot be reached; {fence.database} may have {left} there"
+            what = "tables ..._incoming_... and ..._noted_... there"
+            left = f"shard {self._shard}: {cluster.primary} cannot be reached; {fence.database} may have {what}"
             _log.warning("%s, drop them by hand if it comes back", left)
             self._run.ledger.note_event(self._run.job.job_id, left[:255])
         match source.has_cell, moved, target.has_cell:

@@ -354,7 +354,9 @@ class Shards:
                 moved = sum(old != new for old, new in zip(before.changes, after.changes, strict=True))
                 others = [c.name for c in after.topology.clusters if c not in before.topology.clusters]
                 if moved:
-                    log.warning("the topology of %r has changed; %d shards have another server", self._name, moved)
+                    # A move says so of each shard, a failover once of all of a cluster's.
+                    level = logging.WARNING if others else logging.INFO
+                    log.log(level, "the topology of %r has changed; %d shards have another server", self._name, moved)
                 elif others:
                     log.warning("the topology of %r has changed: the servers of %s", self._name, ", ".join(others))
             self._unread = False

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import schemaless
+from schemaless.admin import clusters
 from schemaless.admin.clusters import add_cluster
 from schemaless.errors import InvalidInput, TopologyError
 from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
+from schemaless.mysql.sql.catalog import upsert_dictionary
 from schemaless.store.tools import tools_of
 from tests import dictionaries
 from tests.accounts import Accounts, accounts_on
@@ -71,8 +73,8 @@ def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, replicated,
     assert homes == ["cluster-2" if each == shard else "cluster-1" for each in range(4)]
 
 
-def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers):
-    """With the reason, and before the catalog names it."""
+def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers, monkeypatch):
+    """With the reason, and before the catalog names it; then it is added, by one of two who do so at once."""
     stranger = servers[1]
     name = url.partition("?")[0].rpartition("/")[2]
     with pytest.raises(TopologyError, match="is read-only, so it cannot be a primary"):
@@ -91,6 +93,26 @@ def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers):
             add_cluster(url, at(stranger))
     finally:
         sql(stranger, f"DROP DATABASE {name}_0003")
+    own = f"{name}_heartbeat"
+    sql(stranger, upsert_dictionary(own, 9, b"words", b"9" * 32, "{}").decode("latin-1"))
+    with pytest.raises(TopologyError, match=f"has a database {own} of another datastore, with a dictionary 9 that is"):
+        add_cluster(url, at(stranger))
+    claim = "SET cluster='archive', epoch=3, server='its own', claimed_at=UTC_TIMESTAMP(6), claimed_by='somebody'"
+    sql(stranger, f"DELETE FROM {own}.dictionary", f"INSERT INTO {own}.primary_claim {claim}")
+    with pytest.raises(TopologyError, match="of another datastore, with a claim on archive"):
+        add_cluster(url, at(stranger), name="archive")
+    sql(stranger, f"DELETE FROM {own}.primary_claim")
     with schemaless.connect(url) as store:
         assert [cluster.name for cluster in tools_of(store).topology.clusters] == ["cluster-1"]
-    assert add_cluster(url, at(stranger), name="archive").cluster.name == "archive"
+    write = clusters.write_new_cluster
+
+    def second(*args):
+        monkeypatch.undo()
+        assert add_cluster(url, at(stranger), name="archive").changed
+        write(*args)
+
+    monkeypatch.setattr(clusters, "write_new_cluster", second)
+    with pytest.raises(TopologyError, match="were changed by somebody else at this moment"):
+        add_cluster(url, at(stranger), name="archive")
+    again = add_cluster(url, at(stranger), name="archive")
+    assert (again.cluster.name, again.changed) == ("archive", False)

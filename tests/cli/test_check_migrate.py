@@ -60,7 +60,7 @@ def test_check_of_a_sound_datastore_is_clean(invoke, fresh_url, legacy):
     assert plain.out.startswith(f"clean: {CELLS} cells in 4 shards, ")
     assert plain.out.count("\n") == 1
     assert data.code == 0
-    assert list(data.json) == ["shards", "cells", "body_bytes", "by_codec", "faults"]
+    assert list(data.json) == ["shards", "cells", "body_bytes", "by_codec", "tables", "faults"]
     assert (data.json["shards"], data.json["cells"], data.json["faults"]) == (4, CELLS, [])
     assert data.json["by_codec"] == {"legacy": CELLS}
 

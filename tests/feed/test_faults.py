@@ -6,13 +6,14 @@ import itertools
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import pytest
 
 import schemaless
 from schemaless.cell import StoredCell
 from schemaless.feed.calling import Calls
-from schemaless.feed.members import Timing, remove_worker
+from schemaless.feed.members import Pair, Timing, remove_worker
 from schemaless.feed.operations import Triggers
 from schemaless.feed.owned import Owned
 from schemaless.feed.settings import Settings
@@ -119,6 +120,68 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
         assert (found.location, found.parked) == (rows[-1], 1), at
         assert dies or len(dealer.seen) == CELLS - 1, "in a process that goes on, none comes twice"
         settings.remove(dealer.name)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_nothing(proxied, monkeypatch, dies):
+    """The third cell fails, and nothing may be parked: the shard stands still before it, whatever is cut."""
+    proxy, store = proxied
+    rows = [cell.added_id for cell in store.scan_shard(0)]
+    broken, called = True, []
+
+    @schemaless.trigger(column="BASE", name=f"stands_{dies}", start="beginning", attempts=2, parked_limit=0)
+    def third(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        called.append((cell.body, call.attempt))
+        if cell.body == 3 and broken:
+            raise ValueError("not yet")
+
+    # Claimed; located behind the first, and the second; then the first attempt, and that it stands still.
+    for skip, at in itertools.product((3, 4), AT):
+        broken = True
+        called.clear()
+        prepare(store, third)
+        triggers, pair = Triggers(store), (f"trigger:{third.name}", 0)
+        shards = tools_of(store).shards
+        shards.execute(1, delete_follower(shards.database(1), pair[0]))
+        worker, heir = (
+            Worker(store, [Calls(third)], f"{which} {skip} {at}", timing=LONG, stop=threading.Event())
+            for which in ("one", "two")
+        )
+
+        def turn(who: Worker, times: int, pair: Pair = pair) -> None:
+            for _ in range(times):
+                if pair in who.owned:
+                    who.owned[pair].not_before_s = 0
+                who._pace.now()
+                who.turn()
+
+        with worker._members:
+            with monkeypatch.context() as patch:
+                if dies:
+                    patch.setattr(pool, "ATTEMPTS", 1)
+                proxy.arm([Fault("UPDATE", at, "rst", skip=skip)])
+                turn(worker, skip - 2)
+                assert not proxy.disarm(), (skip, at)
+            if dies:
+                remove_worker(worker._members._pool, store.name, worker.name)
+            else:
+                heir = worker
+            with nullcontext() if heir is worker else heir._members:
+                turn(heir, 4)
+                stands = heir.rows.look([pair]).rows[pair]
+                passed = {body for body, _ in called} - {1, 2, 3}
+                broken = False
+                triggers.resume(third.name)
+                turn(heir, 4)
+                found = heir.rows.look([pair]).rows[pair]
+        proxy.settle()
+
+        assert (stands.state, stands.location, stands.parked) == ("stopped", rows[1], 0), (skip, at)
+        assert passed == set(), (skip, at)
+        assert len([body for body, _ in called if body == 3]) >= 3, "two attempts, and one behind 'resume'"
+        assert (found.state, found.location, found.parked) == ("running", rows[-1], 0), (skip, at)
+        assert [body for body, _ in called if body > 3] == [4, 5], (skip, at)
+        triggers.remove(third.name)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])

@@ -308,6 +308,28 @@ def test_a_cell_that_kills_its_worker_is_parked_by_careful_successors(put, works
     assert (parked.added_id, parked.attempts, parked.error) == (deadly.added_id, 3, DIED)
 
 
+def test_what_could_not_be_written_down_before_a_careful_call_does_not_count(put, works, triggers, monkeypatch):
+    """A server that takes no writes for a while would have a cell parked that nobody was called for."""
+    calls = []
+
+    @schemaless.trigger(column="BASE", start="beginning", attempts=2)
+    def keep(cell, call):
+        calls.append((cell.body, call.attempt))
+
+    worker = works(keep)
+    turn(worker)
+    owned(worker).careful = 500
+    put("one")
+    with monkeypatch.context() as patch:
+        gone = ServerTimeout("read-only", node="db-9")
+        patch.setattr(worker.rows, "note_attempt", lambda *what: (_ for _ in ()).throw(gone))
+        turn(worker, times=4)
+    turn(worker)
+
+    assert calls == [("one", 1)]
+    assert triggers.parked("keep", range(4)) == []
+
+
 def test_a_cell_that_ends_whoever_replays_it_does_so_three_times(put, works, triggers, follow_store):
     """A worker that dies by chance takes no wish along; a cell that kills has its wish taken in the end."""
 
@@ -498,6 +520,10 @@ def test_status_says_where_a_server_keeps_too_few_tables_open(put, works, trigge
     for cache in (b"SELECT 6, 1, 6", b"SELECT 5, 1, 400", b"SELECT 400, 1, 5"):
         monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", cache)
         said.append(triggers.status("calm").small_caches)
+    shards = tools_of(triggers._store).shards
+    away = next(node for node in map(shards.node_of, range(4)) if node != shards.node_of(0))
+    monkeypatch.setattr(shards.pool_for(away), "connection", lambda: (_ for _ in ()).throw(ServerTimeout("", node="")))
+    said.append(triggers.status("calm").small_caches)
 
-    assert [len(each) for each in said] == [0, 2, 2]
+    assert [len(each) for each in said] == [0, 2, 2, 1]
     assert all("its 2 shards read 6 tables" in advice for advice in said[1].values())

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from schemaless.cell import StoredCell
 from schemaless.errors import InvalidInput, LeaseLost, ServerUnavailable
 from schemaless.feed.members import Member, Pair, Timing, View, remove_worker
 from schemaless.feed.owned import PAUSED, Owned
-from schemaless.feed.rows import FollowerRows, Move
+from schemaless.feed.rows import FollowerRows, Looked, Move
 from schemaless.feed.settings import NEW, Settings
 from schemaless.feed.wakes import Wakes
 from schemaless.feed.worker import Worker
@@ -324,10 +325,21 @@ def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works)
 
 
 @pytest.mark.mysql
-def test_cells_that_are_committed_late_are_dealt_with(settings, put, works, follow_store, by_hand, new_row):
-    """A transaction that stays open holds its shard up, not the others; nothing behind it is skipped."""
+def test_cells_that_are_committed_late_are_dealt_with(
+    settings, put, works, follow_store, by_hand, new_row, monkeypatch
+):
+    """A transaction that stays open holds its shard up, not the others; nothing behind it is skipped.
+
+    Nor is it read again whenever there is something in another shard.
+    """
     seen = Seen()
     worker = works("one", seen)
+    read: list[int] = []
+    page = worker._page
+    monkeypatch.setattr(worker, "_page", lambda owned, *rest: read.append(owned.pair[1]) or page(owned, *rest))
+    # So that whatever gave nothing is left alone until it is heard of.
+    monkeypatch.setattr("schemaless.feed.owned.MOST_AGAIN_S", 1_000.0)
+    monkeypatch.setattr("schemaless.feed.owned.LEAST_AGAIN_S", 1_000.0)
     shards = by_hand(follow_store)
     row = next(row for row in iter(new_row, None) if follow_store.shard_of(row) == 1)
     insert = b"INSERT INTO `%b`.cell (row_key,column_name,ref_key,body) VALUES (x'%b','BASE',1,'0')"
@@ -337,7 +349,9 @@ def test_cells_that_are_committed_late_are_dealt_with(settings, put, works, foll
         there = put(20)
         turn(worker, times=3)
         assert set(seen.cells) == {cell for cell in there if cell[0] != 1}
+        assert read.count(1) == 1
         late.execute(b"COMMIT")
+    worker.owned[NAME, 1].hear(late_id)
     turn(worker, times=2)
 
     assert sorted(seen.cells) == sorted(there | {(1, late_id)})
@@ -362,12 +376,86 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
             if all(reasons[shard] == "db-1: gone" for shard in shards):
                 break
         assert {reasons[shard] for shard in shards} == {"db-1: gone"}
-        assert len(seen.cells) == len(shards), "one of each shard, and its location could not be written"
+        for _ in range(3):
+            for owned in worker.owned.values():
+                owned.not_before_s = 0
+            turn(worker)
+        assert len(seen.cells) == len(shards), "one of each shard, and none before its location could be written"
     for owned in worker.owned.values():
         owned.not_before_s = 0
-    turn(worker)
+    turn(worker, times=2)
 
     assert sorted(seen.cells) == sorted(there)
+    assert {owned.reason for owned in worker.owned.values()} <= {None, ""}
+
+
+@pytest.mark.mysql
+def test_who_stops_tries_once_more_to_write_down_what_could_not_be(settings, put, works, monkeypatch):
+    """Whatever was to be waited for: there is no later."""
+    worker = works("one", Seen())
+    there = put(12)
+    with monkeypatch.context() as patch:
+        gone = ServerUnavailable("gone", node="db-1")
+        patch.setattr(worker.rows, "move", lambda moves: (set(), {move.pair: gone for move in moves}))
+        turn(worker)
+        assert all(owned.stuck for owned in worker.owned.values())
+    worker.let_go()
+    rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
+
+    assert worker.owned == {}
+    assert {row.worker for row in rows.values()} == {None}
+    assert {(shard, rows[NAME, shard].location) for shard in range(4)} <= there
+
+
+@pytest.mark.mysql
+def test_a_worker_rests_while_a_location_is_on_its_way(settings, works):
+    """A server that takes long to write it down does not keep a processor busy here."""
+    worker = works("one", Seen())
+    turn(worker)
+    rested = []
+
+    class Silent(Wakes):
+        news = False  # type: ignore[assignment]
+
+        def __init__(self) -> None: ...
+
+        def wait(self, seconds: float) -> None:
+            rested.append(seconds)
+            worker._stop.set()
+
+    worker._wakes = Silent()
+    worker._pace.sweep_at_s = math.inf
+    worker._pending, worker._noted_s, worker._notes._step = 1, -math.inf, Future()
+    worker._rest(worker._members.view)
+
+    assert len(rested) == 1
+
+
+@pytest.mark.mysql
+def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_server_answers(
+    settings, works, monkeypatch
+):
+    """The claim's reply was lost and it is dealt to another by now, who leaves alone what is one's who lives."""
+    worker = works("one", Seen())
+    turn(worker)
+    pair = next(iter(worker.owned))
+    del worker.owned[pair]
+    worker._doubtful.add(pair)
+    monkeypatch.setattr(worker, "_dealt_to_me", lambda view: frozenset(worker.owned))
+    gone = ServerUnavailable("gone", node="db-1")
+    look = worker.rows.look
+    for name, fails in (
+        ("look", lambda pairs: Looked({k: v for k, v in look(pairs).rows.items() if k != pair}, {pair[1]: gone})),
+        ("release", lambda *of: (_ for _ in ()).throw(gone)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.rows, name, fails)
+            turn(worker)
+        assert worker.rows.look([pair]).rows[pair].worker == "one"
+    turn(worker)
+
+    assert worker.rows.look([pair]).rows[pair].worker is None
+    assert worker._doubtful == set()
 
 
 @pytest.mark.mysql

@@ -9,6 +9,9 @@ import pytest
 import schemaless
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
+from schemaless.feed.supervisor import prepare
+from schemaless.feed.table_check import TableCheck
+from tests.cases import each
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 
 pytestmark = pytest.mark.mysql
@@ -109,3 +112,155 @@ def test_a_shard_whose_worker_waits_stands(kept, follow_url, invoke):  # noqa: F
     said = invoke("index", "status", "client_trips", url=follow_url)
 
     assert (said.code, "waits in shard" in said.err) == (1, True)
+
+
+PARKED = "INSERT INTO DB.parked (name, added_id, row_key, column_name, ref_key, attempts, error) VALUES "
+FOLLOWER = "INSERT INTO DB.follower (name, location) VALUES "
+DAMAGE = [
+    # kind, table, what is done to one shard, how it is undone, a part of what is said of it
+    (
+        *("FollowerMissing", "follower", "DELETE FROM DB.follower WHERE name='trigger:keep'"),
+        *(FOLLOWER + "('trigger:keep', 0)", "'schemaless trigger remove keep --execute'"),
+    ),
+    (
+        *("FollowerMissing", "follower", "DELETE FROM DB.follower WHERE name='index:1'"),
+        *(FOLLOWER + "('index:1', 0)", "'schemaless index create' with the same fields makes one"),
+    ),
+    (
+        *("LocationLost", "follower", "UPDATE DB.follower SET location=99 WHERE name='trigger:keep'"),
+        *(
+            "UPDATE DB.follower SET location=0 WHERE name='trigger:keep'",
+            "is at 99, and the shard's last added_id is 0",
+        ),
+    ),
+    (
+        *("EpochAhead", "follower", "UPDATE DB.follower SET epoch=epoch+1e15 WHERE name='index:1'"),
+        *("UPDATE DB.follower SET epoch=epoch-1e15 WHERE name='index:1'", "ahead of this server's clock"),
+    ),
+    (
+        *("FollowerUnknown", "follower", FOLLOWER + "('trigger:gone', 0)"),
+        *("DELETE FROM DB.follower WHERE name='trigger:gone'", "which the catalog does not have"),
+    ),
+    (
+        *("ParkedCellMissing", "parked", PARKED + "('trigger:keep', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
+        *("DELETE FROM DB.parked", "'schemaless trigger skip keep --shards 2 --added-id 7 --execute' forgets it"),
+    ),
+    (
+        *("FollowerUnknown", "parked", PARKED + "('trigger:gone', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
+        *("DELETE FROM DB.parked", "If nobody needs them, delete the rows"),
+    ),
+    (
+        *("IndexTableMissing", "index_1", "RENAME TABLE DB.index_1 TO DB.away", "RENAME TABLE DB.away TO DB.index_1"),
+        "'schemaless index drop client_trips --number 1 --execute'",
+    ),
+    (
+        *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 DROP KEY query"),
+        *("ALTER TABLE DB.index_1 ADD KEY query (client, at, city, s)", "its key query is of no column"),
+    ),
+    (
+        *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 MODIFY city INT NULL"),
+        *("ALTER TABLE DB.index_1 MODIFY city BIGINT NULL", "city INT, and that it lacks: city BIGINT"),
+    ),
+    ("IndexTableUnknown", "index_99", "CREATE TABLE DB.index_99 (n INT)", "DROP TABLE DB.index_99", "DROP TABLE `"),
+]
+
+
+@pytest.fixture
+def followed(kept, follow_store):
+    """A datastore with an index and a trigger."""
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def keep(cell, call):
+        raise AssertionError
+
+    prepare(follow_store, keep)
+    return kept.fill()
+
+
+def test_tables_of_a_sound_datastore_are_checked_and_what_the_account_cannot_see_is_said(
+    followed,
+    fresh_store,
+    new_row,
+    invoke,  # noqa: F811
+    fresh_url,
+    follow_url,
+    admin_url,
+):
+    """Each by the account of a role: admin sees all, follow all that somebody knows, app the tables of indexes."""
+    fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(9)])
+    counts = {"followers": 2, "indexes": 1, "shards": 4, "parked_cells": 0, "index_tables": 4}
+    for url, locations, unseen in (
+        (admin_url, 8, set()),
+        (follow_url, 8, {"index_*"}),
+        (fresh_url, 0, {"index_*", "follower", "parked"}),
+    ):
+        said = invoke("check", "--json", url=url)
+        assert (said.code, said.json["faults"]) == (0, [])
+        tables = said.json["tables"]
+        assert {each["table"] for each in tables.pop("unseen")} == unseen
+        assert tables == {**counts, "locations": locations}
+    said = invoke("check", url=fresh_url)
+
+    assert (said.code, "'schemaless index check NAME' compares entries" in said.out) == (0, True)
+    assert "not checked: follower in 2 shards of " in said.err
+
+
+@pytest.mark.shared
+def test_each_kind_of_damage_to_tables_is_found_and_named(
+    followed,
+    fresh_store,
+    by_hand,
+    invoke,  # noqa: F811
+    admin_url,
+):
+    """Exactly that fault, with shard, server and table, and exit 1."""
+    shards = by_hand(fresh_store)
+    database, server = shards.database(2), str(shards.node_of(2))
+
+    @each("kind, table, damage, mend, words", DAMAGE)
+    def found(kind, table, damage, mend, words):
+        shards.execute(2, damage.replace("DB", f"`{database}`").encode())
+        said = invoke("check", "--json", url=admin_url)
+        shards.execute(2, mend.replace("DB", f"`{database}`").encode())
+
+        (fault,) = said.json["faults"]
+        assert (said.code, fault["kind"], fault["shard"]) == (1, kind, 2)
+        assert (fault["server"], fault["table"], words in fault["message"]) == (server, table, True), fault
+
+    found()
+    assert invoke("check", url=admin_url).code == 0
+
+
+@pytest.mark.shared
+def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
+    """What differs is looked at again, behind another reading of the catalog."""
+    before = TableCheck(admin_store)
+    entry = kept.make()
+    made = before.run(range(4))
+    beside = TableCheck(admin_store)
+    Indexes(admin_store).drop(entry, wait=lambda seconds: None)
+    dropped = beside.run(range(4))
+
+    assert (made.faults, dropped.faults) == ({}, {})
+    assert (made.index_tables, dropped.index_tables) == (4, 0)
+
+
+@pytest.mark.shared
+def test_a_check_of_an_index_that_is_stopped_says_which_shards_are_left(kept, invoke, follow_url, monkeypatch):  # noqa: F811
+    """Ctrl-C: what was found until then is printed, exit 3; on a terminal, how long it takes is shown meanwhile."""
+    kept.fill()
+    runs = IndexCheck.run
+
+    def until_ctrl_c(self, shards, listener):
+        for found in runs(self, shards, listener):
+            if found.shard == 2:
+                raise KeyboardInterrupt
+            yield found
+
+    monkeypatch.setattr(IndexCheck, "run", until_ctrl_c)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = invoke("index", "check", "client_trips", "--json", url=follow_url)
+
+    assert (said.code, said.json["left"], len(said.json["shards"])) == (3, "2-3", 2)
+    assert "shards that are left to be checked: --shards 2-3" in said.err
+    assert " s left" in said.err.partition("shards that are left")[0]

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from schemaless.feed import table_caches
 from tests.cli.conftest import Result, invoke  # noqa: F401 - the fixture
 
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
@@ -14,7 +15,15 @@ FIELDS = ("--shard-field", "BASE.client:uuid", "--field", "BASE.at:time", "--fie
 CLIENT = uuid.UUID(int=7)
 
 
-def test_an_index_is_created_filled_asked_and_dropped(invoke, kept, admin_url, follow_url, fresh_store, new_row):  # noqa: F811
+def test_an_index_is_created_filled_asked_and_dropped(
+    invoke,  # noqa: F811
+    kept,
+    admin_url,
+    follow_url,
+    fresh_store,
+    new_row,
+    monkeypatch,
+):
     """Each command by the account that it says, with the grants that it says."""
 
     def admin(*arguments: object) -> Result:
@@ -38,8 +47,10 @@ def test_an_index_is_created_filled_asked_and_dropped(invoke, kept, admin_url, f
     done = invoke("index", "run", "trips", "--once", url=follow_url)
     assert (done.code, "ready" in done.out) == (0, True), done.err
     assert "keeping trips (1)" in done.err
-    status = admin("status").out
-    assert "100.0%" in status
+    monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", b"SELECT 5, 1, 5")
+    status = admin("status")
+    assert "100.0%" in status.out
+    assert status.err.count("its 2 shards read 6 tables") == 2
 
     found = fresh_store.index("trips").query(client=CLIENT, order_by="-at", limit=5)
     assert {row.row_key for row in found.rows} < rows

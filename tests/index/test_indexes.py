@@ -315,8 +315,10 @@ def test_wait_gives_read_your_writes(kept, fresh_store, new_row):
 # ---- another definition, dropping
 
 
-def test_another_definition_is_built_beside_and_takes_the_name(kept, fresh_store, admin_store, new_row):
-    """Queries are answered all the time; the old one's tables are dropped later."""
+def test_another_definition_is_built_beside_and_takes_the_name(
+    kept, fresh_store, admin_store, new_row, accounts, fresh_url
+):
+    """Queries are answered all the time; the old one's tables are dropped later. Beside a move, both are kept."""
     fresh_store.put_cell(new_row(), "BASE", 1, trip(1))
     old = kept.fill()
     index = fresh_store.index("client_trips")
@@ -329,6 +331,11 @@ def test_another_definition_is_built_beside_and_takes_the_name(kept, fresh_store
     kept.catch_up()
     indexes = Indexes(kept.follow)
     filling = indexes.backfill(new)
+    with schemaless.connect(accounts.root(fresh_url)) as root:
+        move = Ledger(root).create("move", MoveSpec("cluster-2").as_json(), {0: 1}, ["cluster-1"], {}).job_id
+        assert not indexes.watch(new, filling)
+        assert [each.state for each in indexes.named("client_trips")] == ["ready", BACKFILLING]
+        Ledger(root).change_state(move, ("running",), "aborted")
     assert indexes.watch(new, filling)
     tools_of(fresh_store).registry.read()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import re
 
@@ -22,12 +23,14 @@ from tests.movers import query
 pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 
 
-def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke):  # noqa: F811
+def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke, caplog):  # noqa: F811
     """Digests of both sides; a re-encoded body is the same document, and what lacks or differs is named."""
     rows = list(itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) == SHARD), 9))
     puts = [client.put_cell(row, "BASE", 1, {"n": n, "text": "x" * 99}) for n, row in enumerate(rows)]
     moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
     client.put_cell(next(row for row in iter(new_row, None) if client.shard_of(row) == SHARD), "BASE", 1, "later")
+    warned = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    status = invoke("shards", "status", url=url)
     clean = invoke("shards", "verify", "--json", url=url)
     shown = invoke("shards", "verify", url=url)
     shards = tools_of(client).shards
@@ -43,6 +46,9 @@ def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke):  # n
     said = invoke("shards", "verify", "--shards", SHARD, url=url)
     ((before,), (after,)) = (each.json["shards"] for each in (clean, damaged))
 
+    assert not [message for message in warned if "have another server" in message]
+    header = next(line for line in status.out.splitlines() if line.startswith("shard") and "runner" in line)
+    assert header.split() == ["shard", "state", "through", "cells", "copied", "runner"]
     assert (clean.code, before["same"], before["cells"], before["left_digest"]) == (0, True, 9, before["digest"])
     assert (shown.code, before["left_digest"][:16] in shown.out, "same" in shown.out) == (0, True, True)
     assert (damaged.code, after["left_digest"] != after["digest"]) == (1, True)
@@ -95,7 +101,10 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
 
 
 def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
-    """The plan names what the capacity report's function names, and the move does it; then nothing is left to do."""
+    """The plan names what the capacity report's function names, and the move does it; then nothing is left to do.
+
+    A move that is not through is continued first; and what was measured before shards were moved counts no more.
+    """
     for row in itertools.islice((row for row in iter(new_row, None) if client.shard_of(row) < 2), 40):
         client.put_cell(row, "BASE", 1, random.Random(row.int).randbytes(20_000).hex())
     early = invoke("shards", "plan", "--balance", url=url)
@@ -103,11 +112,17 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     keep(client, measure(client))
     planned = invoke("shards", "plan", "--balance", "--unchecked-accounts", "--json", url=url)
     shown = invoke("shards", "plan", "--balance", "--unchecked-accounts", url=url)
+    shard = planned.json["targets"][0]["shards"][0]["shard"]
+    begun, _ = moves.begin_or_join(client, MoveSpec("cluster-2", max_pause_s=0.9, accounts=False), [shard])
     moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
     again = invoke("shards", "plan", "--balance", url=url)
     tools_of(client).shards.again(tools_of(client).shards.routing)
     keep(client, measure(client))
     even = invoke("shards", "plan", "--balance", url=url)
+    for left in moves.left_behind(client):
+        moves.drop(client, left)
+    moves.run(client, MoveSpec("cluster-1", accounts=False), [shard])
+    stale = invoke("shards", "plan", "--balance", url=url)
     for left in moves.left_behind(client):
         moves.drop(client, left)
     ((target,), (record,)) = planned.json["targets"], moved.json["shards"]
@@ -119,4 +134,6 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     assert (moved.code, record["target"], record["phase"]) == (0, "cluster-2", "verified"), moved.err
     assert record["shard"] == target["shards"][0]["shard"]
     assert (again.code, "would go to" in again.out, "they are there by now" in again.err) == (0, False, True)
+    assert record["job_id"] == begun.job_id
     assert "nothing to move" in even.out
+    assert (stale.code, f"shard {shard} has been moved since it was measured" in stale.err) == (2, True)

@@ -12,21 +12,27 @@ from contextlib import ExitStack
 
 import pytest
 
-from schemaless import Datastore, JobConflict, MoveRefused
+import schemaless
+from schemaless import Datastore, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.cell import StoredCell
 from schemaless.cluster.placement import shard_for
-from schemaless.feed.index_check import IndexCheck
+from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes, KeepIndexes
 from schemaless.feed.members import Timing
 from schemaless.feed.owned import Owned
 from schemaless.feed.rows import FollowerRows
 from schemaless.feed.settings import Settings
 from schemaless.feed.worker import Worker
+from schemaless.jobs.job import Job
+from schemaless.jobs.runner import ShardRun, Stopped
+from schemaless.jobs.worker import Outcome
 from schemaless.move import run as moves
 from schemaless.move.indexes import MovedIndexes
+from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.store.definitions import define
 from schemaless.store.registry import READY
+from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from tests.move.benches import SHARD, Bench, Killed, Movers, Point, other
 from tests.movers import query
@@ -213,6 +219,39 @@ def test_an_index_that_is_not_gone_over_again_lacks_entries(indexed, client, mon
     assert indexed.faults()["missing"] > 0
 
 
+@pytest.mark.usefixtures("beside")
+def test_followers_are_set_back_whatever_else_is_waited_for(indexed, bench, movers: Movers, client, monkeypatch):
+    """A job that is paused, or a shard that is away, keeps none that can be reached from being set back at once."""
+    tried: list[int] = []
+    execute, flip = Shards.execute, Records.flip
+
+    def waits(run: ShardRun) -> None:
+        raise Stopped
+
+    def flipped(*args: object) -> None:
+        flip(*args)  # type: ignore[arg-type]
+        patch.setattr(ShardRun, "gate", waits)
+
+    def away(self: Shards, shard: int, statement: bytes) -> object:
+        if b"LEAST(location" in statement:
+            tried.append(shard)
+            if len(tried) == 1:
+                raise ServerUnavailable("it is away", node="somewhere", shard=shard)
+        return execute(self, shard, statement)
+
+    job = bench.begin()
+    outcomes: list[Outcome] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "flip", flipped)
+        patch.setattr(Shards, "execute", away)
+        movers.move(client, job, outcomes=outcomes)
+    bench.end(job, movers, abort=False)
+
+    assert isinstance(outcomes[0].error, ServerUnavailable)
+    assert set(tried) == set(range(SHARDS))
+    assert indexed.faults() == {}
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("beside")
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
@@ -249,6 +288,12 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
     """Its tables come or go, or the catalog does not know them; and no index is mended while a shard is on its way."""
     tools, spec = tools_of(client), MoveSpec(other(client), accounts=False)
     database, node = tools.shards.database(SHARD), tools.shards.node_of(SHARD)
+    target = tools.topology.cluster(other(client)).primary
+    note = f"`{database}`.follower_noted_{'0' * 16}"
+    query(target, f"CREATE DATABASE `{database}`", f"CREATE TABLE {note} (n INT)")
+    with pytest.raises(MoveRefused, match=r"has left .*follower_noted_0+ on .*nobody needs it"):
+        moves.run(client, spec, [SHARD])
+    query(target, f"DROP DATABASE `{database}`")
     query(node, f"CREATE TABLE `{database}`.index_77 (n INT)")
     with pytest.raises(MoveRefused, match="has a table index_77, and the catalog has no such index"):
         moves.run(client, spec, [SHARD])
@@ -258,6 +303,9 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
     query(home, f"UPDATE `{name}`.secondary_index SET state='declared'")
     with pytest.raises(MoveRefused, match=r"index trips \(1\) is declared.*'schemaless index create trips'"):
         moves.run(client, spec, [SHARD])
+    query(home, f"UPDATE `{name}`.secondary_index SET state='dropping'")
+    with pytest.raises(MoveRefused, match=r"is dropping.*'schemaless index drop trips --number 1' to its end"):
+        moves.run(client, spec, [SHARD])
     query(home, f"UPDATE `{name}`.secondary_index SET state='ready'")
     job, _ = moves.begin_or_join(client, spec, [SHARD])
     with pytest.raises(JobConflict, match=f"move {job.job_id} is running, and tables of indexes"):
@@ -265,6 +313,42 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
     moves.abort(client, job)
 
     assert indexed.faults() == {}
+
+
+def test_a_move_that_begins_beside_a_repair_is_told(indexed, client, monkeypatch):
+    """It may have copied what was there before; behind its end, the same mends what is left."""
+    shards, begun = tools_of(client).shards, list[Job]()
+    query(shards.node_of(SHARD), f"DELETE FROM `{shards.database(SHARD)}`.index_{indexed.entry.number}")
+    backward = IndexCheck._backward
+
+    def begin(self: IndexCheck, found: Found) -> None:
+        backward(self, found)
+        begun.append(moves.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])[0])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexCheck, "_backward", begin)
+        with pytest.raises(JobConflict, match=r"move \d+ began while shard 0 was repaired"):
+            list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
+    moves.abort(client, begun[0])
+    list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
+
+    assert indexed.faults() == {}
+
+
+def test_an_index_made_while_a_plan_is_made_is_known(indexed, client, url, monkeypatch):
+    """Nobody is told to drop a table that is an index's, since what this process knew of indexes was older."""
+    room = moves.disk_space_of
+
+    def meanwhile(*args: object) -> object:
+        with schemaless.connect(url) as another:
+            Indexes(another).create(define("more", "BASE.client:uuid", ["BASE.city:int"]))
+        return room(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(moves, "disk_space_of", meanwhile)
+    tools_of(client).registry.read()
+    (plan,) = moves.plan(client, MoveSpec(other(client), accounts=False), [SHARD])
+
+    assert plan.refusal is None
 
 
 def test_accounts_of_an_index_are_let_in_where_it_goes(indexed, client, accounts):

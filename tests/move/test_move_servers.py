@@ -131,6 +131,28 @@ def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, 
     assert bench.check(job) == "aborted"
 
 
+def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, client, monkeypatch):
+    """It may have cells that the target lacks: neither who goes on nor who aborts does anything without it."""
+    job = bench.begin()
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fence, "rename_target", kill)
+        movers.move(client, job)
+    outcomes: list[Outcome] = []
+    with gone(client, tools_of(client).topology.cluster_of(SHARD).name):
+        for phase in ("cutting", "aborting"):
+            Records(client).note_outcome(job.job_id, SHARD, ("cutting",), {"phase": phase})
+            bench.free(job)
+            movers.move(client, job, outcomes=outcomes)
+    bench.end(job, movers, abort=True)
+
+    assert [type(outcome.error) for outcome in outcomes] == [ServerUnavailable] * 2
+    assert bench.check(job) == "aborted"
+
+
 def test_a_move_from_a_cluster_that_is_gone_since_ends_uncompared(bench, movers, client, monkeypatch):
     """Only where one says so, and only while that server cannot be reached."""
     job = bench.begin()

@@ -7,12 +7,13 @@ from typing import Final
 import click
 
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
+from schemaless.cli.options import shards_text as list_of_shards
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
-from schemaless.store.registry import READY
-from schemaless.terminal.output import EXIT_FAILED, json_option, out, print_json, print_table, progress
+from schemaless.store.registry import READY, IndexEntry
+from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table, progress
 
 _COLUMNS: Final = (
     *("rows", "entries", "without_entry", "null_fields", "lagging"),
@@ -39,8 +40,8 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
     The check runs while applications write and workers run. It looks at each difference again, and counts as lagging
     what workers have yet to do. Rows whose shard field does not fit have no entry, and other fields that do not fit are
     NULL: the check counts both, and neither is a fault. --repair writes entries that are missing or stale, and deletes
-    entries that belong to no row. The account needs the role follow. If the check is stopped, run it again with
-    --shards for the shards that are left.
+    entries that belong to no row. The account needs the role follow. A check that is stopped prints what it found until
+    then, and which --shards are left.
 
     \b
     Examples:
@@ -55,22 +56,36 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
             raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' says how far it is")
         shards = shards_of(shards_text, store.shard_count)
         checking = IndexCheck(store, ready[-1], repair=repair and execute)
-        with progress(f"checking {name}", len(shards), "shards") as listener:
-            found = list(checking.run(shards, listener))
+        found: list[Found] = []
+        try:
+            with progress(f"checking {name}", len(shards), "shards") as listener:
+                found.extend(checking.run(shards, listener))
+        except KeyboardInterrupt:
+            left = list_of_shards(shards[len(found) :])
+            _print(ready[-1], found, left, as_json=as_json)
+            note(f"shards that are left to be checked: --shards {left}")
+            raise
+    total = _print(ready[-1], found, None, as_json=as_json)
+    if repair and not execute:
+        note_dry()
+    return EXIT_FAILED if total.faults > total.repaired else 0
+
+
+def _print(entry: IndexEntry, found: list[Found], left: str | None, *, as_json: bool) -> Found:
+    """Print what was found, and return it of all shards; ``left`` is a list of those that were not got to."""
     total = Found(-1)
     for each in found:
         for column in _COLUMNS:
             setattr(total, column, getattr(total, column) + getattr(each, column))
     if as_json:
         counts = {column: total.counts[column] for column in _COLUMNS}
-        print_json({"name": name, "number": ready[-1].number, **counts, "shards": [each.counts for each in found]})
+        facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
+        print_json({**facts, "shards": [each.counts for each in found]})
     else:
         shown = [each for each in found if each.faults]
         rows = [[str(each.shard), *(f"{each.counts[column]:,}" for column in _COLUMNS)] for each in shown]
         rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
         print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
-        if not total.faults:
-            out().print(f"index {name} agrees with its rows", markup=False)
-    if repair and not execute:
-        note_dry()
-    return EXIT_FAILED if total.faults > total.repaired else 0
+        if not total.faults and left is None:
+            out().print(f"index {entry.name} agrees with its rows", markup=False)
+    return total

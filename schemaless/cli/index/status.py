@@ -58,6 +58,8 @@ def show_statuses(found: Sequence[IndexStatus]) -> None:
     )
     for each in found:
         name = each.entry.name
+        for server, advice in each.small_caches.items():
+            note(f"{server}: {advice}")
         fields = ", ".join(f"{field.name} {field.type}" for field in each.entry.definition.all_fields)
         note(f"{name} ({each.entry.number}): {fields}; of {', '.join(each.entry.definition.sources)}")
         if each.entry.message is not None:
@@ -117,6 +119,7 @@ def status_json(each: IndexStatus) -> dict[str, Any]:
         "filled": _filled(each),
         "ids_behind": _behind(each),
         "behind_s": max((shard.behind_s for shard in each.shards), default=0.0),
+        "small_table_caches": dict(each.small_caches),
         "workers": [asdict(worker) for worker in each.workers],
         "shards": [
             {

@@ -47,9 +47,12 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
         found = skew(shards, clusters, disks, shard_count=store.shard_count)
     parts: dict[str, list[int]] = {}
     for move in found.moves:
-        if topology.cluster_of(move.shard).name not in (move.from_cluster, move.to_cluster):
-            raise InvalidInput(f"shard {move.shard} has been moved since it was measured at {taken}; {_MEASURE}")
         parts.setdefault(move.to_cluster, []).append(move.shard)
+    goes = {move.shard: move.to_cluster for move in found.moves}
+    for shard in found.shards:
+        # Each of them counts, and not only those that would be moved: a cluster may be full by now.
+        if topology.cluster_of(shard.shard).name not in (shard.cluster, goes.get(shard.shard)):
+            raise InvalidInput(f"shard {shard.shard} has been moved since it was measured at {taken}; {_MEASURE}")
     return found, {target: sorted(shards) for target, shards in sorted(parts.items())}
 
 

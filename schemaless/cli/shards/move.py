@@ -13,6 +13,7 @@ from schemaless.cli.options import open_store, shards_of, url_option
 from schemaless.cli.shards.balance import balance, show_skew, skew_data, still_to_move
 from schemaless.cli.shards.shown import show_records
 from schemaless.errors import InvalidInput
+from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.move.record import MoveRecord
@@ -203,19 +204,22 @@ def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
 
 
 def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | None) -> list[MoveRecord]:
-    """Even out clusters, by a job for each cluster that shards go to."""
+    """Even out clusters, by a job for each cluster that shards go to, behind the moves that are not through yet."""
     ledger, records = Ledger(store), list[MoveRecord]()
+
+    def go_on(spec: MoveSpec, shards: Sequence[int], job: Job, *, new: bool = False) -> None:
+        with JobProgress(ledger) as shown:
+            records.extend(run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown))
+
+    for job in ledger.jobs("move"):
+        if job.unfinished:
+            go_on(MoveSpec.of(job), ledger.numbers(job.job_id), job)
+    tools_of(store).shards.again(tools_of(store).shards.routing)
     for target, chosen in balance(store)[1].items():
         of_target = replace(spec, target=target)
-        shards = chosen
-        if MOVE.same(ledger, of_target, chosen) is None:
-            shards = still_to_move(tools_of(store).topology, target, chosen)
-        if shards:
-            job, new = begin_or_join(store, of_target, shards)
-            with JobProgress(ledger) as shown:
-                records += run_move(
-                    store, of_target, shards, job=job, new=new, count=workers, dask=dask, listener=shown
-                )
+        if shards := still_to_move(tools_of(store).topology, target, chosen):
+            begun, new = begin_or_join(store, of_target, shards)
+            go_on(of_target, shards, begun, new=new)
     return records
 
 

@@ -127,6 +127,23 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
     return b" UNION ALL ".join(parts)
 
 
+def select_every_location(database: str, ahead_s: float) -> bytes:
+    """Select all rows of followers: one snapshot of them and of the cells.
+
+    Args:
+        database: the shard's.
+        ahead_s: so far may the clock that made a row have been ahead of this server's.
+
+    Returns:
+        A statement whose rows are name, location, the shard's highest added_id, and whether the epoch is above every
+        one that can have been reached by now.
+    """
+    return (
+        b"SELECT name, location, (SELECT MAX(added_id) FROM %b), epoch>TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b) "
+        b"FROM %b ORDER BY name" % (cell_table(database), later(ahead_s), table(database, b"follower"))
+    )
+
+
 def select_tops(shards: Iterable[tuple[str, int]]) -> bytes:
     """Select shard and highest added_id of shards, each of ``(database, shard)``."""
     return b" UNION ALL ".join(
@@ -255,6 +272,15 @@ def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
         b"SELECT added_id, row_key, column_name, ref_key, attempts, error, CONCAT(parked_at,'+00:00'), replay "
         b"FROM %b WHERE name=%b%b ORDER BY added_id"
         % (table(database, b"parked"), text(name), b" AND replay>0" if replay else b"")
+    )
+
+
+def select_every_parked(database: str) -> bytes:
+    """Select follower, added_id and key of all parked cells, and whether there is such a cell."""
+    return (
+        b"SELECT p.name, p.added_id, p.row_key, p.column_name, p.ref_key, c.added_id IS NOT NULL FROM %b AS p "
+        b"LEFT JOIN %b AS c ON c.added_id=p.added_id AND c.row_key=p.row_key AND c.column_name=p.column_name "
+        b"AND c.ref_key=p.ref_key ORDER BY p.name, p.added_id" % (table(database, b"parked"), cell_table(database))
     )
 
 

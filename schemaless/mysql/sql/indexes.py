@@ -66,12 +66,11 @@ def index_table(number: int) -> str:
 
 def create_index_table(database: str, layout: Layout) -> bytes:
     """Make an index's table, unless it is there."""
-    (shard_name, shard_type), *fields = layout.columns
     columns = [
-        b"row_key BINARY(16) NOT NULL",
-        b"`%b` %b NOT NULL" % (shard_name.encode(), shard_type.encode()),
-        *(b"`%b` %b NULL" % (name.encode(), kind.encode()) for name, kind in fields),
-        *(b"ref_%d BIGINT NOT NULL" % number for number in range(layout.sources)),
+        *(
+            b"`%b` %b %b" % (name.encode(), kind.encode(), b"NULL" if nullable else b"NOT NULL")
+            for name, kind, nullable in columns_of(layout)
+        ),
         b"PRIMARY KEY (row_key)",
         b"KEY query (%b)" % b", ".join(_names(layout)),
     ]
@@ -80,6 +79,22 @@ def create_index_table(database: str, layout: Layout) -> bytes:
         b", ".join(columns),
         text(layout.digest),
     )
+
+
+def columns_of(layout: Layout) -> list[tuple[str, str, bool]]:
+    """Return name, type and whether it may be NULL of each column of an index's table."""
+    shard_field, *fields = layout.columns
+    return [
+        ("row_key", "BINARY(16)", False),
+        (*shard_field, False),
+        *((name, kind, True) for name, kind in fields),
+        *((f"ref_{number}", "BIGINT", False) for number in range(layout.sources)),
+    ]
+
+
+def keys_of(layout: Layout) -> dict[str, list[str]]:
+    """Return the columns of each key of an index's table."""
+    return {"PRIMARY": ["row_key"], "query": [name for name, _ in layout.columns]}
 
 
 def drop_index_table(database: str, number: int) -> bytes:
@@ -93,6 +108,32 @@ def select_comments(databases: Iterable[str], number: int) -> bytes:
         texts(databases),
         b"TABLE_NAME=%b" % text(index_table(number)),
     )
+
+
+def select_tables(database: str) -> bytes:
+    """Select name and comment of a database's tables; those that may not be seen are absent."""
+    return b"SELECT TABLE_NAME, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA=%b" % text(database)
+
+
+def select_index_columns(database: str) -> bytes:
+    """Select table, name, type and whether it may be NULL of the columns of indexes' tables, in their order."""
+    return (
+        b"SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE FROM information_schema.COLUMNS "
+        b"WHERE TABLE_SCHEMA=%b AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, ORDINAL_POSITION" % text(database)
+    )
+
+
+def select_index_keys(database: str) -> bytes:
+    """Select table, key and column of the keys of indexes' tables, in their order."""
+    return (
+        b"SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%b "
+        b"AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX" % text(database)
+    )
+
+
+def select_no_entry(database: str, table: str) -> bytes:
+    """Select no entry; refused where the table is not there, or may not be read."""
+    return b"SELECT 1 FROM %b LIMIT 0" % _table(database, table)
 
 
 def upsert_entries(database: str, layout: Layout, entries: Iterable[EntryRow]) -> bytes:
