@@ -12,6 +12,7 @@ from typing import Final
 from schemaless.cluster.topology import Cluster, Node, shard_database
 from schemaless.errors import InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.mysql.configuration import datastore_url
+from schemaless.mysql.group import has_replaced
 from schemaless.mysql.parallel import AT_ONCE, on_servers
 from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.pools import Pools
@@ -104,7 +105,8 @@ class Change:
             if problem.node == str(new):
                 raise
             return "unreachable"
-        if not is_read_only(self.pool(old)):
+        # Cut off from its group, it takes no writes either: it waits, and is not told to be read-only.
+        if not is_read_only(self.pool(old)) and not has_replaced(self.pool(new), self.pool(old)):
             raise TopologyError(
                 f"the old primary {old} still takes writes, which {new} would not get; make it read-only first "
                 "(SET GLOBAL super_read_only = ON; MariaDB: read_only). Nothing was written"

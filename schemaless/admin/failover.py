@@ -30,7 +30,7 @@ from schemaless.errors import (
 from schemaless.mysql.configuration import datastore_url
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.group import is_in_group
+from schemaless.mysql.group import has_majority
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.replication import is_read_only, is_same_server
@@ -77,6 +77,8 @@ class Adoption:
         old_primary: None, or what was found of the one before: "read-only", "ahead" (it has what the new one lacks),
             "unreachable", or "the same server".
         url: the datastore's URL from now on, where the catalog moved; else None.
+        quorum: whether the new primary is of a group whose majority has all that was acknowledged, so that the old one
+            can commit nothing more.
     """
 
     cluster: Cluster
@@ -86,6 +88,7 @@ class Adoption:
     unasked: tuple[Node, ...] = ()
     old_primary: str | None = None
     url: str | None = None
+    quorum: bool = False
 
     @property
     def old_written_s(self) -> float | None:
@@ -93,7 +96,7 @@ class Adoption:
 
         Longer, where they reach no server that knows of the takeover.
         """
-        return LATEST_LOOK_S if self.old_primary == "unreachable" else None
+        return LATEST_LOOK_S if self.old_primary == "unreachable" and not self.quorum else None
 
 
 def adopt(url: str, cluster: str, primary: str, *, accept_loss: bool = False, timeout_s: float = TIMEOUT_S) -> Adoption:
@@ -145,7 +148,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
         _require_able(pool, now)
         change.verify(now, node)
         unasked: tuple[Node, ...] = ()
-        old, home = None, None
+        old, home, quorum = None, None, False
         if node == now.primary and now.epoch and held_claim(pool, change.topology.name, cluster) == now.epoch:
             after = now
         else:
@@ -160,7 +163,8 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             if old not in (None, "unreachable"):
                 heard.append(now.primary)
             # A group has lost nothing: it acknowledges what its majority has.
-            if old in ("unreachable", "ahead") and not is_in_group(pool):
+            quorum = has_majority(pool, len(now.nodes))
+            if old == "ahead" or (old == "unreachable" and not quorum):
                 note_lost(pool, change.topology.name, cluster, now.primary)
             after = take_over(change, home, replace(now, nodes=(node, *kept)), heard)
         arrived_s, removed = _settle_replicas(change, home, after, timeout_s)
@@ -176,6 +180,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             unasked,
             old,
             replace(change.url, node=node).for_database(change.topology.name) if moved else None,
+            quorum,
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from schemaless.admin.failover import Adoption, adopt_node
+from schemaless.admin.failover import TIMEOUT_S, Adoption, adopt_node
 from schemaless.admin.nodes import add_node
 from schemaless.cluster.topology import Cluster, Node, Topology
 from schemaless.errors import SchemalessError, ServerTimeout, ServerUnavailable
@@ -99,16 +99,19 @@ class Watch:
             SchemalessError: the first look cannot read the catalog; later ones say so.
         """
         try:
-            self._find_catalog()
-            self._topology = read_ready(self._pools.pool_for(self._url.node), self._name).topology
-        except _Undecided as nobody:
-            return self._new(self._home, [(nobody.what, str(nobody), None)])
+            undecided = self._find_catalog()
+            if undecided is None or undecided.witness is not None:
+                self._topology = read_ready(self._pools.pool_for(self._url.node), self._name).topology
         except SchemalessError as problem:
             if self._topology is None:
                 raise
             return self._new(None, [("failed", f"the catalog cannot be read: {_said(problem)}", None)])
         found = self._new(None, [])
-        for cluster in self._topology.clusters:
+        clusters = self._topology.clusters if self._topology is not None else ()
+        if undecided is not None:
+            # Nothing can be written into the catalog, whatever the other clusters say.
+            return found + self._new(self._home, [(undecided.what, str(undecided), None)])
+        for cluster in clusters:
             try:
                 findings = self._look_at(cluster)
             except SchemalessError as problem:
@@ -120,6 +123,9 @@ class Watch:
         """Return what was not found at the last look as well."""
         before = self._before.get(cluster, set())
         self._before[cluster] = {(what, message) for what, message, _ in findings}
+        # Whoever was told of an adoption need not be told that it is so.
+        agreed = [_agrees(adoption.cluster) for _, _, adoption in findings if adoption is not None]
+        self._before[cluster] |= {(what, message) for what, message, _ in agreed}
         now = datetime.now(UTC)
         return [
             Finding(now, cluster, what, message, adoption)
@@ -127,26 +133,43 @@ class Watch:
             if (what, message) not in before
         ]
 
-    def _find_catalog(self) -> None:
+    def _find_catalog(self) -> _Undecided | None:
         """Go to the catalog of the primary that the catalog's own group has; else to the first that the URL names.
 
+        Where that group has no primary, or none that the catalog names, return that: then it is the catalog of a member
+        that is believed, if there is any, which says what somebody has done about it.
+
         Raises:
-            _Undecided: it is a group, and has none.
             SchemalessError: no server that the URL names has the catalog.
         """
-        if self._topology is not None:
-            for cluster in self._topology.clusters:
-                if cluster.name == self._home or self._url.node in [node.having("primary") for node in cluster.nodes]:
-                    self._home = cluster.name
-                    try:
-                        node, _ = self._decided(cluster)
-                    except _Undecided as nobody:
-                        if nobody.what != "no group":
-                            raise
-                    else:
-                        self._url = replace(self._url, node=node, others=())
-                        return
+        home = self._own_cluster()
+        if home is not None:
+            self._home = home.name
+            try:
+                node, _ = self._decided(home)
+            except _Undecided as nobody:
+                if nobody.in_group:
+                    if nobody.witness is not None:
+                        self._url = replace(self._url, node=nobody.witness, others=())
+                    return nobody
+            else:
+                self._url = replace(self._url, node=node, others=())
+                return None
         self._url = find_catalog(self._given, self._name, self._pools.pool_for)
+        if self._url.node not in self._servers:
+            self._ask(self._url.node)  # the catalog may have it by another address
+        return None
+
+    def _own_cluster(self) -> Cluster | None:
+        """Return the cluster that the catalog is on; None before the first look, or if it has no server of a group."""
+        server = self._servers.get(self._url.node)
+        for cluster in () if self._topology is None else self._topology.clusters:
+            nodes = [node.having("primary") for node in cluster.nodes]
+            if cluster.name == self._home or self._url.node in nodes:
+                return cluster
+            if server is not None and server in [self._servers.get(node) for node in nodes]:
+                return cluster
+        return None
 
     def _look_at(self, cluster: Cluster) -> list[_Found]:
         try:
@@ -197,7 +220,12 @@ class Watch:
             if back is None:
                 found.append(("stranger", _stranger(member, cluster), None))
                 continue
-            add_node(self._url, self._name, cluster.name, back)
+            try:
+                add_node(self._url, self._name, cluster.name, back, timeout_s=TIMEOUT_S)
+            except SchemalessError as problem:
+                message = f"{back} is of its group again, and cannot be added: {_said(problem)}"
+                found.append(("failed", message, None))
+                continue
             del self._gone[cluster.name, member.server]
             found.append(("added", f"{back} is of its group again: added as a replica", None))
         return found
@@ -210,42 +238,49 @@ class Watch:
         """
         nodes = [node.having("primary") for node in cluster.nodes]
         nodes += [node for (name, _), node in self._gone.items() if name == cluster.name and node not in nodes]
-        views: dict[Node, GroupView] = {}
-        doubted: dict[Node, str] = {}
-        for node, answer in on_servers([(node, node) for node in nodes], self._ask):
-            if isinstance(answer, GroupView):
-                self._servers[node] = answer.server
-                if answer.fault is None:
-                    views[node] = answer
-                else:
-                    doubted[node] = f"{node}: {answer.fault}"
-            elif answer is not None:
-                doubted[node] = _said(answer)
-        if not views and not doubted:
-            raise _Undecided("no group", f"{cluster.primary} is of no group, so nobody decides there: left as it is")
+        answers = dict(on_servers([(node, node) for node in nodes], self._ask))
+        groups = {node: answer for node, answer in answers.items() if isinstance(answer, GroupView)}
+        views = {node: view for node, view in groups.items() if view.fault is None}
+        doubted = {node: _said(answer) for node, answer in answers.items() if isinstance(answer, SchemalessError)}
+        doubted |= {node: f"{node}: {view.fault}" for node, view in groups.items() if view.fault is not None}
+        listed = "; ".join(doubted[node] for node in nodes if node in doubted)
+        if not groups:
+            for node in nodes:
+                if answers[node] is None:
+                    message = f"{node} is of no group, so nobody decides there: left as it is"
+                    raise _Undecided("no group", message, in_group=False)
+            raise _Undecided("undecided", f"no server says whether it is of a group: {listed}", in_group=False)
         if not views:
-            listed = "; ".join(doubted[node] for node in nodes if node in doubted)
             raise _Undecided("undecided", f"no member of a group is to be believed: {listed}")
-        if any(len(view.primaries) > 1 for view in views.values()):
-            raise _Undecided("failed", "its group has several primaries; a cluster has one (single-primary mode)")
+        witness = next(iter(views))
+        if any(len(view.primaries) > 1 or not view.single_primary for view in views.values()):
+            message = "its group is in multi-primary mode; a cluster has one primary (single-primary mode)"
+            raise _Undecided("failed", message, witness)
         primaries = {primary.server: primary for view in views.values() for primary in view.primaries}
         if len(primaries) != 1:
             what = "is about to choose a primary" if not primaries else "is in the middle of a change of its primary"
-            raise _Undecided("undecided", f"its group {what}")
+            raise _Undecided("undecided", f"its group {what}", witness)
         ((server, member),) = primaries.items()
         chosen = next((node for node in nodes if self._servers.get(node) == server), None)
         if chosen is None:
-            raise _Undecided("stranger", _stranger(member, cluster))
+            unknown = "; ".join(doubted[node] for node in nodes if node in doubted and node not in self._servers)
+            if unknown:
+                raise _Undecided("undecided", f"its group's primary, {member}, may be one of these: {unknown}", witness)
+            raise _Undecided("stranger", _stranger(member, cluster), witness)
         if chosen not in views:
             why = doubted.get(chosen, f"{chosen}: it is of no group")
-            raise _Undecided("undecided", f"its group takes a server for the primary that does not say so: {why}")
+            message = f"its group takes a server for the primary that does not say so: {why}"
+            raise _Undecided("undecided", message, witness)
         return chosen, views[chosen]
 
     def _ask(self, node: Node) -> tuple[Node, GroupView | SchemalessError | None]:
         pool = self._pools.pool_for(node)
         try:
             pool.heed()
-            return node, group_view(pool)
+            view = group_view(pool)
+            if view is not None:
+                self._servers[node] = view.server
+            return node, view
         except SchemalessError as problem:
             return node, problem
 
@@ -254,11 +289,19 @@ _Found = tuple[What, str, Adoption | None]
 
 
 class _Undecided(Exception):
-    """No primary of a group can be named."""
+    """No primary of a group can be named.
 
-    def __init__(self, what: What, message: str) -> None:
+    Attributes:
+        what: see ``Finding``.
+        witness: a member that is believed, if any.
+        in_group: whether any server says that it is of a group.
+    """
+
+    def __init__(self, what: What, message: str, witness: Node | None = None, *, in_group: bool = True) -> None:
         super().__init__(message)
         self.what: What = what
+        self.witness = witness
+        self.in_group = in_group
 
 
 def _agrees(cluster: Cluster) -> _Found:

@@ -10,7 +10,7 @@ from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.events import only, together
-from schemaless.feed.table_check import TableFault, TableProof, check_tables_of
+from schemaless.feed.table_check import TableCheck, TableFault, TableProof
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check as check_cells
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_option, note, out, print_json, progress
@@ -55,7 +55,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
             report = check_cells(store, shards, hands=hands, listener=together(listener, only(Fault, mark)))
         sound = [shard for shard in shards if shard not in unsound]
         with progress("checking tables of followers and indexes", len(sound), "shards") as shown:
-            tables = check_tables_of(store, sound, together(shown, only(TableFault, faults.add)))
+            tables = TableCheck(store).run(sound, together(shown, only(TableFault, faults.add)))
     report.faults.update(tables.faults)
     if as_json:
         counts = facts(report, "shards", "cells", "body_bytes", "by_codec")

@@ -148,28 +148,29 @@ class _Look:
     index_tables: int = 0
 
 
-def check_tables_of(store: Datastore, shards: Sequence[int], listener: Listener = nobody) -> TableProof:
-    """Hold the tables of followers and indexes of some shards against the catalog; changes nothing.
+class TableCheck:
+    """A check of a datastore's tables; changes nothing.
 
     Args:
         store: open with any account; what it may not see is told in the result.
-        shards: their numbers.
-        listener: told each ``TableFault``, and each shard.
-
-    Raises:
-        ServerError: a server cannot be reached.
     """
-    return _TableCheck(store).run(shards, listener)
 
-
-class _TableCheck:
     def __init__(self, store: Datastore) -> None:
         self._store = store
         self._tools = tools_of(store)
         self._shards = self._tools.shards
         self._known = self._read()
 
-    def run(self, shards: Sequence[int], listener: Listener) -> TableProof:
+    def run(self, shards: Sequence[int], listener: Listener = nobody) -> TableProof:
+        """Hold the tables of followers and indexes of some shards against the catalog.
+
+        Args:
+            shards: their numbers.
+            listener: told each ``TableFault``, and each shard.
+
+        Raises:
+            ServerError: a server cannot be reached.
+        """
         proof = TableProof(len(self._known.followers), len(self._known.indexes), len(shards))
         unseen: Counter[tuple[str, str]] = Counter()
         why: dict[tuple[str, str], str] = {}

@@ -15,6 +15,9 @@ from schemaless.mysql.sql.servers import COMMIT, ROLLBACK, START_TRANSACTION
 T = TypeVar("T")
 
 _PACKET_MARGIN_BYTES: Final = 1024
+_HAVE_ROWS: Final = (b"SELECT", b"(SELECT", b"SHOW")
+"""Statements that begin so have rows, if none at all, and no others of those are executed that have."""
+_MIXED_UP: Final = "Does something on the way to the server mix up replies?"
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
@@ -75,13 +78,21 @@ class Connection:
         """Send a query and return its rows.
 
         Raises:
-            WrongReply: they are not of what was asked for, says ``check``.
+            WrongReply: they are not of what was asked for, says ``check``, or there are none where there must be.
         """
         rows = self._ask(sql).rows
-        if check is not None and rows and (strange := check(rows)) is not None:
+        strange = None
+        if rows is None:
+            # That is no empty result: nothing may be said to be absent by it.
+            if sql.startswith(_HAVE_ROWS):
+                strange = f"asked for rows by {bytes(sql[:20])!r}, got a reply without columns"
+            rows = ()
+        elif rows and check is not None:
+            strange = check(rows)
+        if strange is not None:
             raise WrongReply(
                 f"the reply is of something else than was asked for ({strange}); nothing of it was used, and the "
-                "connection is closed. Does something on the way to the server mix up replies?",
+                f"connection is closed. {_MIXED_UP}",
                 node=self.node,
                 shard=self.shard,
             )
@@ -89,8 +100,18 @@ class Connection:
         return rows
 
     def execute(self, sql: bytes) -> Reply:
-        """Send a statement without rows."""
+        """Send a statement without rows.
+
+        Raises:
+            ConnectionLost: rows came, so the reply is another statement's, and this one's will not be known.
+        """
         reply = self._ask(sql)
+        if reply.rows is not None and not sql.startswith(_HAVE_ROWS):
+            raise ConnectionLost(
+                f"rows came in reply to a statement that has none ({bytes(sql[:20])!r}). {_MIXED_UP}",
+                node=self.node,
+                shard=self.shard,
+            )
         self.busy = False
         return reply
 
@@ -117,7 +138,8 @@ class Connection:
                 return raw.reply()
             cursor = raw.cursor()
             cursor.execute(sql)
-            reply = Reply(tuple(cursor.fetchall()), cursor.rowcount, cursor.lastrowid or 0)
+            rows = None if cursor.description is None else tuple(cursor.fetchall())
+            reply = Reply(rows, cursor.rowcount, cursor.lastrowid or 0)
             cursor.close()
         except Exception as error:
             raised = interruption(error)

@@ -24,8 +24,10 @@ from schemaless.mysql.errors import is_drivers
 _BINARY: Final = 63
 """A column of this character set has bytes, and no text."""
 
-_READ_BY: Final = struct.Struct("<xH4xB5x")
+_READ_BY: Final = struct.Struct("<BH4xB5x")
 """The end of a column's description: its character set and its type are in there, and stand behind all its names."""
+_READ_BY_BYTES: Final = _READ_BY.size - 1
+"""What the end's first byte says: how many more there are."""
 
 _NULL: Final = 0xFB
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
@@ -36,12 +38,12 @@ class Reply(NamedTuple):
     """What a statement gave.
 
     Attributes:
-        rows: none for a statement that has none.
+        rows: None for a statement that has none, which is not the same as one that found none.
         affected: how many rows it changed, or gave.
         last_id: the first id that it made; 0 where it made none.
     """
 
-    rows: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[Any, ...], ...] | None
     affected: int
     last_id: int
 
@@ -75,6 +77,14 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
         # PyMySQL's __init__ begins with None.
         self._columns: list[bytes] | None = nothing
 
+    def _read_result_packet(self, first_packet: Any) -> None:
+        """Read a reply that has columns, whose number is all that its first packet says."""
+        self.field_count = first_packet.read_length_encoded_integer()
+        if not self.field_count or first_packet.read_all():
+            raise pymysql.InternalError(f"a reply begins with {first_packet.get_all_data()[:20]!r}")
+        self._get_descriptions()
+        self._read_rowdata_packet()
+
     def _get_descriptions(self) -> None:
         """Read the columns' descriptions."""
         connection = self.connection
@@ -96,6 +106,8 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
                 row.append(None)
                 continue
             if length > _NULL:
+                if length not in _LENGTH_BYTES:
+                    raise pymysql.InternalError(f"a value's length begins with {length:#x}, at byte {at - 1} of a row")
                 begin = at + _LENGTH_BYTES[length]
                 length = int.from_bytes(data[at:begin], "little")
                 at = begin
@@ -111,7 +123,9 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
 
 def _read_by(connection: Any, column: bytes) -> tuple[str | None, Any]:
     """Return the encoding of a column's values, None for bytes, and what makes them of text; as PyMySQL has them."""
-    charset, kind = _READ_BY.unpack_from(column, len(column) - _READ_BY.size)
+    left, charset, kind = _READ_BY.unpack_from(column, len(column) - _READ_BY.size)
+    if left != _READ_BY_BYTES:
+        raise pymysql.InternalError(f"the description of a column ends with {column[-_READ_BY.size :]!r}")
     convert = connection.decoders.get(kind)
     if convert is converters.through:
         convert = None
@@ -143,11 +157,15 @@ class DriverConnection(pymysql.connections.Connection):
         super().connect(_dialled(self) if sock is None else sock)
 
     def reply(self) -> Reply:
-        """Return what the last ``query`` gave, as a cursor does in three times as many steps, once nothing is left."""
+        """Return what the last ``query`` gave, as a cursor does in three times as many steps, once nothing is left.
+
+        The connection lets go of it, so that no idle one keeps the rows of its last caller in memory.
+        """
         result: Any = self._result
         while self._result.has_next:
             self.next_result()
-        return Reply(result.rows or (), result.affected_rows, result.insert_id or 0)
+        self._result = None
+        return Reply(result.rows, result.affected_rows, result.insert_id or 0)
 
     def _force_close(self) -> None:
         wires = self._rfile, self._sock

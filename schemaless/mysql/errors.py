@@ -89,7 +89,7 @@ _NEXT_STEP: Final = {
     2003: _WRONG_HOST,
     3159: "it wants encrypted connections: add ssl_mode=required to the URL",
 }
-_OF_DRIVERS: Final = frozenset({"MySQLdb", "builtins", "pymysql", "socket", "sqlalchemy", "ssl", "struct"})
+_OF_DRIVERS: Final = frozenset({"MySQLdb", "builtins", "decimal", "pymysql", "socket", "sqlalchemy", "ssl", "struct"})
 """Where the classes of exceptions come from that a driver raises, or lets through."""
 
 _OF_SERVERS: Final = frozenset({"MySQLdb", "pymysql"})
@@ -129,11 +129,15 @@ _TLS: Final = (
 
 
 def error_code(error: BaseException) -> int | None:
-    """Return MySQL's error number of a driver's exception, or None where it carries none."""
+    """Return MySQL's error number of a driver's exception, or None where it carries none.
+
+    None of Python's own has one: the number of an OSError is the system's, and a KeyError's is a key.
+    """
     if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None:
         return error_code(error.orig)
-    if error.args and isinstance(error.args[0], int):
-        return error.args[0]
+    # Below 0 is what mysqlclient says of itself, and a MariaDB's report of progress, which no reply ends with.
+    if _room(type(error).__module__) in _OF_SERVERS and error.args and isinstance(error.args[0], int):
+        return error.args[0] if error.args[0] >= 0 else None
     return None
 
 
@@ -199,7 +203,9 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
     """
     code = error_code(error)
     inner = error.orig if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None else error
-    text = str(inner.args[1]) if len(inner.args) > 1 else str(inner) or type(inner).__name__
+    # The second argument of a UnicodeError is what was to be decoded.
+    worded = len(inner.args) > 1 and not isinstance(inner, UnicodeError)
+    text = str(inner.args[1]) if worded else str(inner) or type(inner).__name__
     # Drivers disagree in the number, 2002 or 2003, and PyMySQL calls the host of every socket localhost.
     absent_socket = code in (2002, 2003) and node.startswith("/")
     if absent_socket:

@@ -43,15 +43,18 @@ class GroupView:
     Attributes:
         server: the server's own ``server_uuid``.
         members: all that it knows of, itself too; none where it is of no group.
+        single_primary: whether it is told that one member at a time takes writes.
     """
 
     server: str
     members: tuple[Member, ...]
+    single_primary: bool = True
 
     @classmethod
-    def of(cls, server: str, rows: Iterable[Sequence[Any]]) -> GroupView:
+    def of(cls, server: str, rows: Iterable[Sequence[Any]], *, single_primary: bool = True) -> GroupView:
         """Return what rows of ``SELECT_MEMBERS`` say."""
-        return cls(server, tuple(Member(str(a), str(b), int(c or 0), str(d), str(e)) for a, b, c, d, e in rows))
+        members = tuple(Member(str(a), str(b), int(c or 0), str(d), str(e)) for a, b, c, d, e in rows)
+        return cls(server, members, single_primary)
 
     @property
     def state(self) -> str:
@@ -61,12 +64,29 @@ class GroupView:
     @property
     def fault(self) -> str | None:
         """Why it is not to be believed, or None: a server that is cut off still takes itself for the primary."""
-        present = sum(member.state in _PRESENT for member in self.members)
         if self.state != "ONLINE":
             return f"it is {self.state} in its group"
-        if 2 * present <= len(self.members):
-            return f"it sees {present} of the {len(self.members)} members of its group, and no majority"
+        if 2 * self.present <= len(self.members):
+            return f"it sees {self.present} of the {len(self.members)} members of its group, and no majority"
         return None
+
+    @property
+    def present(self) -> int:
+        """How many members it sees."""
+        return sum(member.state in _PRESENT for member in self.members)
+
+    def has_replaced(self, old: GroupView) -> bool:
+        """Whether the majority has chosen this server while ``old``, of the same group, waits without one.
+
+        What is committed there waits for a majority that it never gets again: it is undone when it joins again.
+        """
+        return (
+            self.fault is None
+            and [member.server for member in self.primaries] == [self.server]
+            and old.state == "ONLINE"
+            and old.fault is not None
+            and self.server in [member.server for member in old.members]
+        )
 
     @property
     def primaries(self) -> list[Member]:
@@ -94,16 +114,30 @@ def group_view(pool: NodePool) -> GroupView | None:
                 node=connection.node,
                 code=refusal.code,
             ) from refusal
-        ((server,),) = connection.rows(SELECT_SERVER)
-        return GroupView.of(str(server), rows) if rows else None
+        if not rows:
+            return None
+        ((server, single_primary),) = connection.rows(SELECT_SERVER)
+        return GroupView.of(str(server), rows, single_primary=bool(single_primary))
 
     return pool.run(ask)
 
 
-def is_in_group(pool: NodePool) -> bool:
-    """Whether a server is of a group whose majority it sees; False where the account may not see it."""
+def has_majority(pool: NodePool, servers: int) -> bool:
+    """Whether a server sees a majority of its group, and of so many servers that the catalog names; False if unknown.
+
+    The second is so unless somebody had a minority go on by force, which may lack what the others acknowledged.
+    """
     try:
         view = group_view(pool)
     except AccessDenied:
         return False
-    return view is not None and view.fault is None
+    return view is not None and view.fault is None and 2 * view.present > servers
+
+
+def has_replaced(new: NodePool, old: NodePool) -> bool:
+    """Whether a group's majority has chosen ``new`` in place of ``old``, which waits without one; False if unknown."""
+    try:
+        views = group_view(new), group_view(old)
+    except AccessDenied:
+        return False
+    return views[0] is not None and views[1] is not None and views[0].has_replaced(views[1])

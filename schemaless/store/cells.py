@@ -31,7 +31,8 @@ from schemaless.errors import (
 )
 from schemaless.keys import cell_key, check_created_at, check_ref_key
 from schemaless.mysql.connection import Connection, Rows, in_packets
-from schemaless.mysql.errors import DuplicateKey
+from schemaless.mysql.driver import Reply
+from schemaless.mysql.errors import ConnectionLost, DuplicateKey
 from schemaless.mysql.sql.cells import insert_cells, select_added_id, select_latest_ref_key
 from schemaless.store.reading import PLACE, Place, Reader, only
 from schemaless.store.shards import Shards
@@ -188,7 +189,7 @@ class Cells:
             cell = encoded_cell(key, body, lambda: None)
             ((sql, _),) = _statements(connection, database, [cell])
             with connection.transaction():
-                added_id = connection.execute(sql).last_id
+                added_id = _inserted(connection, sql, 1).last_id
                 tried.append((key, added_id))
             return Put(key, added_id, created=True)
 
@@ -302,10 +303,27 @@ def _insert(connection: Connection, database: str, cells: Sequence[EncodedCell])
 
 
 def _insert_statement(connection: Connection, sql: bytes, cells: Sequence[EncodedCell]) -> dict[Place, Put]:
-    done = connection.execute(sql)
+    done = _inserted(connection, sql, len(cells))
     # A statement whose number of rows is known reserves its ids at once, so they follow the first without a gap.
     ids = itertools.count(done.last_id, connection.auto_increment_increment)
     return {cell.place: Put(cell.key, added_id, True) for cell, added_id in zip(cells, ids, strict=False)}
+
+
+def _inserted(connection: Connection, sql: bytes, count: int) -> Reply:
+    """Send an INSERT of so many cells and return its reply.
+
+    Raises:
+        ConnectionLost: the reply is not of that many new cells, and so another statement's.
+    """
+    done = connection.execute(sql)
+    if done.affected != count or not done.last_id:
+        raise ConnectionLost(
+            f"the reply to an INSERT of {count} cells is of {done.affected} rows, the first with id {done.last_id}; "
+            "does something on the way to the server mix up replies?",
+            node=connection.node,
+            shard=connection.shard,
+        )
+    return done
 
 
 def _statements(

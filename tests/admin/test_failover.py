@@ -12,7 +12,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, TopologyError
-from schemaless.admin import failover, nodes, removal
+from schemaless.admin import changing, failover, nodes, removal
 from schemaless.admin.lost import lost_cells, settle_lost
 from schemaless.admin.ndjson import dump_lines, dump_reader, load
 from schemaless.admin.states import node_states
@@ -354,8 +354,11 @@ def test_show_says_what_a_failover_would_lose_and_who_is_an_old_primary(
 CHANGES = (b"UPDATE", b"INSERT", b"DELETE", b"CREATE", b"ROLLBACK", b"COMMIT")
 
 
-def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows):
-    """A server that is read-only, still replicates, or has not applied what it received, is refused."""
+def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, monkeypatch):
+    """A server that is read-only, still replicates, or has not applied what it received, is refused.
+
+    So is one beside an old primary that takes writes, unless that one waits for a group that has replaced it.
+    """
     with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
         adopt(second)
     with failed_over(first):
@@ -371,9 +374,16 @@ def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows):
         sql(second, "START REPLICA SQL_THREAD")
         with pytest.raises(TopologyError, match="still takes writes"):
             adopt(second, timeout_s=30)
+        with schemaless.connect(url_at(client, first)) as store:
+            assert tools_of(store).topology.cluster("cluster-1").epoch == 0
+        asked = []
+        monkeypatch.setattr(
+            changing, "has_replaced", lambda *pools: asked.append([str(each.node) for each in pools]) or 1
+        )
+        replaced = adopt(second, timeout_s=30)
 
-    with schemaless.connect(url_at(client, first)) as store:
-        assert tools_of(store).topology.cluster("cluster-1").epoch == 0
+    assert asked == [[str(second.socket), str(first.socket)]]
+    assert replaced.old_primary == "read-only"
 
 
 def eventually_received(first: LocalServer, second: LocalServer) -> None:

@@ -10,6 +10,7 @@ import schemaless
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
 from schemaless.feed.supervisor import prepare
+from schemaless.feed.table_check import TableCheck
 from tests.cases import each
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 
@@ -228,6 +229,20 @@ def test_each_kind_of_damage_to_tables_is_found_and_named(
 
     found()
     assert invoke("check", url=admin_url).code == 0
+
+
+@pytest.mark.shared
+def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
+    """What differs is looked at again, behind another reading of the catalog."""
+    before = TableCheck(admin_store)
+    entry = kept.make()
+    made = before.run(range(4))
+    beside = TableCheck(admin_store)
+    Indexes(admin_store).drop(entry, wait=lambda seconds: None)
+    dropped = beside.run(range(4))
+
+    assert (made.faults, dropped.faults) == ({}, {})
+    assert (made.index_tables, dropped.index_tables) == (4, 0)
 
 
 @pytest.mark.shared

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import types
+import socket
+import struct
+from collections.abc import Iterator
 
 import pymysql
 import pytest
+from pymysql.constants import FIELD_TYPE
 
+from schemaless.errors import ServerTimeout, WrongReply
 from schemaless.mysql import driver
-from schemaless.mysql.connect import SQL_MODE
+from schemaless.mysql.connect import SQL_MODE, Facts
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.errors import ConnectionLost
 
 pytestmark = pytest.mark.mysql
 
@@ -47,11 +53,91 @@ def test_rows_are_read_as_pymysql_reads_them(pool, flavour):
     assert described == description
 
 
+OK = b"\x00\x01\x07\x02\x00\x00\x00"
+END = b"\xfe\x00\x00\x02\x00"
+INTERRUPTED = b"\xff" + struct.pack("<H", 1317) + b"#70100Query execution was interrupted"
+PROGRESS = b"\xff\xff\xff\x01\x01\x02\x00\x00\x00\x05stage"
+
+
+def column(kind: int = FIELD_TYPE.VAR_STRING, charset: int = 45) -> bytes:
+    """Return what describes a column."""
+    names = b"".join(bytes([len(name)]) + name for name in (b"def", b"db", b"t", b"t", b"c", b"c"))
+    return names + struct.pack("<BHIBHBxx", 12, charset, 1020, kind, 0, 0)
+
+
+TWO = (b"\x02", column(), column(FIELD_TYPE.BLOB, 63), END)
+
+
+@contextlib.contextmanager
+def answering(*packets: bytes) -> Iterator[Connection]:
+    """Give a connection whose next statement gets these packets for a reply, and nothing behind them."""
+    ours, theirs = socket.socketpair()
+    raw = driver.DriverConnection(defer_connect=True)
+    raw._sock, raw._rfile, raw._current_timeout = ours, ours.makefile("rb"), None
+    for number, packet in enumerate(packets, 1):
+        theirs.sendall(struct.pack("<I", len(packet) | number << 24) + packet)
+    theirs.shutdown(socket.SHUT_WR)
+    with contextlib.closing(theirs), contextlib.closing(Connection(raw, "db-1", 7, FACTS, 1 << 24)) as connection:
+        yield connection
+
+
+FACTS = Facts(1 << 24, 1, "9.7", 0.0, None)
+LENGTHS = (b"\x01a\xfc\x01\x00b", b"\xfd\x01\x00\x00a\xfb", b"\xfb\xfe\x01\0\0\0\0\0\0\0b", b"\x00\x00")
+
+
 @pytest.mark.once
-@pytest.mark.parametrize("data", [b"\x02ab\x01", b"\x02ab\x01cd", b"\x02ab", b"\xfc\x02", b"\xff\x01a"])
-def test_a_row_that_does_not_fit_its_columns_is_refused(data):
-    """One that is cut off, or goes on behind its last value, is not of this reply."""
-    result = driver._Result(types.SimpleNamespace())
-    result.converters = [("utf8", None), (None, None)]
-    with pytest.raises((pymysql.InternalError, IndexError, KeyError)):
-        result._read_row_from_packet(types.SimpleNamespace(get_all_data=lambda: data))
+def test_a_reply_is_read_packet_by_packet_and_not_kept():
+    """Lengths of every width, NULLs, no rows at all; and the connection holds nothing of it afterwards."""
+    with answering(*TWO, *LENGTHS, END) as connection:
+        assert connection.rows(b"SELECT") == (("a", b"b"), ("a", None), (None, b"b"), ("", b""))
+        assert connection._raw._result is None
+        assert not connection.busy
+    with answering(*TWO, END) as connection:
+        assert connection.rows(b"SELECT") == ()
+    with answering(OK) as connection:
+        assert connection.execute(b"INSERT") == (None, 1, 7)
+    with answering(OK[:3] + b"\x0a\x00\x00\x00", *TWO, END) as connection:
+        assert connection.execute(b"INSERT") == (None, 1, 7)  # another result follows it, and is read
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("packets", "kind", "words"),
+    [
+        ((*TWO, b"\x02ab\x01", END), ConnectionLost, "a row has 4 bytes"),
+        ((*TWO, b"\x02ab\x01cd", END), ConnectionLost, "a row has 6 bytes"),
+        ((*TWO, b"\x02ab", END), ConnectionLost, "out of range"),
+        ((*TWO, b"\xfc\x02", END), ConnectionLost, "out of range"),
+        ((*TWO, b"\x02ab\xff\x01a", END), ConnectionLost, "length begins with 0xff, at byte 3"),
+        ((*TWO, b"\x01\xff\x01a", END), ConnectionLost, "decode"),
+        ((*TWO, b"\x01a\x01b", b"\xfe"), ConnectionLost, "buffer"),
+        ((*TWO, b"\x01a\x01b"), ConnectionLost, "Lost connection"),
+        ((*TWO, b"\x01a\x01b", PROGRESS), ConnectionLost, "stage"),
+        ((*TWO, b"\x01a\x01b", INTERRUPTED), ServerTimeout, "interrupted"),
+        ((b"\x01", column(FIELD_TYPE.NEWDECIMAL, 63), END, b"\x011", b"\x02x1", END), ConnectionLost, "Conversion"),
+        ((b"\x01", column()[:-1], END, b"\x011", END), ConnectionLost, "description of a column ends"),
+        ((b"\x01", END, END), ConnectionLost, "unpack"),
+        ((b"\x01", *TWO[1:], END), ConnectionLost, "description of a reply's columns does not end"),
+        ((b"\x03", *TWO[1:], b"\x01a\x01b", END), ConnectionLost, "unpack"),
+        ((b"\x00", END, END), ConnectionLost, "a reply begins with"),
+        ((b"\x01a\x01b", *TWO[1:2], END, END), ConnectionLost, "a reply begins with"),
+        ((b"\xfb/etc/passwd",), ConnectionLost, "LOAD_LOCAL"),
+        ((b"",), ConnectionLost, "out of range"),
+        ((OK,), WrongReply, "got a reply without columns"),
+    ],
+)
+def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(packets, kind, words):
+    """What is cut off or goes on behind its end is no data; only the server's own refusal leaves a connection idle."""
+    with answering(*packets) as connection:
+        with pytest.raises(kind, match=words) as caught:
+            connection.rows(b"SELECT")
+        assert type(caught.value) is kind
+        assert connection.busy is (kind is not ServerTimeout)
+
+
+@pytest.mark.once
+def test_rows_are_no_reply_to_a_write():
+    """Whether it happened stays open, so it counts as one whose reply was lost."""
+    with answering(*TWO, b"\x01a\x01b", END) as connection, pytest.raises(ConnectionLost, match="rows came in reply"):
+        connection.execute(b"INSERT INTO t VALUES (1)")
+    assert connection.busy

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from schemaless import WrongReply
+from schemaless import NewCell, Put, WrongReply
 from schemaless.mysql.connection import Connection
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
@@ -26,6 +26,13 @@ CALLS: dict[str, Callable[[Datastore, uuid.UUID, int, int], object]] = {
     "read_stored": lambda store, row, shard, last: list(tools_of(store).read_stored(shard, [last])),
     "iter_shard": lambda store, row, shard, last: list(store.iter_shard(shard, last - 1)),
 }
+
+
+def idle(store: Datastore) -> set[Connection]:
+    """Return the connections that the next call may get."""
+    tools = tools_of(store)
+    pools = (tools.shards.pool_for(cluster.primary) for cluster in tools.topology.clusters)
+    return set(itertools.chain.from_iterable(pool.idle for pool in pools))
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -53,7 +60,47 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
 
     assert caught.value.shard == shard
     assert caught.value.retryable
-    pools = (tools_of(store).shards.pool_for(cluster.primary) for cluster in tools_of(store).topology.clusters)
-    assert used[-1] not in itertools.chain.from_iterable(pool.idle for pool in pools)
+    assert used[-1] not in idle(store)
     assert store.get_cell(mine, "BASE", 1).body == "mine"
     assert store.get_cell_latest(mine, "BASE").ref_key == 1
+
+
+PUTS: dict[str, Callable[[Datastore, uuid.UUID], Put]] = {
+    "put_cell": lambda store, row: store.put_cell(row, "BASE", 1, "mine"),
+    "put_cells": lambda store, row: store.put_cells([NewCell(row, name, 1, "mine") for name in ("BASE", "TIP")])[0],
+    "append_cell": lambda store, row: store.append_cell(row, "BASE", "mine"),
+}
+
+
+@pytest.mark.parametrize("instead", [b"DO 1", b"SELECT 1"])
+@pytest.mark.parametrize("call", PUTS)
+def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_row, monkeypatch, call, instead):
+    """Another statement's reply leaves it open, so the cell is written again, and found out by what is there."""
+    row = new_row()
+    send = Connection._ask
+    used = []
+
+    def mixed_up(connection: Connection, sql: bytes) -> object:
+        if sql.startswith(b"INSERT") and not used:
+            used.append(connection)
+            sql = instead
+        return send(connection, sql)
+
+    monkeypatch.setattr(Connection, "_ask", mixed_up)
+    put = PUTS[call](store, row)
+    monkeypatch.undo()
+
+    assert used
+    assert put.created
+    assert store.get_cell(row, "BASE", 1).added_id == put.added_id
+    assert used[0] not in idle(store)
+
+
+def test_a_reply_without_columns_is_no_proof_that_a_cell_is_not_there(store, new_row, monkeypatch):
+    """It is no result of a query, not even an empty one."""
+    row = new_row()
+    store.put_cell(row, "BASE", 1, "mine")
+    send = Connection._ask
+    monkeypatch.setattr(Connection, "_ask", lambda connection, sql: send(connection, b"DO 1"))
+    with pytest.raises(WrongReply, match="without columns"):
+        store.get_cell(row, "BASE", 1)

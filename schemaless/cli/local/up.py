@@ -70,8 +70,9 @@ def up(
     up to a day for that: a failover then loses nothing that was acknowledged.
 
     With --group-replication, each server gets two replicas, and the three are a group: a commit is acknowledged once
-    two of them have it, and where the primary is lost, the others choose another one within ten seconds or so.
-    'schemaless topology watch' then has programs write there.
+    two of them have it, and where the primary is lost, the others choose another one within 20 seconds or so, and
+    within seven with --option loose-group-replication-member-expel-timeout=0. 'schemaless topology watch' then has
+    programs write there.
 
     \b
     Examples:
@@ -109,6 +110,8 @@ def up(
         for replica in server.replicas:
             add = f"schemaless topology add-replica --url {url} --cluster cluster-{server.number}"
             click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
-    if any(is_member(server) for server in running):
-        note("and have programs follow what the group decides:")
-        click.echo(shown(f"schemaless topology watch --url {url}"))
+    if is_member(running[0]):
+        note("and have programs follow what the group decides; this URL leads to the catalog on whichever is left:")
+        sockets = ",".join(str(each.socket) for each in (running[0], *running[0].replicas))
+        several = url.replace(str(running[0].socket), sockets)
+        click.echo(shown(f"schemaless topology watch --url {several}"))

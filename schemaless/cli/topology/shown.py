@@ -40,9 +40,9 @@ def say_adoption(done: Adoption) -> None:
     """Say what somebody has to know of a takeover, besides who the primary is."""
     for node, reason in done.removed.items():
         note(f"{node} removed from {done.cluster.name}: {reason}")
-    for node in done.unasked:
+    for node in () if done.quorum else done.unasked:
         note(f"{node} did not answer: what it has received, and nobody else, is not on the new primary")
-    if done.old_primary in ("unreachable", "ahead"):
+    if done.old_primary == "ahead" or (done.old_primary == "unreachable" and not done.quorum):
         what = "cannot be reached" if done.old_primary == "unreachable" else "has what the new one lacks"
         note(f"the old primary {what}: once it answers, 'schemaless topology lost --from URL' lists the cells of it")
     if done.old_written_s is not None:
@@ -87,6 +87,7 @@ def adoption_data(done: Adoption) -> dict[str, Any]:
         "unasked": [_node_data(node) for node in done.unasked],
         "old_primary": done.old_primary,
         "old_written_s": done.old_written_s,
+        "quorum": done.quorum,
         "url": done.url,
     }
 

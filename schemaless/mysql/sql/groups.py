@@ -6,7 +6,8 @@ from typing import Final
 
 from schemaless.mysql.sql.parts import literal, text
 
-SELECT_SERVER: Final = b"SELECT @@server_uuid"
+SELECT_SERVER: Final = b"SELECT @@server_uuid, @@group_replication_single_primary_mode"
+"""Its row is who the server is, and whether its group has one primary; only a server with the plugin has the second."""
 
 SELECT_MEMBERS: Final = (
     b"SELECT MEMBER_ID, MEMBER_HOST, MEMBER_PORT, MEMBER_STATE, MEMBER_ROLE "
