@@ -54,6 +54,8 @@ def show(store: Datastore) -> None:
         (entry,) = indexes.named(_INDEX.name)
         filling, called = indexes.backfill(entry), caught_up(store, flights_by_airline)
         while not (indexes.watch(entry, filling) and called()):
+            if not thread.is_alive():
+                raise SchemalessError("the worker ended before index and trigger were through; its error is above")
             if time.monotonic() > started_s + _PATIENCE_S:
                 raise SchemalessError(f"the index and the trigger have not caught up after {_PATIENCE_S:.0f} s")
             time.sleep(_LOOK_S)

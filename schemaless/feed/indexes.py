@@ -269,6 +269,8 @@ class Indexes:
 
     def _put(self, entry: IndexEntry, before: Sequence[str], state: str, message: str | None = None) -> None:
         self._execute(sql.update_index(self._store.name, entry.number, before, state, message))
+        # Queries of this process go by what was read last.
+        self.all()
 
     def _execute(self, statement: bytes) -> None:
         self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True)

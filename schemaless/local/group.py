@@ -129,7 +129,9 @@ def _join(opened: dict[LocalServer, Session], member: LocalServer, inside: Local
     opened[member].run(groups.STOP_GROUP)
     opened[member].run(groups.set_global("group_replication_group_name", name))
     opened[member].run(groups.set_global("group_replication_local_address", at[member]))
-    opened[member].run(groups.set_global("group_replication_group_seeds", ",".join(at.values())))
+    # Not itself: one that was killed and joins again would ask itself first, and take longer.
+    seeds = [address for each, address in at.items() if each != member]
+    opened[member].run(groups.set_global("group_replication_group_seeds", ",".join(seeds)))
     opened[member].run(groups.START_GROUP)
 
 

@@ -87,7 +87,10 @@ class Registry:
             IndexEntry(int(number), Definition.parse(str(name), definition), str(state), created, ready, message)
             for number, name, definition, state, created, ready, message in rows
         )
-        self._known = began_s, entries
+        known = self._known
+        if known is None or began_s >= known[0]:
+            # Another thread may have read it since.
+            self._known = began_s, entries
         return entries
 
     def all(self) -> tuple[IndexEntry, ...]:
