@@ -19,7 +19,7 @@ from schemaless.local.description import LocalServer
 from schemaless.mysql.errors import READ_ONLY
 from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on
-from tests.feed.test_worker import Seen, turn
+from tests.feed.workers import Seen, turn
 from tests.promotion import caught_up, promoted, read_only
 
 pytestmark = pytest.mark.mysql

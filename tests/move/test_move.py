@@ -26,7 +26,7 @@ from schemaless.mysql.sql.moves import CARRIED, FENCED
 from schemaless.mysql.tables import shard_metadata
 from schemaless.store.tools import tools_of
 from tests.feed.child import TIMING
-from tests.feed.test_worker import Seen
+from tests.feed.workers import Seen
 from tests.move.benches import SHARD, other
 from tests.movers import query
 from tests.promotion import caught_up
