@@ -234,7 +234,7 @@ def test_without_cargo_make_says_so_once_and_goes_on(make, installed):
     said, called = said_and_called(make, installed)
 
     assert said == [
-        "make: no cargo here, so packed bodies go without their native part, which is faster; install Rust to have it"
+        "make: no cargo here: the optional codec packed works, but slowly; install Rust to build its native part"
     ]
     assert called == ["-m pip uninstall --quiet --yes schemaless-packed"]
     assert said_and_called(make, installed) == ([], [])

@@ -42,7 +42,7 @@ native() {
     [ "$known" != "$sources" ] || return 0
     if ! command -v cargo >/dev/null 2>&1; then
         [ "$known" != "no cargo $sources" ] || return 0
-        echo "make: no cargo here, so packed bodies go without their native part, which is faster; install Rust to have it" >&2
+        echo "make: no cargo here: the optional codec packed works, but slowly; install Rust to build its native part" >&2
         $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >$native_log 2>&1 || :
         printf '%s\n' "no cargo $sources" >$native_stamp
         return 0
@@ -120,7 +120,7 @@ install() {
 # Without the index first: it is enough when everything is there, and it is quick.
 : >$log
 if ! { $venv/bin/python -c 'import setuptools, wheel' 2>/dev/null && install --no-index --no-build-isolation; }; then
-    echo "make: installing into $venv (once; about a minute)" >&2
+    echo "make: installing into $venv (once; one to three minutes)" >&2
     : >$log
     if ! install; then
         reason=$(grep '^ERROR' $log | tail -n 1)

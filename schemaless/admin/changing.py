@@ -49,9 +49,9 @@ class Change:
     def require_new(self, node: Node) -> None:
         """Raise unless no cluster has a server by that address."""
         for cluster in self.topology.clusters:
-            for each in cluster.nodes:
-                if each.having("primary") == node.having("primary"):
-                    raise InvalidInput(f"{node} is the {each.role} of {cluster.name} already; nothing was written")
+            for other in cluster.nodes:
+                if other.having("primary") == node.having("primary"):
+                    raise InvalidInput(f"{node} is the {other.role} of {cluster.name} already; nothing was written")
 
     def verify(self, cluster: Cluster, node: Node) -> None:
         """Check every shard of a cluster on one server.

@@ -56,13 +56,13 @@ def add_cluster(
     del url
     with opened(address) as change:
         node = change.node_of(primary)
-        known = next((each for each in change.topology.clusters if each.primary == node), None)
+        known = next((cluster for cluster in change.topology.clusters if cluster.primary == node), None)
         if known is not None and name in (None, known.name):
             return _again(change, known, replicas, timeout_s)
         name = _name_for(change, name)
         nodes = [node, *(change.node_of(replica).having("replica") for replica in replicas)]
-        for each in nodes:
-            change.require_new(each)
+        for new_node in nodes:
+            change.require_new(new_node)
         cluster = Cluster(name, tuple(nodes))
         home, pool = change.home(), change.pool(node)
         _prove_fit(change, home, pool, name)
@@ -70,7 +70,7 @@ def add_cluster(
         # Before it is named: whoever brings shards there copies those that were made meanwhile.
         shelves = shelves_of(change.topology, home, change.pool)
         copy_dictionaries(shelves, Shelf(pool, change.topology.name, name))
-        arrived_s = {each: change.prove_replica(cluster, node, each, timeout_s) for each in cluster.replicas}
+        arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
         write_new_cluster(home, change.topology, cluster)
         return NodeChange(cluster, True, arrived_s)
 
@@ -84,15 +84,15 @@ def _again(change: Change, known: Cluster, replicas: Sequence[str], timeout_s: f
             f"'schemaless topology add-replica --cluster {known.name}' adds a replica. Nothing was written"
         )
     _make_database(change.pool(known.primary), change.topology.name)
-    arrived_s = {each: change.prove_replica(known, known.primary, each, timeout_s) for each in known.replicas}
+    arrived_s = {replica: change.prove_replica(known, known.primary, replica, timeout_s) for replica in known.replicas}
     return NodeChange(known, False, arrived_s)
 
 
 def _name_for(change: Change, name: str | None) -> str:
     """Return what a new cluster is called."""
-    taken = [each.name for each in change.topology.clusters]
+    taken = [cluster.name for cluster in change.topology.clusters]
     if name is None:
-        numbers = [int(found[1]) for each in taken if (found := _NUMBERED.fullmatch(each)) is not None]
+        numbers = [int(match[1]) for taken_name in taken if (match := _NUMBERED.fullmatch(taken_name)) is not None]
         return f"cluster-{max(numbers, default=0) + 1}"
     if _NAME.fullmatch(name) is None:
         raise InvalidInput(f"a cluster's name is 1 to 64 of [A-Za-z0-9_.-], got {name!r}; nothing was written")
@@ -127,7 +127,7 @@ def _prove_fit(change: Change, home: NodePool, pool: NodePool, cluster: str) -> 
                 )
     name = change.topology.name
     # One that is there already is what an interrupted call has made.
-    if there := [each for each in databases_like(pool, name) if each != heartbeat_database(name)]:
+    if there := [database for database in databases_like(pool, name) if database != heartbeat_database(name)]:
         raise TopologyError(
             f"{node} has databases that a datastore {name!r} would use ({', '.join(there[:3])}"
             f"{', ...' if len(there) > 3 else ''}); drop them if they are nobody's. Nothing was written"

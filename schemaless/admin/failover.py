@@ -159,7 +159,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
             else:
                 home = change.home()
             kept = tuple(replica for replica in now.replicas if replica != node.having("replica"))
-            heard = [each for each in now.replicas if each not in unasked]
+            heard = [replica for replica in now.replicas if replica not in unasked]
             if old not in (None, "unreachable"):
                 heard.append(now.primary)
             # A group has lost nothing: it acknowledges what its majority has.
@@ -170,7 +170,7 @@ def _adopt(url: ServerURL, name: str, cluster: str, node: Node, *, accept_loss: 
         arrived_s, removed = _settle_replicas(change, home, after, timeout_s)
         if node != now.primary:
             removed[now.primary] = "it was the primary"
-        left = [each for each in after.nodes if each not in removed]
+        left = [member for member in after.nodes if member not in removed]
         moved = home is not None and change.url.node != node and _is(home, change, node)
         return Adoption(
             replace(after, nodes=tuple(left)),
@@ -203,7 +203,9 @@ def take_over(change: Change, home: NodePool, after: Cluster, heard: Collection[
     _fence_strangers(change, home, pool, after, check=True)
     change.write(home, replace(before, epoch=epoch, id_block=block))
     _fence_strangers(change, home, pool, after)
-    for _ in on_servers([(after.primary, each) for each in databases], lambda each: begin_block(pool, each, block)):
+    for _ in on_servers(
+        [(after.primary, database) for database in databases], lambda database: begin_block(pool, database, block)
+    ):
         pass
     make_claim(pool, name, after.name, epoch)
     try:
@@ -349,7 +351,7 @@ def _settle_replicas(
         except SchemalessError as problem:
             removed[replica] = str(problem)
     if removed:
-        left = tuple(each for each in cluster.nodes if each not in removed)
+        left = tuple(member for member in cluster.nodes if member not in removed)
         change.write(home or change.home(), replace(cluster, nodes=left))
     return arrived_s, removed
 

@@ -97,19 +97,19 @@ def _shards_on(pool: NodePool, tools: Tools) -> list[int]:
     """Return the shards whose cells a server has, each proven to be of the datastore."""
     topology = tools.topology
     there = set(databases_like(pool, topology.name))
-    found = []
+    shards = []
     for shard in range(topology.shard_count):
         database = tools.shards.database(shard)
         if database in there and "cell" in tables_of(pool, database):
             identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
             verify_identity(pool, database, identity)
-            found.append(shard)
-    if not found:
+            shards.append(shard)
+    if not shards:
         raise TopologyError(
             f"{pool.node} has no shard of {topology.name!r} that this account may read; is it the server that was a "
             "primary, and was it not rebuilt?"
         )
-    return found
+    return shards
 
 
 def _span(pool: NodePool, database: str) -> int:
@@ -156,8 +156,8 @@ def _compared(tools: Tools, shard: int, cells: list[StoredCell]) -> Iterator[Sto
     rows = tools.reader.select(shard, sql, "primary", wanted, PLACE)
     there = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(tools, shard, rows)}
     for place, cell in zip(wanted, cells, strict=True):
-        found = there.get(place)
-        if found is None or (found.body != cell.body and not _same(found, cell)):
+        stored = there.get(place)
+        if stored is None or (stored.body != cell.body and not _same(stored, cell)):
             yield cell
 
 

@@ -42,14 +42,14 @@ _BODY_FIELD: Final = b'"body":'
 _HEAD_VALUES: Final = 32
 
 KeyOf = Callable[[Any, bytes, int], CellKey]
-"""A function that takes a document, its line and the line's number, and returns the cell's key."""
+"""This is a function that takes a document, its line and the line's number, and returns the cell's key."""
 
 
 CreatedAtOf = Callable[[Any], datetime]
-"""A function that takes a document and returns when it was first stored, aware."""
+"""This is a function that takes a document and returns when it was first stored, aware."""
 
 CodecFor = Callable[[str], Codec]
-"""A function that takes a column_name and returns what its new bodies are written in."""
+"""This is a function that takes a column_name and returns what its new bodies are written in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,9 @@ class BatchBounds:
 
     def of(self, shard_count: int) -> tuple[int, int]:
         """Return how many cells, and bytes of bodies, a batch may have at most."""
-        cells, size = (max(low, min(high, each * shard_count)) for low, each, high in (self.cells, self.body_bytes))
+        cells, size = (
+            max(low, min(high, per_shard * shard_count)) for low, per_shard, high in (self.cells, self.body_bytes)
+        )
         return cells, size
 
 
@@ -372,8 +374,8 @@ def dump_reader(
                 body = recode(body, codec, dictionaries=known).body
         else:
             # The dump's last field: taken as it stands, since parsing it could lose what only its text has.
-            _, found, rest = line.partition(_BODY_FIELD)
-            if not found:
+            _, marker, rest = line.partition(_BODY_FIELD)
+            if not marker:
                 raise InvalidInput('"body": has to be written like this, and to be the last field, as dump writes it')
             text = rest[: rest.rindex(b"}")].strip()
             body = recode(text, codec or codec_for(str(fields["column_name"]))).body

@@ -104,7 +104,7 @@ def remove_replica(url: str, cluster: str, replica: str) -> NodeChange:
         if node not in now.replicas:
             names = ", ".join(map(str, now.replicas)) or "none"
             raise InvalidInput(f"{node} is no replica of {cluster}; its replicas are: {names}")
-        rest = tuple(each for each in now.nodes if each != node)
+        rest = tuple(other for other in now.nodes if other != node)
         return NodeChange(change.write(change.home(), replace(now, nodes=rest)), True, {}, removed=(node,))
 
 
@@ -156,7 +156,7 @@ def set_primary(
         home = change.home(moves=now, to=node, old=old)
         if keep_old and old != "read-only":
             raise TopologyError(f"{now.primary} cannot stay as a replica, it is {old}; nothing was written")
-        replicas = [each for each in now.replicas if each != node.having("replica")]
+        replicas = [other for other in now.replicas if other != node.having("replica")]
         arrived_s: dict[Node, float] = {}
         dropped: list[Node] = []
         for replica in [*replicas, *([now.primary.having("replica")] if keep_old else [])]:

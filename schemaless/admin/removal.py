@@ -83,9 +83,9 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
     for shard in range(store.shard_count):
         database = tools.shards.database(shard)
         for after, up_to, rows in tools.id_blocks(shard, _BLOCK_ROWS):
-            found = tools.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
-            if found:
-                row_key, column_name, ref_key, _ = found[0]
+            needing = tools.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
+            if needing:
+                row_key, column_name, ref_key, _ = needing[0]
                 key = CellKey(uuid.UUID(bytes=bytes(row_key)), column_name, int(ref_key))
                 raise DictionaryInUse(
                     f"dictionary {dictionary_id}: cell {key} in shard {shard} needs it; re-encode such cells first, "

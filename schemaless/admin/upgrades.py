@@ -140,15 +140,15 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
     options = PoolOptions(pool_size=at_once, read_timeout_s=_STATEMENT_S)
     with _databases(url, options, upgrade_catalog=outcome) as (databases, shelves):
         shards = [database for database in databases if database.branch == "shard"]
-        found: dict[str, tuple[bool, str | None]] = {}
+        outcomes: dict[str, tuple[bool, str | None]] = {}
         listener(Total(len(shards)))
         for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
-            found[database.name] = changed, message
+            outcomes[database.name] = changed, message
             listener(Advanced())
         copied = level(shelves)
         outcome.failed.update({f"{shelf.database} of {shelf.cluster}": why for shelf, why in copied.items()})
         for shard in shards:
-            changed, message = found[shard.name]
+            changed, message = outcomes[shard.name]
             if message is not None:
                 outcome.failed[shard.name] = message
             elif changed:

@@ -223,11 +223,11 @@ class Watch:
             try:
                 add_node(self._url, self._name, cluster.name, back, timeout_s=TIMEOUT_S)
             except SchemalessError as problem:
-                message = f"{back} is of its group again, and cannot be added: {_said(problem)}"
+                message = f"{back} is in its group again, and cannot be added: {_said(problem)}"
                 found.append(("failed", message, None))
                 continue
             del self._gone[cluster.name, member.server]
-            found.append(("added", f"{back} is of its group again: added as a replica", None))
+            found.append(("added", f"{back} is in its group again: added as a replica", None))
         return found
 
     def _decided(self, cluster: Cluster) -> tuple[Node, GroupView]:
@@ -247,11 +247,11 @@ class Watch:
         if not groups:
             for node in nodes:
                 if answers[node] is None:
-                    message = f"{node} is of no group, so nobody decides there: left as it is"
+                    message = f"{node} is in no group, so nobody decides there: left as it is"
                     raise _Undecided("no group", message, in_group=False)
-            raise _Undecided("undecided", f"no server says whether it is of a group: {listed}", in_group=False)
+            raise _Undecided("undecided", f"no server says whether it is in a group: {listed}", in_group=False)
         if not views:
-            raise _Undecided("undecided", f"no member of a group is to be believed: {listed}")
+            raise _Undecided("undecided", f"no member of its group can be believed: {listed}")
         witness = next(iter(views))
         if any(len(view.primaries) > 1 or not view.single_primary for view in views.values()):
             message = "its group is in multi-primary mode; a cluster has one primary (single-primary mode)"
@@ -268,8 +268,8 @@ class Watch:
                 raise _Undecided("undecided", f"its group's primary, {member}, may be one of these: {unknown}", witness)
             raise _Undecided("stranger", _stranger(member, cluster), witness)
         if chosen not in views:
-            why = doubted.get(chosen, f"{chosen}: it is of no group")
-            message = f"its group takes a server for the primary that does not say so: {why}"
+            why = doubted.get(chosen, f"{chosen}: it is in no group")
+            message = f"its group names a primary that does not confirm it: {why}"
             raise _Undecided("undecided", message, witness)
         return chosen, views[chosen]
 

@@ -87,20 +87,20 @@ def grow(
     Raises:
         ServerError: its server cannot be reached.
     """
-    if not any(each.sample.windows for each in taken):
+    if not any(of_cluster.sample.windows for of_cluster in taken):
         return IntakeByDay()
-    future = sum(each.sample.count(("future",)).mid for each in taken)
+    future = sum(of_cluster.sample.count(("future",)).mid for of_cluster in taken)
     notes = []
     if future:
         notes.append(
             f"{cluster}: about {future:,.0f} cells have a created_at after now ({now:%Y-%m-%d %H:%M} UTC), by a clock "
             "that was wrong; they are in no day"
         )
-    if all(each.sample.exact for each in taken):
+    if all(of_cluster.sample.exact for of_cluster in taken):
         return IntakeByDay(_by_created_at(cluster, taken, now.date(), "count"), notes)
     points: defaultdict[int, list[Probe]] = defaultdict(list)
-    for each in taken:
-        for shard, added_id, at in each.moments:
+    for of_cluster in taken:
+        for shard, added_id, at in of_cluster.moments:
             points[shard].append(Probe(added_id, added_id, at))
     share = _inverted_share(points.values())
     if share <= inverted_share:
@@ -140,16 +140,16 @@ class _Search:
         self._random = randomly
         self._read_from: ReadFrom = taken[0].part.read_from
         spans: defaultdict[int, list[Span]] = defaultdict(list)
-        for each in taken:
-            for span in each.sample.spans:
+        for cluster in taken:
+            for span in cluster.sample.spans:
                 spans[span.shard].append(span)
         self._all = [Places(spans[shard]) for shard in sorted(spans)]
         self._chosen = self._all
         if len(self._all) > most_shards:
             numbers = sorted(randomly.sample(range(len(self._all)), most_shards))
             self._chosen = [self._all[number] for number in numbers]
-        cells = sum(each.sample.total(*each.sample.found("cells")).mid for each in taken)
-        self._rows_per_id = max(1e-9, cells / sum(each.sample.ids for each in taken))
+        cells = sum(cluster.sample.total(*cluster.sample.found("cells")).mid for cluster in taken)
+        self._rows_per_id = max(1e-9, cells / sum(cluster.sample.ids for cluster in taken))
         self._now = now
         self.days: list[date] = []
         self.probes: dict[int, list[Probe]] = {}
@@ -157,7 +157,7 @@ class _Search:
 
     def ends(self) -> dict[int, list[End]]:
         """Return the beginning of each day, and of the one after the last, in each shard that is searched: places."""
-        first = min(probe.at for each in self._chosen for probe in self._ask(each, [0, each.count // 2]))
+        first = min(probe.at for shard in self._chosen for probe in self._ask(shard, [0, shard.count // 2]))
         today = self._now.date()
         oldest = max(datetime.fromtimestamp(first, UTC).date(), today - timedelta(days=MOST_DAYS - 1))
         self.days = [oldest + timedelta(days=number) for number in range((today - oldest).days + 1)]
@@ -165,17 +165,17 @@ class _Search:
             datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
             for day in (*self.days, today + timedelta(days=1))
         ]
-        found = {}
-        for each in self._chosen:
-            tolerated_ids = each.count / max(1, len(self.days)) * _DAY_SHARE * math.sqrt(len(self._chosen))
-            ends, self.probes[each.shard] = search(
-                lambda places, each=each: self._ask(each, places),  # type: ignore[misc]
-                Span(each.shard, 0, each.count - 1),
+        ends_of = {}
+        for shard in self._chosen:
+            tolerated_ids = shard.count / max(1, len(self.days)) * _DAY_SHARE * math.sqrt(len(self._chosen))
+            ends, self.probes[shard.shard] = search(
+                lambda places, shard=shard: self._ask(shard, places),  # type: ignore[misc]
+                Span(shard.shard, 0, shard.count - 1),
                 midnights,
                 tolerated_ids,
             )
-            found[each.shard] = ends
-        return found
+            ends_of[shard.shard] = ends
+        return ends_of
 
     def _ask(self, of: Places, places: Sequence[int]) -> list[Probe]:
         database = self._tools.shards.database(of.shard)
@@ -195,7 +195,7 @@ class _Search:
         counted = [self._count(ends, number) for number in range(len(self.days))]
         columns = sorted({column for each in self._taken for _, column, _ in each.sample.found("cells")})
         today = self._now.date()
-        found = []
+        intakes = []
         for column in columns:
             sizes = _Sizes(self._taken, column)
             for number, (day, count) in enumerate(zip(self.days, counted, strict=True)):
@@ -203,23 +203,23 @@ class _Search:
                 cells = count.cells(column, *_scatter(about, column))
                 noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()
                 complete = day < today and (day > self.days[0] or len(self.days) == MOST_DAYS)
-                found.append(DayIntake(day, cluster, column, cells, sizes.bytes_of(cells, noon), "search", complete))
-        return found
+                intakes.append(DayIntake(day, cluster, column, cells, sizes.bytes_of(cells, noon), "search", complete))
+        return intakes
 
     def _count(self, ends: dict[int, list[End]], number: int) -> _Counted:
         """Count the cells of one day, or those in some windows of it."""
         pieces: list[Span] = []
         variance = slack = 0.0
         by_shard: list[tuple[int, int]] = []
-        for each in self._chosen:
-            begin, end = ends[each.shard][number], ends[each.shard][number + 1]
+        for shard in self._chosen:
+            begin, end = ends[shard.shard][number], ends[shard.shard][number + 1]
             variance += begin.variance + end.variance
             slack += (begin.high - begin.low + end.high - end.low) / 4
-            found = each.between(round(begin.mid), round(end.mid))
-            by_shard.append((_id_count(found), each.count))
-            pieces += found
-        ids, searched_ids = _id_count(pieces), sum(each.count for each in self._chosen)
-        times = sum(each.count for each in self._all) / searched_ids
+            spans = shard.between(round(begin.mid), round(end.mid))
+            by_shard.append((_id_count(spans), shard.count))
+            pieces += spans
+        ids, searched_ids = _id_count(pieces), sum(shard.count for shard in self._chosen)
+        times = sum(shard.count for shard in self._all) / searched_ids
         if len(self._chosen) < len(self._all):
             mean = ids / searched_ids
             spread = sum((own - mean * count) ** 2 for own, count in by_shard) / max(1, len(by_shard) - 1)
@@ -230,13 +230,13 @@ class _Search:
         windows = draw(pieces, width, _ALL if whole else _DAY_WINDOWS, self._random.getrandbits(32))
         if not windows:
             return counted
-        parts = [(self._tools.shards.database(each.shard), each.after, each.up_to) for each in windows]
+        parts = [(self._tools.shards.database(window.shard), window.after, window.up_to) for window in windows]
         counts: list[dict[str, int]] = [{} for _ in windows]
         sql = count_columns(parts)
         for part, column, count in self._tools.shards.rows(windows[0].shard, sql, read_from=self._read_from):
             counts[int(part)][str(column)] = int(count)
             self.rows_read += int(count)
-        counted.windows = [(each.up_to - each.after, found) for each, found in zip(windows, counts, strict=True)]
+        counted.windows = [(window.up_to - window.after, cells) for window, cells in zip(windows, counts, strict=True)]
         counted.whole = whole and times == 1
         return counted
 
@@ -268,7 +268,7 @@ class _Counted:
         return sum(ids for ids, _ in self.windows)
 
     def seen(self, column: str) -> int:
-        return sum(found.get(column, 0) for _, found in self.windows)
+        return sum(cells.get(column, 0) for _, cells in self.windows)
 
     def cells(self, column: str, scatter: float, degrees: float) -> Interval:
         """Return how many cells of a column the day has.
@@ -300,8 +300,8 @@ def _scatter(counted: Sequence[_Counted], column: str) -> tuple[float, float]:
             continue
         density = day.seen(column) / day.window_ids
         more = len(day.windows) / (len(day.windows) - 1)
-        for ids, found in day.windows:
-            squares += more * (found.get(column, 0) - density * ids) ** 2
+        for ids, cells in day.windows:
+            squares += more * (cells.get(column, 0) - density * ids) ** 2
             expected += density * ids
         degrees += len(day.windows) - 1
     return (squares / expected if expected else 1.0), max(3.0, degrees)
@@ -311,18 +311,18 @@ class _Sizes:
     """What bodies of a column take, by the windows of the sample that are nearest in time."""
 
     def __init__(self, taken: Sequence[Taken], column: str) -> None:
-        found = []
-        for each in taken:
-            codecs = [codec for _, name, codec in each.sample.found("cells") if name == column]
-            for window, figures in zip(each.sample.windows, each.sample.figures, strict=True):
+        windows = []
+        for cluster in taken:
+            codecs = [codec for _, name, codec in cluster.sample.found("cells") if name == column]
+            for window, figures in zip(cluster.sample.windows, cluster.sample.figures, strict=True):
                 values = figures.values
                 cells = sum(values.get(("cells", column, codec), 0.0) for codec in codecs)
                 if cells and values.get(("timed",)):
                     size = sum(values.get(("bytes", column, codec), 0.0) for codec in codecs)
                     at = values["at",] / values["timed",]
                     squares = values.get(("squares", column), 0.0)
-                    found.append((at, *(window.weight * value for value in (cells, size, squares))))
-        self._windows = sorted(found)
+                    windows.append((at, *(window.weight * value for value in (cells, size, squares))))
+        self._windows = sorted(windows)
         self._times = [at for at, *_ in self._windows]
 
     def bytes_of(self, cells: Interval, noon: float) -> Interval:
@@ -355,15 +355,15 @@ class _Sizes:
 
 def _by_created_at(cluster: str, taken: Sequence[Taken], today: date, method: Method) -> list[DayIntake]:
     """Return what came in on each day, by the created_at of the cells in the sample."""
-    days = sorted({(column, day) for each in taken for _, column, day in each.sample.found("day")})
+    days = sorted({(column, day) for of_cluster in taken for _, column, day in of_cluster.sample.found("day")})
     first = min((day for _, day in days), default="")
     return [
         DayIntake(
             day=date.fromisoformat(day),
             cluster=cluster,
             column_name=column,
-            cells=added(each.sample.count(("day", column, day)) for each in taken),
-            body_bytes=added(each.sample.total(("day bytes", column, day)) for each in taken),
+            cells=added(of_cluster.sample.count(("day", column, day)) for of_cluster in taken),
+            body_bytes=added(of_cluster.sample.total(("day bytes", column, day)) for of_cluster in taken),
             method=method,
             complete=first < day < today.isoformat(),
         )

@@ -15,10 +15,10 @@ LONGEST_BODY_BYTES: Final = (1 << 24) - 1
 """A MEDIUMBLOB holds no more."""
 
 _ROWS: Final = 4_096
-"""Enough for a page that is full in part not to show."""
+"""These are enough rows for a page that is full in part not to show."""
 
 _TIMES: Final = 10_000
-"""As large a table that what it takes once, and the steps in which its file grows, do not show."""
+"""In a table so many times as large, what it takes once and the steps in which its file grows do not show."""
 
 
 def disk_bytes(body_bytes: float, *, column_name: str = "BASE", layout: Layout = MYSQL) -> float:

@@ -41,7 +41,7 @@ _PARTS: Final = ("bytes", "json", "bytes2", "both", "json2")
 _LONGEST_DECODED_BYTES: Final = 1 << 20
 
 _FUTURE_S: Final = 300.0
-"""By how much clocks may differ before a cell counts as one of the future."""
+"""Clocks may differ by so much before a cell counts as one of the future."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime)
         tools_of(store).shards, list(part.shards), reader.look, seed=seed, bounds=bounds, read_from=part.read_from
     )
     taken, halves, undecoded = _with_json(taken)
-    pages = sum(found.pages for found in taken.figures)
+    pages = sum(figures.pages for figures in taken.figures)
     return Taken(part, taken, reader.moments, reader.rows_read, pages, halves, undecoded)
 
 
@@ -252,11 +252,11 @@ def _line(taken: Sample, name: tuple[str, str]) -> _Line | None:
     """Return the line through the bodies that were decoded, each with the weight of those it was drawn from."""
     sums = [0.0] * 6
     count = 0.0
-    for window, found in zip(taken.windows, taken.figures, strict=True):
-        decoded = found.values.get(("decoded", *name), 0.0)
+    for window, figures in zip(taken.windows, taken.figures, strict=True):
+        decoded = figures.values.get(("decoded", *name), 0.0)
         if decoded:
-            times = window.weight * found.values["cells", *name] / decoded
-            parts = [decoded, *(found.values[f"decoded {part}", *name] for part in _PARTS)]
+            times = window.weight * figures.values["cells", *name] / decoded
+            parts = [decoded, *(figures.values[f"decoded {part}", *name] for part in _PARTS)]
             sums = [total + times * part for total, part in zip(sums, parts, strict=True)]
             count += decoded
     if not count:
@@ -305,5 +305,7 @@ def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], lis
                 variance += line.spread * cells * (cells / decoded - 1)
         if taken.exact:
             halves[name] = student_t((1 + taken.level) / 2, line.degrees) * math.sqrt(variance)
-    figures = [found._replace(values=values) for found, values in zip(taken.figures, more, strict=True)]
+    figures = [
+        window_figures._replace(values=values) for window_figures, values in zip(taken.figures, more, strict=True)
+    ]
     return replace(taken, figures=figures), halves, undecoded

@@ -55,7 +55,7 @@ def keep(store: Datastore, measurement: Measurement) -> int:
         return int(there[0][0]) if there else connection.execute(sql.insert_sample(store.name, at, figures)).last_id
 
     sample_id = tools.catalog.run(insert, writes=True)
-    old = [each.sample_id for each in thinned(kept(store), measurement.taken_at)]
+    old = [old_sample.sample_id for old_sample in thinned(kept(store), measurement.taken_at)]
     if old:
         tools.catalog.run(lambda connection: connection.execute(sql.delete_samples(store.name, old)))
     return sample_id
@@ -97,24 +97,26 @@ def latest(store: Datastore) -> Measurement | None:
         InvalidInput: it is of a later version.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    found = kept(store)
-    return read(store, [found[-1].sample_id])[0] if found else None
+    all_kept = kept(store)
+    return read(store, [all_kept[-1].sample_id])[0] if all_kept else None
 
 
-def thinned(found: Sequence[Kept], now: datetime) -> list[Kept]:
+def thinned(all_kept: Sequence[Kept], now: datetime) -> list[Kept]:
     """Return which measurements are to go, of all that are kept, oldest first."""
     last: dict[Hashable, Kept] = {}
-    for each in found:
-        last[_slot(each, now)] = each
-    stay = {each.sample_id for each in last.values()} | {each.sample_id for each in (*found[:1], *found[-1:])}
-    return [each for each in found if each.sample_id not in stay]
+    for sample in all_kept:
+        last[_slot(sample, now)] = sample
+    stay = {sample.sample_id for sample in last.values()} | {
+        sample.sample_id for sample in (*all_kept[:1], *all_kept[-1:])
+    }
+    return [sample for sample in all_kept if sample.sample_id not in stay]
 
 
-def _slot(each: Kept, now: datetime) -> Hashable:
+def _slot(sample: Kept, now: datetime) -> Hashable:
     """Return a name for the stretch of time of which one measurement stays."""
-    age_days, day = (now - each.taken_at).days, each.taken_at.astimezone(UTC).date()
+    age_days, day = (now - sample.taken_at).days, sample.taken_at.astimezone(UTC).date()
     if age_days < _ALL_DAYS:
-        return each.sample_id
+        return sample.sample_id
     if age_days < _DAILY_DAYS:
         return day
     if age_days < _WEEKLY_DAYS:

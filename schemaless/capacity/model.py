@@ -87,7 +87,7 @@ _NEVER_DAYS: Final = 1e15
 """So much later nothing is planned: growth that has not filled the disks by then never does."""
 
 _NEVER_WITH_RETENTION_DAYS: Final = 1e7
-"""The same where what went is taken off what came: later, floats do not hold the difference of the two."""
+"""This is the same where what went is taken off what came: later, floats do not hold the difference of the two."""
 
 _NUMBERS: Final = (
     "documents_per_day",

@@ -23,11 +23,11 @@ from schemaless.numbers import Interval, check_number
 __all__ = ["FULL", "TB", "THRESHOLDS", "Cost", "Level", "Planning", "Verdict", "Wishes", "costs", "levels", "verdict"]
 
 THRESHOLDS: Final = (0.8, 0.9)
-"""Parts of a disk that are asked for unless others are."""
+"""These parts of a disk are asked for unless others are."""
 
 FULL: Final = 1.0
 TB: Final = 10**12
-"""Bytes, as disks are sold."""
+"""A terabyte has so many bytes where disks are sold."""
 
 _COST_DAYS: Final = 365
 

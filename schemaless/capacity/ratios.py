@@ -15,7 +15,7 @@ SOURCE: Final = "Uber's encoding test of 2016, on 2,219 trips"
 SIZES_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {"legacy": 132_852_837, "json+zlib": 23_560_699, "msgpack+zlib": 18_312_106}
 )
-"""Of all the trips together, for those of its codecs that can be stored here."""
+"""All the trips together took so many bytes, in those of its codecs that can be stored here."""
 
 
 def ratio(codec: str, before: str = "legacy") -> float:

@@ -27,7 +27,7 @@ __all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "w
 
 _PACKED_ROWS: Final = 2_000
 _LARGE_TIMES: Final = 10_000
-"""As large a file that what it takes once does not show."""
+"""In a file so many times as large, what it takes once does not show."""
 
 _95: Final = 1.96
 _SMALL_CELLS: Final = 20_000
@@ -153,7 +153,7 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
         ServerError: a server cannot be reached.
     """
     tools = tools_of(store)
-    found = {}
+    sizes = {}
     for space in measurement.clusters:
         if space.problem is not None:
             continue
@@ -165,10 +165,10 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
             for shard in shards
         ]
         # The model is wrong about all of them in the same way.
-        found[space.cluster, codec.name] = Interval(
+        sizes[space.cluster, codec.name] = Interval(
             *(sum(getattr(size, end) for size in files) for end in ("low", "mid", "high"))
         )
-    return found
+    return sizes
 
 
 def is_small(measurement: Measurement) -> bool:
@@ -198,7 +198,7 @@ def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
         error = math.hypot(*(size.high - size.low for size in sizes)) / (2 * _95 * total) if total else 0.0
         if shard is None:
             # Of shards that were measured together nobody knows how even they are: as even as chance has it.
-            error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(each.cells for each in kept.values()))))
+            error = math.hypot(error, 1 / math.sqrt(max(1.0, sum(group.cells for group in kept.values()))))
         result.append(_Shard(kept, error, times))
     return result
 
@@ -218,8 +218,8 @@ def _pages(content: Content) -> float:
 
 def _sum(contents: Sequence[Content]) -> Content:
     return Content(
-        sum(each.rows for each in contents),
-        sum(each.leaf_pages for each in contents),
-        sum(each.overflow_pages for each in contents),
-        sum(each.key_pages for each in contents),
+        sum(content.rows for content in contents),
+        sum(content.leaf_pages for content in contents),
+        sum(content.overflow_pages for content in contents),
+        sum(content.key_pages for content in contents),
     )

@@ -133,7 +133,9 @@ class CapacityReport:
     @property
     def after(self) -> Scenario | None:
         """After all was re-encoded to ``codec`` and rebuilt; None where there is none to go to."""
-        return next((each for each in self.scenarios if self.codec is not None and each.name == self.codec), None)
+        return next(
+            (scenario for scenario in self.scenarios if self.codec is not None and scenario.name == self.codec), None
+        )
 
     @property
     def shard_sizes(self) -> tuple[ShardSize, ...]:
@@ -158,12 +160,12 @@ class CodecTotal(NamedTuple):
 
 def stored(measurement: Measurement) -> list[CodecTotal]:
     """Return what is stored, by column and codec."""
-    found = []
+    totals = []
     for column, codec in sorted({(group.column_name, group.codec) for group in measurement.groups}):
         groups = [group for group in measurement.groups if (group.column_name, group.codec) == (column, codec)]
         sizes = [
             added(getattr(group, name) for group in groups)
             for name in ("cells", "body_bytes", "allocated_bytes", "json_bytes")
         ]
-        found.append(CodecTotal(column, codec, *sizes))
-    return found
+        totals.append(CodecTotal(column, codec, *sizes))
+    return totals

@@ -25,33 +25,33 @@ _ONE_CODEC_SHARE: Final = 0.98
 def warnings_of(report: CapacityReport) -> list[str]:
     """Return why the headline is not to be relied on: forecasts that failed their back-test, steps in the level."""
     first = report.now.first
-    found = []
-    for each in report.disks:
-        name = "" if len(report.disks) == 1 else f" of {each.disk.name}"
-        test = each.forecast.back_test if isinstance(each.forecast, Forecast) else None
+    warnings = []
+    for disk in report.disks:
+        name = "" if len(report.disks) == 1 else f" of {disk.disk.name}"
+        test = disk.forecast.back_test if isinstance(disk.forecast, Forecast) else None
         if test is not None and test.failure is not None:
-            found.append(
+            warnings.append(
                 f"the forecast{name} failed its back-test: {test.failure}. Do not plan with it alone; the constant "
                 "rate of the last weeks stands beside it"
             )
-        found += [
-            f"{_step_text(each, step)}. Forecasts take that for a trend or for chance; the constant rate is of "
+        warnings += [
+            f"{_step_text(disk, step)}. Forecasts take that for a trend or for chance; the constant rate is of "
             "the days since"
-            for step in each.steps
-            if _is_recent(each, step)
+            for step in disk.steps
+            if _is_recent(disk, step)
         ]
-    if first is not None and found and first.at_rate is None:
-        found.append("the last weeks since then are too few for a constant rate")
-    return found
+    if first is not None and warnings and first.at_rate is None:
+        warnings.append("the last weeks since then are too few for a constant rate")
+    return warnings
 
 
-def _step_text(each: DiskForecast, step: Step) -> str:
+def _step_text(disk: DiskForecast, step: Step) -> str:
     more = f"{step.times:.1f} times as much" if step.times >= 1 else f"{step.times:.0%} of what it was"
-    return f"{each.disk.name}: what a day brings changed at once on {step.day}, to {more}"
+    return f"{disk.disk.name}: what a day brings changed at once on {step.day}, to {more}"
 
 
-def _is_recent(each: DiskForecast, step: Step) -> bool:
-    return (each.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
+def _is_recent(disk: DiskForecast, step: Step) -> bool:
+    return (disk.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
 
 
 def notes_of(report: CapacityReport) -> list[str]:
@@ -63,24 +63,24 @@ def notes_of(report: CapacityReport) -> list[str]:
     if age < -1 / 24:
         notes.append("the newest measurement is of the future, by this machine's clock; one of the two clocks is wrong")
     today = newest.taken_at.date()
-    future = sum(each.cells.mid for each in newest.growth if each.day > today)
+    future = sum(day_intake.cells.mid for day_intake in newest.growth if day_intake.day > today)
     if future:
         notes.append(f"about {future:,.0f} cells have dates after {today}; they are in the sizes and not in the growth")
     notes += [f"{space.cluster} is in no figure: {space.problem}" for space in newest.problems]
-    for each in report.disks:
-        if each.disk.free_assumed:
+    for disk in report.disks:
+        if disk.disk.free_assumed:
             notes.append(
-                f"{each.disk.name}: what is free on its disk is not known; taken to be all but this datastore's files"
+                f"{disk.disk.name}: what is free on its disk is not known; taken to be all but this datastore's files"
             )
-        if len(each.disk.clusters) > 1:
-            notes.append(f"{each.disk.name} show the same disk, and are taken to share it")
-        if each.disk.disk_bytes is None and each.disk.problem is None:
-            notes.append(f"{each.disk.name}: its servers do not show their disk; --disk CLUSTER=SIZE:FREE gives it")
-        if isinstance(each.forecast, NoForecast) and each.disk.problem is None:
-            notes.append(f"{each.disk.name}: no forecast, as {each.forecast.reason}")
-        elif isinstance(each.forecast, Forecast) and each.forecast.back_test is None:
-            notes.append(f"{each.disk.name}: the history is too short to test the forecast on its last part")
-        notes += [_step_text(each, step) for step in each.steps if not _is_recent(each, step)]
+        if len(disk.disk.clusters) > 1:
+            notes.append(f"{disk.disk.name} show the same disk, and are taken to share it")
+        if disk.disk.disk_bytes is None and disk.disk.problem is None:
+            notes.append(f"{disk.disk.name}: its servers do not show their disk; --disk CLUSTER=SIZE:FREE gives it")
+        if isinstance(disk.forecast, NoForecast) and disk.disk.problem is None:
+            notes.append(f"{disk.disk.name}: no forecast, as {disk.forecast.reason}")
+        elif isinstance(disk.forecast, Forecast) and disk.forecast.back_test is None:
+            notes.append(f"{disk.disk.name}: the history is too short to test the forecast on its last part")
+        notes += [_step_text(disk, step) for step in disk.steps if not _is_recent(disk, step)]
     chosen = None if report.choice is None else report.choice.chosen
     if chosen is not None and codec_named(chosen.name).serializer is PACKED:
         notes.append(NEEDS_NATIVE)
@@ -97,7 +97,7 @@ def notes_of(report: CapacityReport) -> list[str]:
             f"{', '.join(mixed)}: cells are stored in several codecs; new ones are taken to be like those there are, "
             "though most may be like the latest"
         )
-    left = sorted({each.column_name for each in report.trials if each.left and each.codec != LEGACY.name})
+    left = sorted({trial.column_name for trial in report.trials if trial.left and trial.codec != LEGACY.name})
     if left:
         notes.append(f"{', '.join(left)}: some sampled cells cannot be re-encoded, and count as they are")
     fewer = len(report.series) - len(report.columns)
@@ -112,8 +112,8 @@ def beside_the_cells(measurements: Sequence[Measurement]) -> list[str]:
     taken = newest.other_files
     if not taken:
         return []
-    each = ", ".join(f"{table} {_mib(size)}" for table, size in taken.items())
-    text = f"beside the cells, other tables of the shards take {_mib(sum(taken.values()))}: {each}"
+    sizes = ", ".join(f"{table} {_mib(size)}" for table, size in taken.items())
+    text = f"beside the cells, other tables of the shards take {_mib(sum(taken.values()))}: {sizes}"
     earlier = [one for one in measurements if one.other_files and _days(one, newest) >= 1]
     if earlier:
         grown = sum(taken.values()) - sum(earlier[0].other_files.values())
@@ -144,7 +144,7 @@ def how_obtained(measurement: Measurement, codec: str | None) -> tuple[tuple[str
     exact = all(group.cells.exact for group in measurement.groups)
     read = "all cells were read, figures are exact" if exact else "from a sample of neighbouring cells"
     level = "" if exact else f" Intervals are those of {measurement.level:.0%} confidence."
-    methods = {each.method for each in measurement.growth}
+    methods = {day.method for day in measurement.growth}
     if methods == {"search"}:
         days = "found by searching along added_id"
     elif methods <= {"sample", "count"}:

@@ -37,7 +37,7 @@ from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cell
 from schemaless.survey.sampling import Bounds
 
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)
-"""Cells that every codec is tried on: some seconds of CPU."""
+"""Every codec is tried on so many cells: that takes some seconds of CPU."""
 
 _MOST_COLUMN_FORECASTS: Final = 40
 
@@ -79,7 +79,7 @@ def make(
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
     listener(Step("reading the measurements that are kept"))
-    measurements = history.read(store, [each.sample_id for each in history.kept(store)])
+    measurements = history.read(store, [sample.sample_id for sample in history.kept(store)])
     notes: list[str] = []
     if fresh or not measurements:
         listener(Step("measuring"))
@@ -156,10 +156,10 @@ def put_together(
     choice = best_codec(trials, newest, DEFAULT.name, least_gain, most_cpu)
     if codec is None:
         codec = choice.chosen.name if choice is not None and choice.chosen is not None else None
-    elif not any(each.codec == codec for each in trials):
+    elif not any(trial.codec == codec for trial in trials):
         codec = None
     weights = growth_weights(newest, tried.disk_per_body)
-    found = [
+    forecasts = [
         replace(each, used=filling(each.disk, each.history, [*measurements[:-1], newest]))
         for each in (
             _disk_forecast(disk, [each for each in series if each.cluster in disk.clusters], weights, seed)
@@ -168,22 +168,22 @@ def put_together(
     ]
     outlooks = scenarios(
         newest,
-        [each.disk for each in found],
-        {each.disk.name: each.forecast for each in found},
+        [each.disk for each in forecasts],
+        {each.disk.name: each.forecast for each in forecasts},
         series,
         trials,
         _files(newest, tried),
         weights,
         codec,
-        {each.disk.name: each.rate for each in found},
+        {each.disk.name: each.rate for each in forecasts},
     )
     report = CapacityReport(
         made_at=made_at,
         measurement=newest,
         measured_at=tuple(each.taken_at for each in measurements),
         series=tuple(series),
-        disks=tuple(found),
-        total=_total(found, series, weights, seed),
+        disks=tuple(forecasts),
+        total=_total(forecasts, series, weights, seed),
         too_few=tuple(sorted({each.column_name for each in tried.columns if not each.carried})),
         columns=tuple(_column_forecasts(series, seed)),
         trials=tuple(trials),
@@ -207,7 +207,7 @@ def put_together(
 
 def _planning(report: CapacityReport, seed: int) -> Planning:
     now, after, wishes = report.now, report.after, report.planning.wishes
-    order = [each.disk for each in now.worst_first]
+    order = [outlook.disk for outlook in now.worst_first]
     disks = {each.disk.name: each.disk for each in report.disks}
     forecasts = {each.disk.name: each.forecast for each in report.disks}
     rates = {each.disk.name: each.rate for each in report.disks}
@@ -225,15 +225,15 @@ def _costs(report: CapacityReport, seed: int) -> tuple[Cost, ...]:
         return ()
     copies = {name: each.disk.copies for each in report.disks for name in each.disk.clusters}
     weights = {key: weight * copies.get(key[0], 1) for key, weight in report.weights.items()}
-    found = forecast(weighted(report.series, weights), seed=seed)
-    if not isinstance(found, Forecast):
+    grown = forecast(weighted(report.series, weights), seed=seed)
+    if not isinstance(grown, Forecast):
         return ()
     if codec is None or after is None:
-        return costs(found, None, wishes)
+        return costs(grown, None, wishes)
     of_disk = {each.disk.name: each.disk.copies for each in report.disks}
     days = {each.disk: (each.bytes_per_day or 0.0) * of_disk[each.disk] for each in report.now.disks}
     times = mean({each.disk: each.times for each in after.disks if each.times is not None}, days)
-    return costs(found, (codec, times), wishes)
+    return costs(grown, (codec, times), wishes)
 
 
 def try_all(cells: CellSample, listener: Listener = nobody) -> Tried:

@@ -87,6 +87,8 @@ def next_steps(url: str, folder: Path, logbooks: bool) -> list[str]:
         first,
         f"{command} migrate plan --to msgpack+zstd",
         f"{command} migrate status",
+        f"{command} index status by_maker",
+        f"{command} trigger status flights_by_airline",
         f"{command} capacity report",
         f"{command} local down --delete --folder {shlex.quote(str(folder))}        # when you have seen enough",
     ]

@@ -156,9 +156,7 @@ def _steps(
     for line in next_steps(url, folder, data is None):
         out().print(f"   {line}", markup=False, soft_wrap=True)
     if outlook is not None:
-        out().print(
-            f"\nHow long the disks last, before it was re-encoded and after: {folder.absolute() / 'capacity.html'}"
-        )
+        out().print(f"\nHow long the disks last, before re-encoding and after: {folder.absolute() / 'capacity.html'}")
     return EXIT_FAILED if checked.faults or total.left or changed else 0
 
 

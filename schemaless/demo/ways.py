@@ -54,14 +54,16 @@ def show(store: Datastore) -> None:
         (entry,) = indexes.named(_INDEX.name)
         filling, called = indexes.backfill(entry), caught_up(store, flights_by_airline)
         while not (indexes.watch(entry, filling) and called()):
+            if not thread.is_alive():
+                raise SchemalessError("the worker ended before index and trigger were through; its error is above")
             if time.monotonic() > started_s + _PATIENCE_S:
-                raise SchemalessError(f"index and trigger are not through after {_PATIENCE_S:.0f} s")
+                raise SchemalessError(f"the index and the trigger have not caught up after {_PATIENCE_S:.0f} s")
             time.sleep(_LOOK_S)
     finally:
         stop.set()
         thread.join()
     out().print(
-        f"   one worker went over {len(_flights):,} cells for an index of makers and seats, and for the trigger, in "
+        f"   one worker filled an index of makers and seats, and called the trigger for {len(_flights):,} cells, in "
         f"{time.monotonic() - started_s:.1f} s"
     )
     started_s = time.monotonic()
@@ -69,7 +71,7 @@ def show(store: Datastore) -> None:
     took_ms = 1_000 * (time.monotonic() - started_s)
     found = [row.cells[COLUMN].body for row in page.rows]
     planes = (f"{each['tail_number']} ({each['plane']['model']}, {each['plane']['seats']})" for each in found)
-    out().print(f"   the index's {_MAKER} with most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False)
+    out().print(f"   index: the {_MAKER} with most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False)
     airlines = sum(_flights.values(), Counter[str]())
     most = ", ".join(f"{name} {count:,}" for name, count in airlines.most_common(_SHOWN))
-    out().print(f"   the trigger's flights: {airlines.total():,} of {len(airlines)} airlines; {most}")
+    out().print(f"   trigger: {airlines.total():,} flights of {len(airlines)} airlines: {most}")

@@ -93,5 +93,11 @@ class _Taking(AbstractContextManager[None]):
 
 def end_process(pair: Pair, key: CellKey, for_s: float) -> None:
     """End this process at once, since a call in it does not come back; the successor takes that cell carefully."""
-    _log.error("%s: cell %s of shard %d has not come back for %.0f s: this worker ends", pair[0], key, pair[1], for_s)
+    _log.error(
+        "%s: the call for cell %s of shard %d did not return within %.0f s: this worker ends",
+        pair[0],
+        key,
+        pair[1],
+        for_s,
+    )
     os._exit(TIMED_OUT)

@@ -254,8 +254,8 @@ class IndexCheck:
             raise looked.failed[shard]
         if pair not in looked.rows:
             raise InvalidInput(
-                f"shard {shard} has no row of the follower that keeps index {self._entry.name}, so nobody does: "
-                "'schemaless index create' with the same fields makes one, and workers go over the shard again"
+                f"shard {shard} has no row of the follower that keeps index {self._entry.name}, so no worker keeps "
+                "it there: 'schemaless index create' with the same fields makes one, and workers read the shard again"
             )
         return looked.rows[pair].location
 

@@ -121,8 +121,8 @@ class Indexes:
         every = self.all()
         found = [entry for entry in every if entry.name == name]
         if not found:
-            there = ", ".join(sorted({entry.name for entry in every})) or "there is none yet"
-            raise InvalidInput(f"{self._store.name!r} has no index {name!r}; those that it has: {there}")
+            there = ", ".join(sorted({entry.name for entry in every})) or "none yet"
+            raise InvalidInput(f"{self._store.name!r} has no index {name!r}; its indexes: {there}")
         return found
 
     def create(self, definition: Definition, listener: Listener = nobody) -> tuple[IndexEntry, bool]:
@@ -155,7 +155,7 @@ class Indexes:
             if entry.state != READY:
                 raise InvalidInput(
                     f"index {definition.name} is {entry.state} with another definition; 'schemaless index drop "
-                    f"{definition.name} --number {entry.number} --execute' gives it up"
+                    f"{definition.name} --number {entry.number} --execute' removes that one"
                 )
         refuse_beside_moves(self._store)
         self._execute(sql.insert_index(self._store.name, definition.name, definition.text, DECLARED))
@@ -217,7 +217,8 @@ class Indexes:
         setting = self._settings.all().get(follower)
         shards: tuple[ShardStatus, ...] = ()
         if entry.state in (BACKFILLING, READY):
-            shards = tuple(shard_statuses(self._store, follower, "it has no row here; 'schemaless index create' again"))
+            missing = "it has no progress row here; run 'schemaless index create' with the same fields again"
+            shards = tuple(shard_statuses(self._store, follower, missing))
         workers = tuple(workers_of(self._store, follower))
         small_caches = small_table_caches(self._tools) if shards else {}
         return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers, small_caches)
@@ -268,6 +269,8 @@ class Indexes:
 
     def _put(self, entry: IndexEntry, before: Sequence[str], state: str, message: str | None = None) -> None:
         self._execute(sql.update_index(self._store.name, entry.number, before, state, message))
+        # Queries of this process go by what was read last.
+        self.all()
 
     def _execute(self, statement: bytes) -> None:
         self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True)
@@ -283,7 +286,7 @@ def refuse_beside_moves(store: Datastore) -> None:
         if job.unfinished:
             raise JobConflict(
                 f"move {job.job_id} is {job.state}, and tables of indexes are neither made, dropped nor repaired while "
-                f"shards are on their way; end it with '{go_on_command(job.kind, job.job_id)}' or "
+                f"shards are on their way; complete it with '{go_on_command(job.kind, job.job_id)}', or end it with "
                 f"'{abort_command(job.kind, job.job_id)}', then run this again. Nothing was changed",
                 job.job_id,
             )
@@ -336,7 +339,7 @@ class Watch:
                         _log.warning("index %s (%d) is ready", entry.name, entry.number)
         except ServerError as error:
             # Workers go on with what they know, and so does this.
-            _log.warning("how far indexes are is not known now: %s", error)
+            _log.warning("this cannot see now how far indexes are: %s", error)
             return False
         ids = sum(each.ids for each in self._fillings.values())
         if ids > self._ids:

@@ -159,7 +159,7 @@ class Members:
             if error is None:
                 remove_worker(self._pool, self._catalog, self.worker)
         except SchemalessError as left:
-            _log.warning("%s stays in the catalog until its lease ends: %s", self.worker, left)
+            _log.warning("%s could not sign off, and stays in the catalog until its lease ends: %s", self.worker, left)
         finally:
             self._pool.close()
 
@@ -198,7 +198,9 @@ class Members:
             view = self._pool.run(operation)
         except SchemalessError as error:
             if self.error is None:
-                _log.warning("%s gives no sign of life, and begins nothing without one: %s", self.worker, error)
+                _log.warning(
+                    "%s cannot give a sign of life, and begins nothing new until it can: %s", self.worker, error
+                )
             self.error = error
             # The catalog may be on another server by now, which is asked the next time.
             self._tools.shards.again(self._tools.shards.routing)

@@ -141,7 +141,9 @@ class Triggers:
         """
         follower = follower_name(name)
         setting = self._settings.get(follower)
-        missing = "it has no row here; 'schemaless trigger reset' cannot make one, only 'remove' and 'run' do"
+        missing = (
+            "it has no progress row here; 'schemaless trigger reset' cannot make one, only 'remove' and then 'run' can"
+        )
         shards = tuple(shard_statuses(self._store, follower, missing))
         workers = tuple(workers_of(self._store, follower))
         return TriggerStatus(name, setting, shards, workers, small_table_caches(self._tools))

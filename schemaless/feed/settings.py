@@ -63,8 +63,8 @@ class Settings:
         """
         found = self.all()
         if name not in found:
-            there = ", ".join(each.rpartition(":")[2] for each in found) or "there is none yet"
-            raise InvalidInput(f"{self._catalog!r} has no {name.replace(':', ' ', 1)}; those that it has: {there}")
+            there = ", ".join(each.rpartition(":")[2] for each in found) or "none yet"
+            raise InvalidInput(f"{self._catalog!r} has no {name.replace(':', ' ', 1)}; it has: {there}")
         return found[name]
 
     def make(self, name: str, spec: Mapping[str, Any], start_of: Callable[[int], int]) -> bool:
@@ -102,7 +102,9 @@ class Settings:
         """
         setting = self.get(name)
         if setting.wanted == NEW:
-            raise InvalidInput(f"the making of {name.replace(':', ' ', 1)} was interrupted; run the same command again")
+            raise InvalidInput(
+                f"creating {name.replace(':', ' ', 1)} was interrupted; run the command that creates it again"
+            )
         assert wanted in (RUNNING, PAUSED)
         self._execute(sql.update_setting(self._catalog, name, wanted, json.dumps(setting.spec)))
 

@@ -184,7 +184,9 @@ class Supervisor:
         try:
             remove_worker(tools_of(self._store).catalog, self._store.name, child.name)
         except SchemalessError as error:
-            _log.warning("its lease is waited for: %s", error)
+            _log.warning(
+                "worker %s cannot be signed off, so the others wait for the end of its lease: %s", child.name, error
+            )
 
     def _stop(self) -> None:
         for child in self._children:
@@ -227,8 +229,8 @@ def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:
                 ends.setdefault(pair, now[pair].top)
             elif pair[1] not in said:
                 said.add(pair[1])
-                reason = looked.failed.get(pair[1], "it has no row there")
-                _log.warning("whether %s has caught up is not known in shard %d: %s", trigger.name, pair[1], reason)
+                reason = looked.failed.get(pair[1], "it has no progress row there")
+                _log.warning("this cannot see whether %s has caught up in shard %d: %s", trigger.name, pair[1], reason)
         return all(
             pair in now and not now[pair].replays and (now[pair].location >= ends[pair] or now[pair].state == STOPPED)
             for pair in pairs

@@ -157,7 +157,7 @@ def import_trigger(target: str) -> Trigger:
     if not isinstance(found, Trigger):
         there = [each for each, value in vars(module).items() if isinstance(value, Trigger)]
         raise InvalidInput(
-            f"{module_name!r} has no trigger {name!r}; those that it has: {', '.join(there) or 'none'}. "
+            f"{module_name!r} has no trigger {name!r}; its triggers: {', '.join(there) or 'none'}. "
             "A function becomes one by @schemaless.trigger(column=...)"
         )
     return found

@@ -35,7 +35,7 @@ _LATE_S: Final = 1.0
 _END_S: Final = 1.0
 
 HEARD: Final = "binary log"
-NOT_YET: Final = "sweep: the binary log is asked for"
+NOT_YET: Final = "sweep: the binary log is not connected yet"
 
 
 class Wakes:
@@ -187,4 +187,6 @@ class _Source:
                 self._wakes.heard(tops)
                 tops = {}
             elif isinstance(found, Unreadable):
-                raise ServerRefused("it has compressed transactions, which this cannot read", node=str(self._pool.node))
+                raise ServerRefused(
+                    "its binary log has compressed transactions, which cannot be read here", node=str(self._pool.node)
+                )

@@ -109,7 +109,7 @@ class Worker:
                 while not self._stop.is_set():
                     view = self._members.view
                     if view is not None and not any(name in view.wanted for name in self._dealers):
-                        _log.warning("%s: none of %s is there any more", self.name, ", ".join(self._dealers))
+                        _log.warning("%s ends, with nothing left of %s", self.name, ", ".join(self._dealers))
                         self.owned.clear()
                         return
                     self.turn()
@@ -296,7 +296,7 @@ class Worker:
         except SchemalessError as error:
             # It may have been, and the reply was lost.
             self._doubtful.add(pair)
-            _log.warning("%s: shard %d is not taken: %s", pair[0], pair[1], error)
+            _log.warning("%s: shard %d could not be taken over: %s", pair[0], pair[1], error)
             return
         self._doubtful.discard(pair)
         self._unsure.discard(pair)
@@ -319,7 +319,7 @@ class Worker:
         try:
             self._rows.release(pair, epoch)
         except SchemalessError as error:
-            _log.warning("%s: shard %d is not given back: %s", pair[0], pair[1], error)
+            _log.warning("%s: shard %d could not be given back: %s", pair[0], pair[1], error)
             return False
         return True
 

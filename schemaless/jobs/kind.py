@@ -43,8 +43,10 @@ class JobSpec:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Return what ``as_json`` gave, by this version or an earlier one."""
-        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
-        told: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in known.items()}
+        known = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        told: dict[str, Any] = {
+            name: tuple(given) if isinstance(given, list) else given for name, given in known.items()
+        }
         return cls(**{**told, "thresholds": thresholds_of(value)})
 
 

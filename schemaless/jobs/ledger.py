@@ -304,12 +304,12 @@ class Ledger:
         self, job_id: int, state: ShardState, changes: Mapping[str, Value], lease_s: int | None, *, ended: bool = False
     ) -> None:
         runner = state.runner or ""
-        found = self._execute(
+        updated = self._execute(
             sql.update_shard(
                 self._name, job_id, state.shard, runner, state.epoch, changes, lease_s=lease_s, ended=ended
             )
         )
-        if not found:
+        if not updated:
             raise self._lost(job_id, state)
 
     @staticmethod

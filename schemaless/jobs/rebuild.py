@@ -126,8 +126,8 @@ def plan_rebuild(
         return _plan_shard(store, shard, spec, speeds, seed)
 
     plans = {}
-    for each in on_servers([(tools_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
-        plans[each.shard] = each
+    for plan in on_servers([(tools_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
+        plans[plan.shard] = plan
         listener(Advanced())
     return [plans[shard] for shard in chosen]
 
@@ -211,8 +211,8 @@ def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     tools = tools_of(store)
     sizes: dict[int, int] = {}
     for node, names in tools.databases_by_node(shards).items():
-        found = known_table_sizes(tools.shards.pool_for(node), list(names))
-        sizes |= {shard: max(1, found.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
+        known = known_table_sizes(tools.shards.pool_for(node), list(names))
+        sizes |= {shard: max(1, known.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
     return sizes
 
 
@@ -303,20 +303,20 @@ class _ShardWork:
             noted["note"] = "its runner ended while the server rebuilt it"
             self._finish()
             return
-        found = _plan_shard(
+        planned = _plan_shard(
             self._store, self._state.shard, self._spec, _speeds(self._run.ledger), time.time_ns() % 1_000_000
         )
-        if found.refusal is not None:
-            self._leave(found.refusal)
+        if planned.refusal is not None:
+            self._leave(planned.refusal)
             return
-        predicted = found.prediction.file_bytes
+        predicted = planned.prediction.file_bytes
         noted |= {
             "predicted": [predicted.low, predicted.mid, predicted.high],
-            "predicted_seconds": [found.seconds.low, found.seconds.mid, found.seconds.high],
-            "free_checked": found.free_bytes is not None,
-            "measured": found.size.measured,
+            "predicted_seconds": [planned.seconds.low, planned.seconds.mid, planned.seconds.high],
+            "free_checked": planned.free_bytes is not None,
+            "measured": planned.size.measured,
         }
-        self._state.bytes_before = found.size.file_bytes
+        self._state.bytes_before = planned.size.file_bytes
         self._connection.execute(set_session({"lock_wait_timeout": self._spec.lock_wait_s}))
         began_s = self._alter()
         if began_s is not None:

@@ -262,8 +262,8 @@ class ShardRun:
             return
         if self._watch is None:
             self._watch = self._make_watch(self._thresholds)
-            found = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
-            self._waits = dict(found[0].waits) if found else {}
+            noted = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
+            self._waits = dict(noted[0].waits) if noted else {}
         if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
             self._runners = self.ledger.runners(self.job.job_id), time.monotonic()
         look = self._watch.look(self.ledger.reads, self._runners[0])

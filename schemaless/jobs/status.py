@@ -114,7 +114,7 @@ def _speed(
     else:
         # One shard says nothing of how they differ.
         variance = mean**2 / 4
-    parts = sum(each * each for each in left)
+    parts = sum(left_bytes * left_bytes for left_bytes in left)
     own = sum(left) ** 2 / len(begun)
     spread_s = _MOST_LIKELY * math.sqrt(variance * (parts + own)) / runners
     return per_s / 1e6, Eta(max(0.0, mid_s - spread_s), mid_s, mid_s + spread_s)

@@ -31,10 +31,10 @@ _NICE: Final = 10
 """``nice`` takes so much by default: the 99th percentile of clients beside a migration fell by a sixth."""
 
 Work = Callable[[Datastore, ShardRun], None]
-"""A function of a module that does a kind's work on a shard, and calls ``finish`` of the run when it is through."""
+"""A kind's work on a shard is done by a function of a module, which calls ``finish`` of the run at the end."""
 
 MakeWatch = Callable[[Datastore, Job, str, str, Thresholds], Watch]
-"""A function of a module that takes a store, a job, a cluster, a runner and thresholds, and gives a watch over it."""
+"""A function of a module takes a store, a job, a cluster, a runner and thresholds, and gives a watch over it."""
 
 
 @dataclass(frozen=True, slots=True)

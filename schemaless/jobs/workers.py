@@ -176,11 +176,11 @@ def run_shards(hands: Workers, function: Callable[..., Any], arguments: Iterable
     try:
         while more or calls:
             while more and len(calls) < 2 * hands.size:
-                each = next(waiting, None)
-                if each is None:
+                next_arguments = next(waiting, None)
+                if next_arguments is None:
                     more = False
                 else:
-                    calls.add(hands.submit(function, *each))
+                    calls.add(hands.submit(function, *next_arguments))
             done, calls = wait(calls, return_when=FIRST_COMPLETED) if calls else (set(), calls)
             for call in done:
                 yield call.result()

@@ -293,9 +293,9 @@ def _objects(content: bytes, frames: _Frames) -> Iterator[Any]:
     unpacker.feed(content)
     end = 0
     try:
-        for found in unpacker:
+        for unpacked in unpacker:
             end = unpacker.tell()
-            yield found
+            yield unpacked
     except (ValueError, msgpack.UnpackException) as refusal:
         raise frames.damaged(f"it is not MessagePack as a writer has it: {refusal}") from None
     if end != len(content):

@@ -119,7 +119,7 @@ class Originals:
             InvalidInput: a folder is missing, a file belongs to another number of shards, or is no regular file.
             CorruptArchive: a file's header is damaged.
         """
-        found: dict[str, ArchiveFile] = {}
+        by_name: dict[str, ArchiveFile] = {}
         headless: list[HeadlessFile] = []
         listener = only(HeadlessFile, headless.append)
         for folder in folders:
@@ -129,11 +129,11 @@ class Originals:
                         f"{file.path}: it is of a datastore {file.datastore!r} with {file.shard_count} shards, this "
                         f"one has {store.shard_count}; name the archive of this one"
                     )
-                known = found.get(file.path.name)
+                known = by_name.get(file.path.name)
                 if known is None or known.size_bytes < file.size_bytes:
-                    found[file.path.name] = file
-        torn = {file.path: file.size_bytes for file in headless if file.path.name not in found}
-        return cls(sorted(found.values()), torn)
+                    by_name[file.path.name] = file
+        torn = {file.path: file.size_bytes for file in headless if file.path.name not in by_name}
+        return cls(sorted(by_name.values()), torn)
 
     @property
     def size_bytes(self) -> int:
@@ -240,14 +240,14 @@ def missing_of(job_id: int, states: Iterable[ShardState], records: Mapping[Archi
 
 def missing_text(missing: Iterable[Missing]) -> str | None:
     """Return in a sentence which shards lack originals; None where none does."""
-    found: Counter[int] = Counter()
+    there: Counter[int] = Counter()
     expected: Counter[int] = Counter()
-    for each in missing:
-        found[each.shard] += each.found or 0
-        expected[each.shard] += each.expected
+    for gap in missing:
+        there[gap.shard] += gap.found or 0
+        expected[gap.shard] += gap.expected
     if not expected:
         return None
-    lacking = [f"{shard} ({found[shard]:,} of {count:,})" for shard, count in sorted(expected.items())]
+    lacking = [f"{shard} ({there[shard]:,} of {count:,})" for shard, count in sorted(expected.items())]
     more = f" and {len(lacking) - _SHARDS_NAMED:,} more" if len(lacking) > _SHARDS_NAMED else ""
     return (
         f"originals are missing in the archive, of shards {', '.join(lacking[:_SHARDS_NAMED])}{more}; "

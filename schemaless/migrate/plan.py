@@ -391,16 +391,16 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
     """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
     tools = tools_of(store)
-    found: dict[str, Layout] = {}
+    by_cluster: dict[str, Layout] = {}
     layouts = {}
     for number in numbers:
         cluster = tools.topology.cluster_of(number)
-        if cluster.name not in found:
+        if cluster.name not in by_cluster:
             try:
-                found[cluster.name] = layout_of(tools.shards.pool_for(cluster.primary))
+                by_cluster[cluster.name] = layout_of(tools.shards.pool_for(cluster.primary))
             except InvalidInput:
                 return None
-        layouts[number] = found[cluster.name]
+        layouts[number] = by_cluster[cluster.name]
     return layouts
 
 

@@ -38,10 +38,10 @@ _CHUNK_BYTES: Final = 1 << 20
 _ROUNDS: Final = 10
 
 Send = Callable[[bytes, int], None]
-"""A function that sends an UPDATE, which puts that many bytes of originals back."""
+"""This is a function that sends an UPDATE, which puts that many bytes of originals back."""
 
 Fail = Callable[[Failure], None]
-"""A function that takes a cell that is left as it is."""
+"""This is a function that takes a cell that is left as it is."""
 
 
 @dataclass(slots=True)
@@ -170,10 +170,10 @@ class _PutBack:
 
     def _classified(self, cells: Sequence[ArchivedCell]) -> Iterator[_Change]:
         """Count the cells that have their original, or cannot have it; yield the others with what is stored."""
-        found = stored_digests(self._store, self._shard, (cell.added_id for cell in cells))
+        by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in cells))
         others: list[_Change] = []
         for cell in cells:
-            stored = found.get(cell.added_id)
+            stored = by_id.get(cell.added_id)
             if stored is None:
                 self._leave(cell, "Erased", "it is not there any more")
                 continue
@@ -227,7 +227,9 @@ class _PutBack:
         database = self._tools.shards.database(self._shard)
 
         def update(part: Sequence[_Change]) -> bytes:
-            return replace_bodies(database, ((each.cell.added_id, each.stored.digest, each.cell.body) for each in part))
+            return replace_bodies(
+                database, ((change.cell.added_id, change.stored.digest, change.cell.body) for change in part)
+            )
 
         def leave(change: _Change, sql_bytes: int) -> None:
             self._leave(

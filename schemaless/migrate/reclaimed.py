@@ -51,7 +51,7 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
             for name, size in known_table_sizes(pool, list(names)).items()
         }
         ledger.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
-        points = [cluster.measures.get(f"binary_log_{each}") for each in ("before", "after")]
+        points = [cluster.measures.get(f"binary_log_{moment}") for moment in ("before", "after")]
         if when == "after" and None not in points:
             start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
             written = pool.run(lambda connection, start=start, end=end: bytes_between(connection, start, end))  # type: ignore[misc]
@@ -83,7 +83,8 @@ def note_plan(store: Datastore, job: Job) -> None:
             "body_before": _noted(planned.total.bytes_before),
             "body_after": _noted(planned.total.bytes_after),
             "stored": [
-                [each.column_name, each.codec, _noted(each.cells), _noted(each.body_bytes)] for each in planned.stored
+                [stored.column_name, stored.codec, _noted(stored.cells), _noted(stored.body_bytes)]
+                for stored in planned.stored
             ],
         }
         if planned.binary_log is not None and planned.binary_log.kept:
@@ -113,7 +114,7 @@ class Stages:
     @property
     def last(self) -> int | None:
         """The latest of them."""
-        return next((each for each in (self.rebuilt, self.after, self.before) if each is not None), None)
+        return next((size for size in (self.rebuilt, self.after, self.before) if size is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class ReclaimedReport:
     @property
     def binary_log_bytes(self) -> int | None:
         """What all binary logs got; None where one did not say."""
-        known = [each for each in self.binary_log.values() if each is not None]
+        known = [size for size in self.binary_log.values() if size is not None]
         return sum(known) if known and len(known) == len(self.binary_log) else None
 
 
@@ -197,9 +198,9 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
     ledger = Ledger(store)
     states = ledger.shards(job.job_id)
     rebuilds: dict[int, ShardState] = {}
-    for each in ledger.jobs("rebuild"):
-        if each.created_at >= job.created_at:
-            done = (state for state in ledger.shards(each.job_id) if state.state == "done")
+    for rebuild in ledger.jobs("rebuild"):
+        if rebuild.created_at >= job.created_at:
+            done = (state for state in ledger.shards(rebuild.job_id) if state.state == "done")
             rebuilds |= {state.shard: state for state in done}
     tallies = {state.shard: ShardTally.of(state) for state in states}
     shards = [
@@ -266,27 +267,27 @@ def _sum_of(name: str, parts: Sequence[Part]) -> Part:
 
 def _stages(stages: Sequence[Stages]) -> Stages:
     def total(bytes_of: Callable[[Stages], int | None]) -> int | None:
-        found = [bytes_of(each) for each in stages]
-        return None if not found or None in found else sum(each for each in found if each is not None)
+        sizes = [bytes_of(stage) for stage in stages]
+        return None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
 
-    rebuilt = any(each.rebuilt is not None for each in stages)
+    rebuilt = any(stage.rebuilt is not None for stage in stages)
     return Stages(
-        total(lambda each: each.before),
-        total(lambda each: each.after),
-        total(lambda each: each.last) if rebuilt else None,
+        total(lambda stage: stage.before),
+        total(lambda stage: stage.after),
+        total(lambda stage: stage.last) if rebuilt else None,
     )
 
 
 def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Interval, Interval]]:
-    found: dict[tuple[str, str], list[list[list[int]]]] = {}
+    by_codec: dict[tuple[str, str], list[list[list[int]]]] = {}
     for state in clusters:
         for column, codec, *sizes in state.measures.get("predicted", {}).get("stored", ()):
             if not all(isinstance(size, list) for size in sizes):
                 return []  # noted without its interval, by an earlier version
-            found.setdefault((column, codec), []).append(sizes)
+            by_codec.setdefault((column, codec), []).append(sizes)
     return [
         (column, codec, *(_added(parts[place] for parts in noted) for place in (0, 1)))  # type: ignore[misc]
-        for (column, codec), noted in sorted(found.items())
+        for (column, codec), noted in sorted(by_codec.items())
     ]
 
 

@@ -273,8 +273,8 @@ class _ShardWork:
         except BaseException:
             # What its other statements replaced is found done by whoever reads the block again, so it counts here.
             with suppress(SchemalessError):
-                for each in sent.updated:
-                    self._unreplaced(each)
+                for update in sent.updated:
+                    self._unreplaced(update)
             raise
         self._judge(sent.updated)
         self._tally.found += self._found
@@ -305,12 +305,12 @@ class _ShardWork:
     def _judge(self, updated: list[_Updated]) -> None:
         """Count what became of cells; those that changed meanwhile are tried again."""
         for _ in range(_ROUNDS - 1):
-            pending = [cell for each in updated for cell in self._unreplaced(each)]
+            pending = [cell for update in updated for cell in self._unreplaced(update)]
             if not pending:
                 return
             updated = []
             self._send(list(self._statements(self._recoded(pending))), updated)
-        for cell in [cell for each in updated for cell in self._unreplaced(each)]:
+        for cell in [cell for update in updated for cell in self._unreplaced(update)]:
             self._leave(cell, "Contended", f"it changed under each of {_ROUNDS} attempts; run the migration again")
 
     def _recoded(self, cells: list[StoredCell]) -> list[_Change]:
@@ -334,11 +334,11 @@ class _ShardWork:
         pending = []
         for change in part:
             cell = change.cell
-            found = cell if now is None else now.get(cell.added_id)
+            stored = cell if now is None else now.get(cell.added_id)
             # Of the bodies that are the new ones now, this statement replaced as many as the server said, another
             # run the others; which of them is not known, nor needed. After a lost reply the server's number is
             # not that of the first attempt.
-            if now is None or (found is not None and found.body == change.body and (resent or affected > 0)):
+            if now is None or (stored is not None and stored.body == change.body and (resent or affected > 0)):
                 affected -= 1
                 tally = self._tally.column(cell.column_name)
                 tally.cells += 1
@@ -348,14 +348,14 @@ class _ShardWork:
                     tally.kept_as_text[change.keep_reason] += 1
                 if self._spec.verify_after is not None:
                     self._unverified[cell.added_id] = change.body
-            elif found is None:
+            elif stored is None:
                 self._tally.column(cell.column_name).erased += 1
                 self._found -= 1
-            elif found.body == change.body or _is_done(found.body, self._codec, self._tools.dictionaries):
+            elif stored.body == change.body or _is_done(stored.body, self._codec, self._tools.dictionaries):
                 # Another run was there first.
                 continue
             else:
-                pending.append(found)
+                pending.append(stored)
         return pending
 
     def _update(self, sql: bytes) -> tuple[int, bool]:
@@ -380,7 +380,9 @@ class _ShardWork:
         """Cut changes into UPDATE statements that the server takes; a body that is too long alone is left."""
 
         def update(part: Sequence[_Change]) -> bytes:
-            return update_bodies(self._database, ((each.cell.added_id, each.cell.body, each.body) for each in part))
+            return update_bodies(
+                self._database, ((change.cell.added_id, change.cell.body, change.body) for change in part)
+            )
 
         def leave(change: _Change, sql_bytes: int) -> None:
             self._leave(
@@ -424,8 +426,8 @@ class _ShardWork:
         rows = self._bounds.most_rows
         for start_at in range(0, len(ids), rows):
             sql = select_digests(self._database, ids[start_at : start_at + rows])
-            found = self._tools.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
-            for added_id, digest in found:
+            digests = self._tools.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
+            for added_id, digest in digests:
                 if digest != expected[int(added_id)]:
                     raise VerificationFailed(
                         f"shard {self._shard}, added_id {added_id}: what is stored on {node} is not what was written a "

@@ -16,16 +16,16 @@ class Counts:
 
     def add(self, other: Self) -> None:
         """Add another's numbers and counters to these; a dict takes the other's entries, and None adds nothing."""
-        for each in fields(self):
-            mine, more = getattr(self, each.name), getattr(other, each.name)
+        for figure in fields(self):
+            mine, more = getattr(self, figure.name), getattr(other, figure.name)
             if isinstance(mine, dict):
                 mine.update(more)
             elif more is not None:
-                setattr(self, each.name, mine + more)
+                setattr(self, figure.name, mine + more)
 
     def as_json(self) -> dict[str, Any]:
         """Return them as JSON values."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
 
     @classmethod
@@ -33,9 +33,9 @@ class Counts:
         """Return what ``as_json`` gave, by this version or an earlier one."""
         return cls(
             **{
-                each.name: Counter(values[each.name]) if each.default_factory is Counter else values[each.name]
-                for each in fields(cls)
-                if each.name in values
+                field.name: Counter(values[field.name]) if field.default_factory is Counter else values[field.name]
+                for field in fields(cls)
+                if field.name in values
             }
         )
 

@@ -209,10 +209,12 @@ def verify(
             total.add(_ShardProof(store, shard, depth.of(shard, total.seed), tell, gone).proof())
         return total
     opening = opening_of(store)
-    for found in run_shards(hands, _verify_one, ((opening, each, depth.of(each, total.seed)) for each in numbers)):
-        if isinstance(found, SchemalessError):
-            raise found
-        report, faults = found
+    for result in run_shards(
+        hands, _verify_one, ((opening, number, depth.of(number, total.seed)) for number in numbers)
+    ):
+        if isinstance(result, SchemalessError):
+            raise result
+        report, faults = result
         total.add(report)
         for fault in faults:
             tell(fault)
@@ -410,10 +412,10 @@ class _ShardProof:
         """Find what has become of archived cells."""
         for chunk in in_chunks(cells, _CHUNK_CELLS, _CHUNK_BYTES):
             self._report.archived += len(chunk)
-            found = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))
+            by_id = stored_digests(self._store, self._shard, (cell.added_id for cell in chunk))
             others: dict[int, ArchivedCell] = {}
             for cell in chunk:
-                stored = found.get(cell.added_id)
+                stored = by_id.get(cell.added_id)
                 if stored is None:
                     self._archived_fault(ERASED, cell, "it is not in the store any more")
                 elif stored.key != cell.key:
@@ -424,7 +426,7 @@ class _ShardProof:
                     )
                 elif stored.digest not in (cell.new_digest, digest_of(cell.body)):
                     others[cell.added_id] = cell
-            wanted = [found[added_id] for added_id in others]
+            wanted = [by_id[added_id] for added_id in others]
             for added_id, body in bodies_of(self._store, self._shard, wanted, _CHUNK_BYTES):
                 cell = others[added_id]
                 if not same_meaning(self._store, cell.body, body):

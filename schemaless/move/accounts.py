@@ -44,12 +44,12 @@ def check_accounts(source: Connection, target: Connection, database: str) -> Non
         lacking = lacking_grants(source, target, database)
     except AccessDenied as error:
         raise MoveRefused(
-            f"whether the accounts that use {database} may do so on {target.node} cannot be seen: {error}; grant it "
-            "('schemaless grants --role move'), or look by yourself and give --unchecked-accounts"
+            f"this account cannot see whether the accounts that use {database} may use it on {target.node}: {error}; "
+            "run what 'schemaless grants --role move' prints, or check them yourself and give --unchecked-accounts"
         ) from error
     if lacking:
         raise MoveRefused(
-            f"accounts that use {database} on {source.node} may not on {target.node}; grant it there first: "
+            f"accounts that use {database} on {source.node} may not use it on {target.node}; run there first: "
             f"{'; '.join(lacking)}"
         )
 

@@ -94,8 +94,8 @@ class Copier:
             if strange:
                 raise MoveRefused(
                     f"{self._database}.{self._table} on {self._target.node} has added_id {min(strange)}, which "
-                    f"{table} on {source.node} has not; has that server lost cells in a failover? Abort the move, and "
-                    "begin another"
+                    f"{table} on {source.node} lacks; did that server lose cells in a failover? Abort the move, and "
+                    "begin another one"
                 )
             for ids in _id_parts([(each, length) for each, length in lengths.items() if each not in there]):
                 if time.monotonic() >= until_s:
@@ -130,8 +130,8 @@ class Copier:
             except DuplicateKey as error:
                 raise MoveRefused(
                     f"{self._database}.{self._table} on {self._target.node} has a cell under another added_id than the "
-                    f"source ({error.message}); has a server lost cells in a failover? Abort the move, and begin "
-                    "another"
+                    f"source ({error.message}); did a server lose cells in a failover? Abort the move, and begin "
+                    "another one"
                 ) from error
         size = sum(len(row[4]) for row in rows)
         self.took_s += time.monotonic() - began_s

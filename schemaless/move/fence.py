@@ -137,15 +137,15 @@ def take_locks(connection: Connection, database: str, shard: int) -> None:
             _end(connection, int(holder), shard)
         if time.monotonic() > give_up_s:
             raise ServerTimeout(
-                f"the mover that had it before, connection {holder}, does not end; end it there by KILL, then run "
-                "the same command again",
+                f"connection {holder} of an earlier mover holds the shard's lock and does not end; end it there with "
+                "KILL, then run the same command again",
                 node=connection.node,
                 shard=shard,
             )
         time.sleep(_POLL_S)
     if connection.rows(take_lock(f"upgrade.{database}", _TURN_WAIT_S))[0][0] != 1:
         raise ServerTimeout(
-            f"an upgrade is changing {database!r}; its end is waited for",
+            f"an upgrade is changing the tables of {database!r}; the move has to wait for its end",
             node=connection.node,
             shard=shard,
         )
@@ -156,8 +156,8 @@ def _end(connection: Connection, thread: int, shard: int) -> None:
         connection.execute(sql.kill(thread))
     except AccessDenied as error:
         raise AccessDenied(
-            f"connection {thread} moves this shard under another account, and may be the one of a mover that is "
-            f"gone ({error.message}); end it there by KILL, then run the same command again",
+            f"connection {thread} holds this shard's lock under another account, though its mover may be gone "
+            f"({error.message}); end it there with KILL, then run the same command again",
             node=error.node,
             shard=shard,
             code=error.code,
@@ -253,7 +253,7 @@ class Fence:
                 if several or (kind == "moved" and side is target and found):
                     names = ", ".join(next(iter(several or found.values())))
                     raise MoveRefused(
-                        f"{self.database} on {node} has {names}, of which this move knows nothing; "
+                        f"{self.database} on {node} has {names}, which are not tables of this move; "
                         "look at 'schemaless shards status --all', and drop what nobody needs"
                     )
         renamed: list[tuple[str, str]] = []

@@ -51,8 +51,8 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
             # By its number: another one of the name may be in use.
             step = f"create {entry.name}" if entry.state == DECLARED else f"drop {entry.name} --number {entry.number}"
             return (
-                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables come or go; run 'schemaless "
-                f"index {step}' to its end first, behind 'schemaless shards abort' where the move has begun"
+                f"index {entry.name} ({entry.number}) is {entry.state}, so its tables are being made or dropped; "
+                f"complete 'schemaless index {step}' first, after 'schemaless shards abort' where the move has begun"
             )
     there = index_tables(source.plain)
     for table in there:
@@ -61,8 +61,8 @@ def refusal_of_indexes(entries: Sequence[IndexEntry], source: Side, at: str) -> 
     for table, entry in by_table.items():
         if table not in there:
             return (
-                f"{at} has no table {table} of index {entry.name}; drop that index (--number {entry.number}) first, "
-                "and create it again behind"
+                f"{at} has no table {table} of index {entry.name}; drop that index (--number {entry.number}), and "
+                "create it again after the move"
             )
     return None
 

@@ -40,15 +40,16 @@ def refusal_of(
     unknown = sorted(source.plain - TABLES.keys() - {*index_tables(source.plain)})
     if unknown:
         return (
-            f"{database} on {at_source.node} has the table {unknown[0]}, which is none of this store's and would stay "
-            "behind; take it elsewhere first"
+            f"{database} on {at_source.node} has the table {unknown[0]}, which does not belong to this store and "
+            "would stay behind; move it elsewhere first"
         )
     lacking = sorted(TABLES.keys() - source.plain)
     if lacking:
         return f"{database} on {at_source.node} has no table {lacking[0]}; run 'schemaless schema upgrade' first"
     version = str(at_source.rows(select_version(database))[0][0])
     if version != head("shard"):
-        return f"it is at revision {version}, this version needs {head('shard')}; run 'schemaless schema upgrade' first"
+        needed = head("shard")
+        return f"its tables are at revision {version}, not at {needed}; run 'schemaless schema upgrade' first"
     for side, connection in ((source, at_source), (target, at_target)):
         for names, step in (
             (side.moved, "'schemaless shards drop-moved' drops what is not needed any more"),
@@ -61,7 +62,7 @@ def refusal_of(
     strange = sorted(target.plain - _MADE_NEW)
     if strange:
         return (
-            f"{at_target.node} has a database {database} already, with the table {strange[0]}; whose is it? Drop it "
-            "there, if it is nobody's"
+            f"{at_target.node} has a database {database} already, with the table {strange[0]}; find out whose it is, "
+            "and drop it there if nobody needs it"
         )
     return None

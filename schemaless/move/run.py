@@ -112,11 +112,11 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
             refusal, grants = _looked_at(store, shard, spec, at_target)
             size = sizes.get(shard, TableSize(0, 0))
             if refusal is None and shard in busy:
-                refusal = f"job {busy[shard]} is not through with it"
+                refusal = f"job {busy[shard]} has not finished it"
             if refusal is None:
                 needed += size.file_bytes
                 if free_bytes is not None and needed > free_bytes:
-                    refusal = f"there is no room for it beside the others: {free_bytes:,} bytes are free for {node}"
+                    refusal = f"it has no room there beside the other shards: {node} has {free_bytes:,} bytes free"
             seconds = Interval(*(size.file_bytes / each for each in (speed.high, speed.mid, speed.low)))
             source = tools.topology.cluster_of(shard).name
             plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, grants))
@@ -145,8 +145,8 @@ def _looked_at(
         try:
             grants = tuple(lacking_grants(at_source, at_target, database))
         except AccessDenied as error:
-            return f"whether its accounts are let in there cannot be seen: {error}", ()
-    return (f"{len(grants)} privileges on it are not given there" if grants else None), grants
+            return f"this account cannot see whether its accounts may use it there: {error}", ()
+    return (f"its accounts lack {len(grants)} privileges there" if grants else None), grants
 
 
 def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
@@ -195,7 +195,7 @@ def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tu
     busy = _busy(store)
     refused = [each for each in plan(store, spec, chosen) if each.refusal is not None and each.shard not in busy]
     if refused:
-        others = f", and {len(refused) - 1} others not either" if len(refused) > 1 else ""
+        others = f"; neither can {len(refused) - 1} others" if len(refused) > 1 else ""
         raise MoveRefused(f"shard {refused[0].shard} cannot be moved to {spec.target}: {refused[0].refusal}{others}")
     return MOVE.begin_or_join(store, spec, chosen)
 
@@ -331,9 +331,9 @@ def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Co
     counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == cells]
     refusal = None
     if record.phase == "moved":
-        refusal = f"it was not compared with where it is now; job {record.job_id} is not through with it"
+        refusal = f"it was not compared with the moved shard yet; job {record.job_id} has not finished"
     elif side.has_cell or tools.topology.cluster_of(record.shard).name == record.source:
-        refusal = f"{node} has the shard itself"
+        refusal = f"the shard is on {node} again"
     elif counts and counts != [record.fence_rows]:
         refusal = f"it has {counts[0]:,} cells, and {record.fence_rows:,} were compared"
     return LeftBehind(record, node, tables, sum(counts), refusal)

@@ -311,7 +311,7 @@ class _ShardMove:
                 budget_s = min(2 * budget_s, self._spec.max_pause_s)
             if time.monotonic() > give_up_s:
                 raise MoveRefused(
-                    f"shard {self._shard} was not to be cut over within {self._spec.give_up_s:g} s: cells come faster "
+                    f"shard {self._shard} could not be cut over within {self._spec.give_up_s:g} s: cells come faster "
                     "than they are copied, a transaction stays open, a backup holds the server, or the target's "
                     "replicas lag. It is where it was, and all of it is copied; run the same command again"
                 )
@@ -353,7 +353,7 @@ class _ShardMove:
         try:
             fence.probe(self._token)
         except ServerTimeout as error:
-            _log.warning("shard %d is not cut over now, does a backup run? %s", self._shard, error)
+            _log.warning("shard %d is not cut over now; is a backup running? %s", self._shard, error)
             self._run.pause(_HOLD_OFF * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
@@ -390,7 +390,7 @@ class _ShardMove:
         source, _ = self._fence.sides()
         if more := sorted(source.plain - self._carried):
             raise MoveRefused(
-                f"shard {self._shard} has got a table {more[0]} since its move began; abort the move, or drop the "
+                f"shard {self._shard} has a new table {more[0]} since its move began; abort the move, or drop the "
                 "table and run the same command again"
             )
         now = self._shards.again(self._shards.routing).topology
@@ -402,8 +402,8 @@ class _ShardMove:
         )
         if replaced or now.cluster_of(self._shard).name != self._topology.cluster_of(self._shard).name:
             raise MoveRefused(
-                f"the servers of shard {self._shard} have changed since it was begun to be copied; it is where it "
-                "was. Run the same command again"
+                f"the servers of shard {self._shard} have changed since copying began; the shard is where it was. Run "
+                "the same command again"
             )
 
     def _finish_cut(self, began_s: float) -> bool:
@@ -426,7 +426,7 @@ class _ShardMove:
             # A RENAME whose reply is an error may have happened all the same.
             if not target.has_cell:
                 fence.rename_back(self._token)
-                _log.warning("shard %d is not cut over now, does a backup run? %s", self._shard, error)
+                _log.warning("shard %d is not cut over now; is a backup running? %s", self._shard, error)
                 fence.take_over(self._token)
                 self._hold_off(began_s)
                 return False

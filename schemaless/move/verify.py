@@ -41,8 +41,8 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord) -> None:
         names = side_of(source, database).moved.get("cell", ())
         if len(names) != 1:
             raise MoveRefused(
-                f"{database} on {source.node} has {len(names)} tables that were left behind, and one was to be "
-                "compared; was it dropped by hand?"
+                f"{database} on {source.node} has {len(names)} tables cell_moved_..., in place of one to compare with; "
+                "was it dropped by hand?"
             )
         rows = proof.compare(source, names[0], records)
     run.checkpoint()
@@ -71,7 +71,7 @@ class _Proof:
             # No ids were given on the target below those that it began with.
             strange = there.keys() - left.keys()
             if strange:
-                raise self._differs(min(strange), "is there now, and was not left behind")
+                raise self._differs(min(strange), "is there now, but was not left behind")
             differing = [each for each, row in left.items() if there.get(each) != row]
             for added_id in differing:
                 self._settle(source, table, added_id, left[added_id], there.get(added_id))
@@ -94,7 +94,7 @@ class _Proof:
         if there is None:
             # As it was, and before anybody is told that it is verified.
             self._put_back((int(row[0]), *row[1:]))
-            self._fail(cell, "Lacking", "it was put back, and followers go on from there")
+            self._fail(cell, "Lacking", "it was put back, and followers continue from there")
             return
         if there[:4] != left[:4]:
             raise self._differs(added_id, "has another key or time")
@@ -127,8 +127,8 @@ class _Proof:
     def _differs(self, added_id: int, how: str) -> MoveRefused:
         source: Node = self._tools.topology.cluster(self._record.source).primary
         return MoveRefused(
-            f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}; what was left behind is kept on "
-            f"{source}, look at both"
+            f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}; the old table stays on {source}, "
+            "so compare the two"
         )
 
 

@@ -33,13 +33,13 @@ _TICKS: Final = tuple(digit * 10.0**power for power in range(-3, 4) for digit in
 
 def charts_of(result: Result) -> dict[str, Chart]:
     """Return the three pictures, by the name of their files."""
-    complete = [each for each in result.combinations if each.time_factor is not None]
-    by_size = sorted(complete, key=lambda each: each.size_bytes)
+    complete = [combination for combination in result.combinations if combination.time_factor is not None]
+    by_size = sorted(complete, key=lambda combination: combination.size_bytes)
     by_time = sorted(complete, key=_time)
     height = _AROUND_PX + _ROW_PX * len(complete)
     name = result.corpus.name
     smallest, fastest = by_size[0], by_time[0]
-    front = [each.name for each in by_size if each.on_front]
+    front = [combination.name for combination in by_size if combination.on_front]
     return {
         "size": Chart(
             "size",
@@ -73,30 +73,30 @@ def charts_of(result: Result) -> dict[str, Chart]:
     }
 
 
-def _time(each: Combination) -> float:
-    return 0.0 if each.time_factor is None else each.time_factor.mid
+def _time(combination: Combination) -> float:
+    return 0.0 if combination.time_factor is None else combination.time_factor.mid
 
 
-def _label(each: Combination) -> str:
-    return f"{each.name} {each.fidelity.mark}".rstrip()
+def _label(combination: Combination) -> str:
+    return f"{combination.name} {combination.fidelity.mark}".rstrip()
 
 
-def _colour(each: Combination) -> str:
-    return _COMPRESSORS.get(each.compressor, _OTHER)
+def _colour(combination: Combination) -> str:
+    return _COMPRESSORS.get(combination.compressor, _OTHER)
 
 
-def _alpha(each: Combination) -> float:
-    return _PALE if each.fidelity.mark else 1.0
+def _alpha(combination: Combination) -> float:
+    return _PALE if combination.fidelity.mark else 1.0
 
 
 def _rows(figure: Figure, shown: Sequence[Combination], narrow: bool) -> Any:
     """Return axes with a row for each combination, the first on top."""
     axes = figure.subplots()
-    axes.set_yticks(range(len(shown)), [_label(each) for each in shown], fontsize=9.5 if narrow else 11)
+    axes.set_yticks(range(len(shown)), [_label(combination) for combination in shown], fontsize=9.5 if narrow else 11)
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
-    for text, each in zip(axes.get_yticklabels(), shown, strict=True):
-        text.set_color(_FRONT if each.on_front else INK)
+    for text, combination in zip(axes.get_yticklabels(), shown, strict=True):
+        text.set_color(_FRONT if combination.on_front else INK)
     axes.grid(axis="x")
     axes.axvline(1, color=SOFT, linewidth=1)
     axes.spines["left"].set_visible(False)
@@ -122,7 +122,7 @@ def _article_key() -> Any:
 
 
 def _compressors_of(shown: Sequence[Combination]) -> list[tuple[str, str]]:
-    names = dict.fromkeys(each.compressor for each in shown)
+    names = dict.fromkeys(combination.compressor for combination in shown)
     known = [(name, colour) for name, colour in _COMPRESSORS.items() if name in names]
     return known + [(name, _OTHER) for name in names if name not in _COMPRESSORS]
 
@@ -130,12 +130,18 @@ def _compressors_of(shown: Sequence[Combination]) -> list[tuple[str, str]]:
 def _size(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
     def draw(figure: Figure, narrow: bool) -> None:
         axes = _rows(figure, shown, narrow)
-        limit = _limit([each.size_factor for each in shown])
-        for row, each in enumerate(shown):
-            axes.barh(row, min(each.size_factor, limit), height=0.72, color=_colour(each), alpha=_alpha(each))
-            _value(axes, row, each.size_factor, each.size_factor, limit)
-            if each.article:
-                _diamond(axes, row, each.article.size_factor, limit)
+        limit = _limit([combination.size_factor for combination in shown])
+        for row, combination in enumerate(shown):
+            axes.barh(
+                row,
+                min(combination.size_factor, limit),
+                height=0.72,
+                color=_colour(combination),
+                alpha=_alpha(combination),
+            )
+            _value(axes, row, combination.size_factor, combination.size_factor, limit)
+            if combination.article:
+                _diamond(axes, row, combination.article.size_factor, limit)
         axes.set_xlim(0, limit * (1.16 if narrow else 1.09))
         axes.set_xlabel("bytes / those of JSON + zlib")
         _legend(figure, [*_patches(_compressors_of(shown)), _article_key()], narrow)
@@ -146,20 +152,20 @@ def _size(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
 def _times(shown: Sequence[Combination], result: Result) -> Callable[[Figure, bool], None]:
     def draw(figure: Figure, narrow: bool) -> None:
         axes = _rows(figure, shown, narrow)
-        limit = _limit([_time(each) for each in shown])
-        for row, each in enumerate(shown):
+        limit = _limit([_time(combination) for combination in shown])
+        for row, combination in enumerate(shown):
             # The stages share out the factor, which was taken round by round.
-            left, whole = 0.0, sum(spread.mid for spread in each.stages.values()) or 1.0
+            left, whole = 0.0, sum(spread.mid for spread in combination.stages.values()) or 1.0
             for stage, colour in zip(STAGES, _STAGE_COLOURS, strict=True):
-                width = min(_time(each) * each.stages[stage].mid / whole, limit - left)
-                axes.barh(row, width, left=left, height=0.72, color=colour, alpha=_alpha(each))
+                width = min(_time(combination) * combination.stages[stage].mid / whole, limit - left)
+                axes.barh(row, width, left=left, height=0.72, color=colour, alpha=_alpha(combination))
                 left += width
-            assert each.time_factor is not None
-            low, high = min(each.time_factor.low, limit), min(each.time_factor.high, limit)
+            assert combination.time_factor is not None
+            low, high = min(combination.time_factor.low, limit), min(combination.time_factor.high, limit)
             axes.plot([low, high], [row, row], color=INK, linewidth=1.2)
-            _value(axes, row, _time(each), max(left, high), limit)
-            if each.article:
-                _diamond(axes, row, each.article.speed_factor, limit)
+            _value(axes, row, _time(combination), max(left, high), limit)
+            if combination.article:
+                _diamond(axes, row, combination.article.speed_factor, limit)
         axes.set_xlim(0, limit * (1.16 if narrow else 1.09))
         spread = "" if narrow else f"; the lines are the spread of {result.rounds} rounds"
         axes.set_xlabel(f"CPU time / that of JSON + zlib{spread}")
@@ -195,9 +201,15 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
         axes.grid(which="major")
         axes.axvline(1, color=LINE, linewidth=1.5)
         axes.axhline(1, color=LINE, linewidth=1.5)
-        for each in shown:
+        for combination in shown:
             axes.scatter(
-                _time(each), each.size_factor, s=36, color=_colour(each), alpha=_alpha(each), linewidths=0, zorder=3
+                _time(combination),
+                combination.size_factor,
+                s=36,
+                color=_colour(combination),
+                alpha=_alpha(combination),
+                linewidths=0,
+                zorder=3,
             )
         for figures in ARTICLE.values():
             axes.plot(
@@ -209,9 +221,13 @@ def _scatter(shown: Sequence[Combination]) -> Callable[[Figure, bool], None]:
                 markerfacecolor="none",
                 zorder=2,
             )
-        front = sorted((each for each in shown if each.on_front), key=_time)
+        front = sorted((combination for combination in shown if combination.on_front), key=_time)
         axes.plot(
-            [_time(each) for each in front], [each.size_factor for each in front], color=_FRONT, linewidth=1.6, zorder=4
+            [_time(combination) for combination in front],
+            [combination.size_factor for combination in front],
+            color=_FRONT,
+            linewidth=1.6,
+            zorder=4,
         )
         axes.margins(x=0.14, y=0.08)
         for axis in (axes.xaxis, axes.yaxis):
@@ -232,10 +248,10 @@ def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     width, height = axes.figure.get_size_inches() * 72 * 0.9
     taken: list[tuple[float, float, float, float]] = []
-    for each in sorted(front, key=lambda each: each.size_bytes):
-        across = log(_time(each) / left) / log(right / left) * width
-        up = log(each.size_factor / bottom) / log(top / bottom) * height
-        long = len(each.name) * size * 0.6
+    for combination in sorted(front, key=lambda combination: combination.size_bytes):
+        across = log(_time(combination) / left) / log(right / left) * width
+        up = log(combination.size_factor / bottom) / log(top / bottom) * height
+        long = len(combination.name) * size * 0.6
         for right_of, away in ((False, -6), (False, -20), (True, 14), (False, -34), (True, 28), (False, 14)):
             start = across + 6 if right_of else across - 6 - long
             box = (start, up + away - size, start + long, up + away)
@@ -243,8 +259,8 @@ def _name(axes: Any, front: Sequence[Combination], narrow: bool) -> None:
                 continue
             taken.append(box)
             axes.annotate(
-                each.name,
-                (_time(each), each.size_factor),
+                combination.name,
+                (_time(combination), combination.size_factor),
                 xytext=(6 if right_of else -6, away),
                 textcoords="offset points",
                 ha="left" if right_of else "right",

@@ -72,28 +72,28 @@ MARKS: Final = (
 
 def findings(result: Result) -> list[str]:
     """Return what the figures say, each in a sentence."""
-    exact = [each for each in result.combinations if not each.fidelity.mark]
-    found = []
+    exact = [combination for combination in result.combinations if not combination.fidelity.mark]
+    sentences = []
     if exact:
-        smallest = min(exact, key=lambda each: each.size_bytes)
+        smallest = min(exact, key=lambda combination: combination.size_bytes)
         fastest = min(exact, key=_time)
-        found.append(f"Smallest: {_with(smallest)}. Fastest: {_with(fastest)}.")
-    kept = [each for each in exact if each.store and each.compressor != "none"]
+        sentences.append(f"Smallest: {_with(smallest)}. Fastest: {_with(fastest)}.")
+    kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
     if kept:
-        best = min(kept, key=lambda each: each.size_bytes)
-        found.append(f"Smallest of what the store keeps: {_with(best)}.")
-    ours = {each.name: each for each in exact}
+        best = min(kept, key=lambda combination: combination.size_bytes)
+        sentences.append(f"Smallest of what the store keeps: {_with(best)}.")
+    ours = {combination.name: combination for combination in exact}
     pair = ours.get("store msgpack+zlib"), ours.get("store json+zlib")
     if pair[0] and pair[1]:
         ratio = pair[0].size_bytes / pair[1].size_bytes
         larger = f"{abs(ratio - 1):.1%} {'larger' if ratio > 1 else 'smaller'}"
-        found.append(f"The store's default, msgpack+zlib, is {larger} than json+zlib on these documents.")
-    return found
+        sentences.append(f"The store's default, msgpack+zlib, is {larger} than json+zlib on these documents.")
+    return sentences
 
 
 def losses(result: Result) -> list[tuple[str, str, int, int]]:
     """Return (serializer, reason, documents, number of the first) for whatever did not come back exactly."""
-    by_serializer = {each.serializer: each.fidelity for each in result.combinations}
+    by_serializer = {combination.serializer: combination.fidelity for combination in result.combinations}
     return [
         (serializer, reason, count, first)
         for serializer, fidelity in by_serializer.items()
@@ -101,19 +101,19 @@ def losses(result: Result) -> list[tuple[str, str, int, int]]:
     ]
 
 
-def row_of(each: Combination) -> list[str]:
+def row_of(combination: Combination) -> list[str]:
     """Return the figures of a combination in the order of ``HEADER``."""
-    time = each.time_factor
-    article = each.article
+    time = combination.time_factor
+    article = combination.article
     return [
-        f"{each.name} {each.fidelity.mark}".rstrip(),
-        f"{each.size_bytes:,}",
-        f"{each.size_factor:.2f}",
+        f"{combination.name} {combination.fidelity.mark}".rstrip(),
+        f"{combination.size_bytes:,}",
+        f"{combination.size_factor:.2f}",
         "-" if time is None else f"{time.mid:.2f}",
         "-" if time is None else f"{(time.high - time.low) / time.mid:.0%}",
-        *(f"{each.stages[stage].mid:,.1f}" for stage in STAGES),
-        f"{each.write_cost:.1f}",
-        f"{each.read_cost:.1f}",
+        *(f"{combination.stages[stage].mid:,.1f}" for stage in STAGES),
+        f"{combination.write_cost:.1f}",
+        f"{combination.read_cost:.1f}",
         "" if article is None else f"{article.size_factor:.2f}",
         "" if article is None else f"{article.speed_factor:.2f}",
     ]
@@ -124,24 +124,35 @@ def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[
 
     Of what is not compressed: bytes, encoding and decoding relative to JSON; of what is: bytes relative to JSON + zlib.
     """
-    found = [{each.name: each for each in result.combinations} for result in results]
+    by_corpus = [{combination.name: combination for combination in result.combinations} for result in results]
     header = [result.corpus.name for result in results]
-    plain = [name for name in _in_any(found) if name.endswith(("none", "+none"))]
-    packed = [name for name in _in_any(found) if name.endswith(("zlib", "zstd", dictionaries.NAME))]
+    plain = [name for name in _in_any(by_corpus) if name.endswith(("none", "+none"))]
+    packed = [name for name in _in_any(by_corpus) if name.endswith(("zlib", "zstd", dictionaries.NAME))]
 
     def rows(names: Sequence[str], base: str, of: Callable[[Combination], float]) -> list[list[str]]:
-        return [[name, *(_relative(each.get(name), each.get(base), of) for each in found)] for name in names]
+        return [
+            [name, *(_relative(of_corpus.get(name), of_corpus.get(base), of) for of_corpus in by_corpus)]
+            for name in names
+        ]
 
     json = " ".join((BASELINE[0], "none"))
     tables = [
         ("Bytes, as a multiple of JSON text", "", rows(plain, json, _size)),
-        ("Encoding, as a multiple of JSON", "", rows(plain, json, lambda each: each.stages["encode"].mid)),
-        ("Decoding, as a multiple of JSON", "", rows(plain, json, lambda each: each.stages["decode"].mid)),
+        (
+            "Encoding, as a multiple of JSON",
+            "",
+            rows(plain, json, lambda combination: combination.stages["encode"].mid),
+        ),
+        (
+            "Decoding, as a multiple of JSON",
+            "",
+            rows(plain, json, lambda combination: combination.stages["decode"].mid),
+        ),
         ("Bytes, as a multiple of JSON + zlib", "", rows(packed, " ".join(BASELINE), _size)),
         (
             "CPU time, as a multiple of JSON + zlib",
             "",
-            rows(packed, " ".join(BASELINE), lambda each: each.total_ms.mid),
+            rows(packed, " ".join(BASELINE), lambda combination: combination.total_ms.mid),
         ),
     ]
     return [(title, [first, *header], lines) for title, first, lines in tables if lines]
@@ -169,8 +180,8 @@ def _lead_text(results: Sequence[Result]) -> str:
     )
 
 
-def _in_any(found: Sequence[dict[str, Combination]]) -> list[str]:
-    return list(dict.fromkeys(name for each in found for name in each))
+def _in_any(by_corpus: Sequence[dict[str, Combination]]) -> list[str]:
+    return list(dict.fromkeys(name for of_corpus in by_corpus for name in of_corpus))
 
 
 def _relative(one: Combination | None, base: Combination | None, of: Callable[[Combination], float]) -> str:
@@ -179,14 +190,14 @@ def _relative(one: Combination | None, base: Combination | None, of: Callable[[C
     return f"{of(one) / of(base):.2f}{one.fidelity.mark}"
 
 
-def _size(each: Combination) -> float:
-    return each.size_bytes
+def _size(combination: Combination) -> float:
+    return combination.size_bytes
 
 
 def figures_table(combinations: Sequence[Combination]) -> str:
     """Return the table of all figures as HTML."""
-    front = [number for number, each in enumerate(combinations) if each.on_front]
-    return table(HEADER, [row_of(each) for each in combinations], front=front)
+    front = [number for number, combination in enumerate(combinations) if combination.on_front]
+    return table(HEADER, [row_of(combination) for combination in combinations], front=front)
 
 
 def losses_table(result: Result) -> str:
@@ -255,13 +266,15 @@ def busy(result: Result) -> str:
 
 
 def _answers(result: Result) -> list[tuple[str, str]]:
-    exact = [each for each in result.combinations if not each.fidelity.mark and each.time_factor]
-    kept = [each for each in exact if each.store]
+    exact = [
+        combination for combination in result.combinations if not combination.fidelity.mark and combination.time_factor
+    ]
+    kept = [combination for combination in exact if combination.store]
     boxes = []
     for what, among, of in (
-        ("smallest", exact, lambda each: each.size_bytes),
+        ("smallest", exact, lambda combination: combination.size_bytes),
         ("fastest", exact, _time),
-        ("smallest that the store keeps", kept, lambda each: each.size_bytes),
+        ("smallest that the store keeps", kept, lambda combination: combination.size_bytes),
     ):
         if among:
             best = min(among, key=of)
@@ -269,21 +282,21 @@ def _answers(result: Result) -> list[tuple[str, str]]:
     return boxes
 
 
-def _time(each: Combination) -> float:
-    return float("inf") if each.time_factor is None else each.time_factor.mid
+def _time(combination: Combination) -> float:
+    return float("inf") if combination.time_factor is None else combination.time_factor.mid
 
 
-def _with(each: Combination) -> str:
-    return f"{each.name} ({_factors(each)})"
+def _with(combination: Combination) -> str:
+    return f"{combination.name} ({_factors(combination)})"
 
 
-def _factors(each: Combination) -> str:
-    time = "" if each.time_factor is None else f", {each.time_factor.mid:.2f} of the time"
-    return f"{each.size_factor:.2f} of the bytes{time} of JSON + zlib"
+def _factors(combination: Combination) -> str:
+    time = "" if combination.time_factor is None else f", {combination.time_factor.mid:.2f} of the time"
+    return f"{combination.size_factor:.2f} of the bytes{time} of JSON + zlib"
 
 
 def _missing(result: Result) -> str:
-    rows = [[each.name, each.reason, each.install] for each in result.absentees]
+    rows = [[absent.name, absent.reason, absent.install] for absent in result.absentees]
     rows += [[name, reason, ""] for name, reason in result.failed.items()]
     return table(["contender", "why", "what brings it"], rows)
 

@@ -33,7 +33,7 @@ _FREE: Final = "free in files"
 _LONGEST_NAME: Final = 32
 _LEGEND_CHARACTERS: Final = 58
 _FUTURE_TIMES: Final = 1.0
-"""How far the growth chart looks ahead, in lengths of the history."""
+"""The growth chart looks ahead for so many lengths of the history."""
 
 
 def charts(report: CapacityReport) -> list[Chart]:

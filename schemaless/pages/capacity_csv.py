@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport
 
 
-def csv_text(found: CapacityReport) -> str:
+def csv_text(report: CapacityReport) -> str:
     """Return every figure on a line: what it is, of what, its unit, and its intervals; empty is not known, or never."""
     writer = CSVText()
     writer.writerow(["section", "name", "item", "figure", "unit", "low_95", "low_80", "value", "high_80", "high_95"])
@@ -30,7 +30,7 @@ def csv_text(found: CapacityReport) -> str:
         ]
         writer.writerow([section, name, item, figure, unit, *numbers])
 
-    for scenario in found.scenarios:
+    for scenario in report.scenarios:
         for outlook in scenario.disks:
             where = ("scenario", scenario.name, outlook.disk)
             if outlook.days is not None:
@@ -41,34 +41,34 @@ def csv_text(found: CapacityReport) -> str:
                 line(*where, "free", "bytes", *_five(outlook.free_bytes, round))
             if outlook.bytes_per_day is not None:
                 line(*where, "growth_per_day", "bytes", round(outlook.bytes_per_day))
-    _planning_lines(line, found.planning)
-    for group in found.measurement.groups:
+    _planning_lines(line, report.planning)
+    for group in report.measurement.groups:
         name = group.cluster if group.shard is None else f"{group.cluster} shard {group.shard}"
         for figure in ("cells", "body_bytes", "allocated_bytes", "json_bytes"):
             size = getattr(group, figure)
             unit = "cells" if figure == "cells" else "bytes"
             line("stored", name, f"{group.column_name} {group.codec}", figure, unit, *_five(size, round))
-    for trial in found.trials:
+    for trial in report.trials:
         where = ("codec", trial.codec, trial.column_name)
         for figure in ("body_share", "allocated_share"):
             line(*where, figure, "share", *_five(getattr(trial, figure), lambda share: round(share, 5)))
         line(*where, "encode", "cpu_s_per_day", trial.encode_s_per_day)
         line(*where, "decode", "cpu_s_per_day", trial.decode_s_per_day)
-    for each in found.disks:
-        for day, value in each.history:
-            line("history", each.disk.name, day.isoformat(), "growth", "bytes", round(value))
-        for day, size in each.used.by_day:
-            line("used", each.disk.name, day.isoformat(), "by_growth", "bytes", round(size))
-        for at, size in each.used.measured:
-            line("used", each.disk.name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
-        _forecast_lines(line, each)
-    for shard in fullest(found.shard_sizes):
-        kind = "allocated" if found.skew.shards else "file"
+    for disk in report.disks:
+        for day, value in disk.history:
+            line("history", disk.disk.name, day.isoformat(), "growth", "bytes", round(value))
+        for day, size in disk.used.by_day:
+            line("used", disk.disk.name, day.isoformat(), "by_growth", "bytes", round(size))
+        for at, size in disk.used.measured:
+            line("used", disk.disk.name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
+        _forecast_lines(line, disk)
+    for shard in fullest(report.shard_sizes):
+        kind = "allocated" if report.skew.shards else "file"
         line("fullest", f"shard {shard.shard}", shard.cluster, kind, "bytes", round(shard.size_bytes))
-    for fill in found.skew.clusters:
+    for fill in report.skew.clusters:
         line("skew", fill.cluster, "", "now", "bytes", round(fill.now_bytes))
         line("skew", fill.cluster, "", "even", "bytes", round(fill.even_bytes))
-    for move in found.skew.moves:
+    for move in report.skew.moves:
         line(
             "move",
             f"shard {move.shard}",
@@ -80,12 +80,12 @@ def csv_text(found: CapacityReport) -> str:
     return writer.getvalue()
 
 
-def _forecast_lines(line: Any, each: Any) -> None:
-    if not isinstance(each.forecast, Forecast):
+def _forecast_lines(line: Any, disk: Any) -> None:
+    if not isinstance(disk.forecast, Forecast):
         return
-    for number, band in enumerate(each.forecast.daily):
-        day = each.forecast.first_day + datetime.timedelta(number)
-        line("forecast", each.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
+    for number, band in enumerate(disk.forecast.daily):
+        day = disk.forecast.first_day + datetime.timedelta(number)
+        line("forecast", disk.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
 
 
 def _planning_lines(line: Any, planning: Planning) -> None:

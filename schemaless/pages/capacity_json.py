@@ -31,60 +31,60 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             "after_re_encoding": None if report.after is None else {"codec": report.codec, **_first_json(report.after)},
         },
         "planning": _planning_json(report.planning),
-        "measured_at": [each.isoformat(timespec="seconds") for each in report.measured_at],
+        "measured_at": [at.isoformat(timespec="seconds") for at in report.measured_at],
         "measurement": report.measurement.to_json(),
         "forecasts": {
             "disks": [
                 {
-                    "disk": each.disk.name,
-                    "disk_bytes": each.disk.disk_bytes,
-                    "free_bytes": each.disk.free_bytes,
-                    "free_assumed": each.disk.free_assumed,
-                    "file_bytes": each.disk.file_bytes,
-                    "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in each.steps],
+                    "disk": filling.disk.name,
+                    "disk_bytes": filling.disk.disk_bytes,
+                    "free_bytes": filling.disk.free_bytes,
+                    "free_assumed": filling.disk.free_assumed,
+                    "file_bytes": filling.disk.file_bytes,
+                    "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in filling.steps],
                     "rate": None
-                    if each.rate is None
-                    else {"days": each.rate.days, "bytes_per_day": _bytes(each.rate.per_day)},
+                    if filling.rate is None
+                    else {"days": filling.rate.days, "bytes_per_day": _bytes(filling.rate.per_day)},
                     "used": {
-                        "by_growth": [[day.isoformat(), round(size)] for day, size in each.used.by_day],
+                        "by_growth": [[day.isoformat(), round(size)] for day, size in filling.used.by_day],
                         "by_files": [
-                            [at.isoformat(timespec="seconds"), round(size)] for at, size in each.used.measured
+                            [at.isoformat(timespec="seconds"), round(size)] for at, size in filling.used.measured
                         ],
                     },
-                    **_forecast_json(each),
+                    **_forecast_json(filling),
                 }
-                for each in report.disks
+                for filling in report.disks
             ],
             "columns": [
-                {"cluster": each.cluster, "column_name": each.column_name, **_forecast_json(each)}
-                for each in report.columns
+                {"cluster": column.cluster, "column_name": column.column_name, **_forecast_json(column)}
+                for column in report.columns
             ],
         },
         "codecs": [
             {
-                "column_name": each.column_name,
-                "codec": each.codec,
-                "sampled_cells": each.sampled,
-                "left_cells": each.left,
-                "body_share": _shares(each.body_share),
-                "allocated_share": _shares(each.allocated_share),
-                "migrated_share": _shares(each.migrated_share),
-                "cells_per_day": round(each.cells_per_day, 3),
-                "encode_cpu_s_per_day": each.encode_s_per_day,
-                "decode_cpu_s_per_day": each.decode_s_per_day,
+                "column_name": trial.column_name,
+                "codec": trial.codec,
+                "sampled_cells": trial.sampled,
+                "left_cells": trial.left,
+                "body_share": _shares(trial.body_share),
+                "allocated_share": _shares(trial.allocated_share),
+                "migrated_share": _shares(trial.migrated_share),
+                "cells_per_day": round(trial.cells_per_day, 3),
+                "encode_cpu_s_per_day": trial.encode_s_per_day,
+                "decode_cpu_s_per_day": trial.decode_s_per_day,
             }
-            for each in report.trials
+            for trial in report.trials
         ],
         "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
             {
-                "name": each.name,
-                "text": each.text,
-                "codec": each.codec,
-                "file_bytes": None if each.file_bytes is None else _bytes(each.file_bytes),
-                "disks": [_outlook_json(outlook) for outlook in each.disks],
+                "name": scenario.name,
+                "text": scenario.text,
+                "codec": scenario.codec,
+                "file_bytes": None if scenario.file_bytes is None else _bytes(scenario.file_bytes),
+                "disks": [_outlook_json(outlook) for outlook in scenario.disks],
             }
-            for each in report.scenarios
+            for scenario in report.scenarios
         ],
         "skew": {
             "largest_shard_over_average": report.skew.shard_ratio,
@@ -93,30 +93,30 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             "shares_by_disk": report.skew.by_disk,
             "clusters": [
                 {
-                    "cluster": each.cluster,
-                    "now_bytes": round(each.now_bytes),
-                    "even_bytes": round(each.even_bytes),
-                    "after_bytes": round(each.after_bytes),
+                    "cluster": fill.cluster,
+                    "now_bytes": round(fill.now_bytes),
+                    "even_bytes": round(fill.even_bytes),
+                    "after_bytes": round(fill.after_bytes),
                 }
-                for each in report.skew.clusters
+                for fill in report.skew.clusters
             ],
             "shards": [
-                {"shard": each.shard, "cluster": each.cluster, "bytes": round(each.size_bytes)}
-                for each in report.skew.shards
+                {"shard": shard.shard, "cluster": shard.cluster, "bytes": round(shard.size_bytes)}
+                for shard in report.skew.shards
             ],
             "fullest_shards": [
-                {"shard": each.shard, "cluster": each.cluster, "bytes": round(each.size_bytes)}
-                for each in fullest(report.shard_sizes)
+                {"shard": shard.shard, "cluster": shard.cluster, "bytes": round(shard.size_bytes)}
+                for shard in fullest(report.shard_sizes)
             ],
             "fullest_by": "allocated" if report.skew.shards else "file",
             "moves": [
                 {
-                    "shard": each.shard,
-                    "from": each.from_cluster,
-                    "to": each.to_cluster,
-                    "bytes": round(each.size_bytes),
+                    "shard": move.shard,
+                    "from": move.from_cluster,
+                    "to": move.to_cluster,
+                    "bytes": round(move.size_bytes),
                 }
-                for each in report.skew.moves
+                for move in report.skew.moves
             ],
         },
         "notes": list(report.notes),
@@ -130,16 +130,16 @@ def _planning_json(planning: Planning) -> dict[str, Any]:
         "thresholds": list(asked.thresholds),
         "lead_days": asked.lead_days,
         "price_per_tb": asked.price_per_tb,
-        "now": [_level_json(each) for each in planning.now],
-        "after_re_encoding": [_level_json(each) for each in planning.after],
+        "now": [_level_json(level) for level in planning.now],
+        "after_re_encoding": [_level_json(level) for level in planning.after],
         "costs": [
             {
-                "stored": each.name,
-                "days": each.days,
-                "bytes": {name: round(size) for name, size in each.size_bytes._asdict().items()},
-                "price": {name: round(price, 2) for name, price in each.price._asdict().items()},
+                "stored": cost.name,
+                "days": cost.days,
+                "bytes": {name: round(size) for name, size in cost.size_bytes._asdict().items()},
+                "price": {name: round(price, 2) for name, price in cost.price._asdict().items()},
             }
-            for each in planning.costs
+            for cost in planning.costs
         ],
         "verdict": None
         if verdict is None
@@ -173,8 +173,8 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
         "most_cpu": choice.most_cpu,
         "knee": choice.knee.name,
         "edge": [
-            {"codec": each.name, "share": _shares(each.share), "cpu_times": choice.cpu_times(each)}
-            for each in choice.edge
+            {"codec": option.name, "share": _shares(option.share), "cpu_times": choice.cpu_times(option)}
+            for option in choice.edge
         ],
         "reason": choice.reason,
     }
@@ -188,7 +188,7 @@ def _first_json(scenario: Scenario) -> dict[str, Any]:
         "full_on": None if first is None else full_on(first),
         "horizon_days": None if first is None else first.horizon_days,
         "at_constant_rate": None if first is None else _at_rate_json(first),
-        "unknown": {each.disk: each.why for each in scenario.unknown},
+        "unknown": {unknown.disk: unknown.why for unknown in scenario.unknown},
     }
 
 
@@ -226,22 +226,22 @@ def full_on(outlook: DiskOutlook) -> dict[str, str | None] | None:
     }
 
 
-def _forecast_json(each: ColumnForecast | DiskForecast) -> dict[str, Any]:
-    found = each.forecast
-    result: dict[str, Any] = {"history": [[day.isoformat(), round(value)] for day, value in each.history]}
-    if isinstance(found, NoForecast):
-        return {**result, "forecast": None, "reason": found.reason}
-    test = found.back_test
+def _forecast_json(grown: ColumnForecast | DiskForecast) -> dict[str, Any]:
+    forecast = grown.forecast
+    result: dict[str, Any] = {"history": [[day.isoformat(), round(value)] for day, value in grown.history]}
+    if isinstance(forecast, NoForecast):
+        return {**result, "forecast": None, "reason": forecast.reason}
+    test = forecast.back_test
     result["forecast"] = {
-        "first_day": found.first_day.isoformat(),
-        "history_days": found.history_days,
-        "horizon_days": found.horizon_days,
-        "growth_share_per_year": _band(found.growth_share_per_year),
-        "weekdays": found.weekdays,
-        "weekly_share": found.weekly_share,
-        "compound_share": found.compound_share,
-        "daily": [[round(value) for value in band] for band in found.daily],
-        "cumulative": [[round(value) for value in band] for band in found.cumulative],
+        "first_day": forecast.first_day.isoformat(),
+        "history_days": forecast.history_days,
+        "horizon_days": forecast.horizon_days,
+        "growth_share_per_year": _band(forecast.growth_share_per_year),
+        "weekdays": forecast.weekdays,
+        "weekly_share": forecast.weekly_share,
+        "compound_share": forecast.compound_share,
+        "daily": [[round(value) for value in band] for band in forecast.daily],
+        "cumulative": [[round(value) for value in band] for band in forecast.cumulative],
         "bands": list(Band._fields),
         "back_test": None
         if test is None

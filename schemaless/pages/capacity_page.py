@@ -65,7 +65,11 @@ def capacity_html(report: CapacityReport) -> str:
             _answers(report),
             _notes(report),
             _charts(report),
-            *(shared.section(each.title, _table(each), long=True) for each in tables(report) if each.title != FULLEST),
+            *(
+                shared.section(table.title, _table(table), long=True)
+                for table in tables(report)
+                if table.title != FULLEST
+            ),
             shared.section("How the figures were obtained, and what is assumed", shared.terms(report.how), long=True),
         ],
         style=CHART_STYLE + _STYLE,
@@ -85,7 +89,7 @@ def _answers(report: CapacityReport) -> str:
     now = answer(report.now)
     boxes = [("first", "Until full, as it is", now.days, now.detail)]
     levels = levels_text(report)
-    warned = "".join(f"<li>Warning: {escape(each)}.</li>" for each in report.warnings)
+    warned = "".join(f"<li>Warning: {escape(warning)}.</li>" for warning in report.warnings)
     warnings = f'<ul class="warnings">{warned}</ul>' if warned else ""
     if report.after is not None:
         after = answer(report.after)
@@ -100,7 +104,7 @@ def _answers(report: CapacityReport) -> str:
             detail += f". As {report.codec}, rebuilt: {estimate_text(report.after.file_bytes, bytes_text)}"
         boxes.append(("", "Stored", files, detail + "."))
     asked = (("For the disk that is full first", order_answer(report)), ("All disks", cost_answer(report)))
-    boxes += [("", head, each.days, _sentence(each.detail)) for head, each in asked if each is not None]
+    boxes += [("", head, answer.days, _sentence(answer.detail)) for head, answer in asked if answer is not None]
     inner = "".join(
         f'<div class="answer {kind}"><h2>{escape(head)}</h2><b>{_text(big)}</b>{warnings if kind == "first" else ""}'
         f'<p class="soft">{_text(small)}</p>'
@@ -127,8 +131,10 @@ def _notes(report: CapacityReport) -> str:
 
 
 def _charts(report: CapacityReport) -> str:
-    drawn = [shared.section(each.title, each.html() + _behind(each.name, report)) for each in charts(report)]
-    drawn += [shared.section(each.title, _table(each)) for each in tables(report) if drawn and each.title == FULLEST]
+    drawn = [shared.section(chart.title, chart.html() + _behind(chart.name, report)) for chart in charts(report)]
+    drawn += [
+        shared.section(table.title, _table(table)) for table in tables(report) if drawn and table.title == FULLEST
+    ]
     return f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
 
 

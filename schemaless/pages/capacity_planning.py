@@ -36,29 +36,33 @@ __all__ = [
 FULLEST: Final = "The fullest shards"
 LEVELS: Final = "How full, and when"
 MANY_SHARDS: Final = 64
-"""Of more, the picture is of their distribution, and only the fullest stand in the table."""
+"""Of more shards, the picture is of their distribution, and only the fullest stand in the table."""
 
 _MOST_DISKS: Final = 10
 
 
 def planning_lines(report: CapacityReport) -> list[str]:
     """Return what follows for the disk that is full first, as it is, and what growth costs: sentences."""
-    found = [levels_text(report), order_answer(report), cost_answer(report)]
-    return [each if isinstance(each, str) else f"{each.days}: {each.detail}" for each in found if each is not None]
+    answers = [levels_text(report), order_answer(report), cost_answer(report)]
+    return [
+        answer if isinstance(answer, str) else f"{answer.days}: {answer.detail}"
+        for answer in answers
+        if answer is not None
+    ]
 
 
 def levels_text(report: CapacityReport) -> str | None:
     """Return when the disk that is full first reaches each threshold, as a sentence."""
-    found = [each for each in report.planning.first() if each.share < FULL]
-    if not found:
+    levels = [level for level in report.planning.first() if level.share < FULL]
+    if not levels:
         return None
-    text = "; ".join(f"{level_name(each)} {_dates_text(each)}" for each in found)
-    return f"{text}, in 80 of 100 cases." if any(_range_text(each) for each in found) else f"{text}."
+    text = "; ".join(f"{level_name(level)} {_dates_text(level)}" for level in levels)
+    return f"{text}, in 80 of 100 cases." if any(_range_text(level) for level in levels) else f"{text}."
 
 
 def order_answer(report: CapacityReport) -> Answer | None:
     """Return until when to order; None where nothing is to be ordered, or nothing is known."""
-    full = next((each for each in report.planning.first() if each.share == FULL), None)
+    full = next((level for level in report.planning.first() if level.share == FULL), None)
     if full is None or full.lead_days is None:
         return None
     day, today, lead = full.order_on, report.made_at.date(), f"{full.lead_days:,g} days"
@@ -72,29 +76,29 @@ def order_answer(report: CapacityReport) -> Answer | None:
 
 def cost_answer(report: CapacityReport) -> Answer | None:
     """Return what growth costs, now and after re-encoding; None where no price is known."""
-    price, found = report.planning.wishes.price_per_tb, report.planning.costs
-    if price is None or not found:
+    price, costs = report.planning.wishes.price_per_tb, report.planning.costs
+    if price is None or not costs:
         return None
     now, *after = (
-        f"{_band_text(each.price, _price_text)}{'' if each.name == 'now' else f' as {each.name}'}, for "
-        f"{_band_text(each.size_bytes, _decimal_text)}"
-        for each in found
+        f"{_band_text(cost.price, _price_text)}{'' if cost.name == 'now' else f' as {cost.name}'}, for "
+        f"{_band_text(cost.size_bytes, _decimal_text)}"
+        for cost in costs
     )
     sizes = "; ".join([now, *after])
     return Answer(
-        f"Growth of {found[0].days:,} days costs {_price_text(found[0].price.mid)}",
+        f"Growth of {costs[0].days:,} days costs {_price_text(costs[0].price.mid)}",
         f"{sizes} of disk, all copies, at {price:,g} a TB; 80 of 100 cases in brackets.",
     )
 
 
 def verdict_text(report: CapacityReport) -> str | None:
     """Return why the disks do not last as long as was asked, or that they do; None where nobody asked."""
-    found = report.planning.verdict
-    if found is None:
+    verdict = report.planning.verdict
+    if verdict is None:
         return None
-    if found.failed:
-        return f"not all disks last {found.asked_days:,g} days: {'; '.join(found.reasons)}"
-    return f"all disks last {found.asked_days:,g} days, by the early end of the 80 % interval"
+    if verdict.failed:
+        return f"not all disks last {verdict.asked_days:,g} days: {'; '.join(verdict.reasons)}"
+    return f"all disks last {verdict.asked_days:,g} days, by the early end of the 80 % interval"
 
 
 def level_name(level: Level) -> str:
@@ -105,18 +109,18 @@ def level_name(level: Level) -> str:
 def levels_table(report: CapacityReport) -> Table:
     """Return when each disk is how full, the one that is full first before the others."""
     planning = report.planning
-    disks = list(dict.fromkeys(each.disk for each in planning.now))
+    disks = list(dict.fromkeys(level.disk for level in planning.now))
     shown = disks[:_MOST_DISKS]
     orders = planning.wishes.lead_days is not None
     rows = []
     for disk in shown:
         for stored, found in (("as it is", planning.now), (f"{report.codec}", planning.after)):
-            for each in found:
-                if each.disk == disk and each.days is not None:
-                    row = [disk, stored, level_name(each), _on_text(each), _range_text(each)]
-                    days = until_text(each.days.mid, each.horizon_days or 0) if each.days.mid else "0 days"
-                    row += [days, at_rate_text(each.at_rate)]
-                    rows.append([*row, _order_day_text(each)] if orders else row)
+            for level in found:
+                if level.disk == disk and level.days is not None:
+                    row = [disk, stored, level_name(level), _on_text(level), _range_text(level)]
+                    days = until_text(level.days.mid, level.horizon_days or 0) if level.days.mid else "0 days"
+                    row += [days, at_rate_text(level.at_rate)]
+                    rows.append([*row, _order_day_text(level)] if orders else row)
     columns = ["disk", "stored", "level", "on", "80 %", "days", "constant rate"]
     note = (
         "The disk that is full first stands first. With a codec: after re-encoding and a rebuild. 80 %: in 80 of 100 "
@@ -137,12 +141,12 @@ def costs_table(report: CapacityReport) -> Table:
     """Return what growth takes of disks, and what so much disk costs."""
     rows = [
         [
-            "as it is" if each.name == "now" else f"{each.name}, rebuilt",
-            f"{each.days:,} days",
-            _band_text(each.size_bytes, _decimal_text),
-            _band_text(each.price, _price_text),
+            "as it is" if cost.name == "now" else f"{cost.name}, rebuilt",
+            f"{cost.days:,} days",
+            _band_text(cost.size_bytes, _decimal_text),
+            _band_text(cost.price, _price_text),
         ]
-        for each in report.planning.costs
+        for cost in report.planning.costs
     ]
     price = report.planning.wishes.price_per_tb
     note = "" if price is None else f"At {price:,g} a TB of disk (1,000 GB), every copy counted, without room to spare."
@@ -153,14 +157,14 @@ def fullest_table(report: CapacityReport) -> Table:
     """Return the fullest shards: what they have allocated, or where they are many how long their files are."""
     sizes = report.shard_sizes
     by_files = not report.skew.shards
-    average = sum(each.size_bytes for each in sizes) / max(1, report.skew.shard_count)
+    average = sum(shard.size_bytes for shard in sizes) / max(1, report.skew.shard_count)
     rows = []
-    for each in fullest(sizes):
-        size = bytes_text(each.size_bytes)
+    for shard in fullest(sizes):
+        size = bytes_text(shard.size_bytes)
         if not by_files:
-            size = estimate_text(allocated(report, each.cluster, each.shard), bytes_text)
-        times = f"{each.size_bytes / average:.2f}" if average else ""
-        rows.append([str(each.shard), each.cluster, size, times])
+            size = estimate_text(allocated(report, shard.cluster, shard.shard), bytes_text)
+        times = f"{shard.size_bytes / average:.2f}" if average else ""
+        rows.append([str(shard.shard), shard.cluster, size, times])
     what = "file" if by_files else "allocated"
     note = f"Of {report.skew.shard_count:,} shards; one has {bytes_text(average)} on average."
     if by_files:

@@ -33,7 +33,7 @@ _MOST_SHARD_ROWS = 64
 
 def tables(report: CapacityReport) -> list[Table]:
     """Return every table that has rows, in the order of the page."""
-    found = [
+    tables = [
         levels_table(report),
         costs_table(report),
         _scenarios(report),
@@ -46,7 +46,7 @@ def tables(report: CapacityReport) -> list[Table]:
         fullest_table(report),
         _moves(report),
     ]
-    return [each for each in found if each.rows]
+    return [table for table in tables if table.rows]
 
 
 def history_table(report: CapacityReport) -> Table:
@@ -74,23 +74,23 @@ def history_table(report: CapacityReport) -> Table:
 
 def _scenarios(report: CapacityReport) -> Table:
     rows = []
-    for each in report.scenarios:
-        first = each.first
+    for scenario in report.scenarios:
+        first = scenario.first
         if first is None or first.days is None or first.first_day is None:
-            rows.append([each.name, "not known", "", "", "", "", "", each.text])
+            rows.append([scenario.name, "not known", "", "", "", "", "", scenario.text])
             continue
         horizon, days = first.horizon_days or 0, first.days
         ends = math.isfinite(days.mid)
         rows.append(
             [
-                each.name,
+                scenario.name,
                 until_text(days.mid, horizon),
                 _range(days.low_80, days.high_80, horizon),
                 _range(days.low_95, days.high_95, horizon),
                 at_rate_text(first.at_rate),
                 date_text(first.first_day, days.mid) if ends else "",
                 first.disk if ends else "",
-                each.text,
+                scenario.text,
             ]
         )
     columns = ["what if", "days until full", "80 %", "95 %", "constant rate", "full on", "full first", "what it is"]
@@ -99,8 +99,8 @@ def _scenarios(report: CapacityReport) -> Table:
 
 
 def _forecasts(report: CapacityReport) -> Table:
-    rows = [_forecast_row(each.disk.name, "bytes of disk", each) for each in report.disks]
-    rows += [_forecast_row(f"{each.cluster} {each.column_name}", "body bytes", each) for each in report.columns]
+    rows = [_forecast_row(disk.disk.name, "bytes of disk", disk) for disk in report.disks]
+    rows += [_forecast_row(f"{column.cluster} {column.column_name}", "body bytes", column) for column in report.columns]
     columns = [
         "of",
         "unit",
@@ -117,13 +117,13 @@ def _forecasts(report: CapacityReport) -> Table:
     return Table("Forecasts and their back-tests", columns, rows, 2, note)
 
 
-def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> list[str]:
-    found = each.forecast
-    now = per_day_text(each.history)
-    if isinstance(found, NoForecast):
-        return [name, unit, str(found.days), now, found.reason, *[""] * 5]
-    grows = found.growth_share_per_year
-    test = found.back_test
+def _forecast_row(name: str, unit: str, grown: DiskForecast | ColumnForecast) -> list[str]:
+    forecast = grown.forecast
+    now = per_day_text(grown.history)
+    if isinstance(forecast, NoForecast):
+        return [name, unit, str(forecast.days), now, forecast.reason, *[""] * 5]
+    grows = forecast.growth_share_per_year
+    test = forecast.back_test
     held = ["too short", "", "", ""]
     if test is not None:
         held = [
@@ -132,9 +132,9 @@ def _forecast_row(name: str, unit: str, each: DiskForecast | ColumnForecast) -> 
             f"{test.total_error_share:+.0%}",
             f"{test.inside_80_share:.0%}, {test.inside_95_share:.0%}" + ("" if test.failure is None else ": failed"),
         ]
-    week = "none seen" if found.weekdays is None else _week_text(found.weekdays)
+    week = "none seen" if forecast.weekdays is None else _week_text(forecast.weekdays)
     year = f"{share_text(grows.mid)} ({share_text(grows.low_80)} to {share_text(grows.high_80)})"
-    return [name, unit, str(found.history_days), now, year, week, *held]
+    return [name, unit, str(forecast.history_days), now, year, week, *held]
 
 
 def _coming(report: CapacityReport) -> Table:
@@ -143,7 +143,7 @@ def _coming(report: CapacityReport) -> Table:
         return Table("What will come", [], [])
     sums = total.forecast.cumulative
     rows = []
-    for days in (*(each for each in _MARKS_DAYS if each < len(sums)), len(sums)):
+    for days in (*(mark for mark in _MARKS_DAYS if mark < len(sums)), len(sums)):
         band = sums[days - 1]
         rows.append(
             [
@@ -164,14 +164,14 @@ def _stored(report: CapacityReport) -> Table:
 
     rows = [
         [
-            each.column_name,
-            each.codec,
-            estimate_text(each.cells),
-            estimate_text(each.body_bytes, bytes_text),
-            estimate_text(each.allocated_bytes, bytes_text),
-            estimate_text(each.json_bytes, bytes_text),
+            group.column_name,
+            group.codec,
+            estimate_text(group.cells),
+            estimate_text(group.body_bytes, bytes_text),
+            estimate_text(group.allocated_bytes, bytes_text),
+            estimate_text(group.json_bytes, bytes_text),
         ]
-        for each in stored(report.measurement)
+        for group in stored(report.measurement)
     ]
     return Table("Stored now", ["column", "codec", "cells", "body bytes", "allocated", "as JSON text"], rows, 2)
 
@@ -179,15 +179,15 @@ def _stored(report: CapacityReport) -> Table:
 def _codecs(report: CapacityReport) -> Table:
     rows = [
         [
-            each.column_name,
-            each.codec,
-            str(each.sampled) + (f", {each.left} left" if each.left else ""),
-            _share_text(each.body_share.low, each.body_share.mid, each.body_share.high),
-            _share_text(each.allocated_share.low, each.allocated_share.mid, each.allocated_share.high),
-            f"{each.encode_s * 1e6:,.0f}, {each.decode_s * 1e6:,.0f}",
-            f"{seconds_text(each.encode_s_per_day)}, {seconds_text(each.decode_s_per_day)}",
+            trial.column_name,
+            trial.codec,
+            str(trial.sampled) + (f", {trial.left} left" if trial.left else ""),
+            _share_text(trial.body_share.low, trial.body_share.mid, trial.body_share.high),
+            _share_text(trial.allocated_share.low, trial.allocated_share.mid, trial.allocated_share.high),
+            f"{trial.encode_s * 1e6:,.0f}, {trial.decode_s * 1e6:,.0f}",
+            f"{seconds_text(trial.encode_s_per_day)}, {seconds_text(trial.decode_s_per_day)}",
         ]
-        for each in sorted(report.trials, key=lambda each: (each.column_name, each.allocated_share.mid))
+        for trial in sorted(report.trials, key=lambda trial: (trial.column_name, trial.allocated_share.mid))
     ]
     columns = [
         "column",
@@ -211,7 +211,7 @@ def _codecs(report: CapacityReport) -> Table:
 def _clusters(report: CapacityReport) -> Table:
     rows = []
     places = {each.disk: place for place, each in enumerate(report.now.worst_first)}
-    order = {name: places[each.disk.name] for each in report.disks for name in each.disk.clusters}
+    order = {name: places[outlook.disk.name] for outlook in report.disks for name in outlook.disk.clusters}
     for space in sorted(report.measurement.clusters, key=lambda each: order.get(each.cluster, len(order))):
         known = space.problem is None
         rows.append(
@@ -235,13 +235,13 @@ def _cluster_skew(report: CapacityReport) -> Table:
     everything = added(group.allocated_bytes for group in report.measurement.groups)
     rows = [
         [
-            each.cluster,
-            estimate_text(allocated(report, each.cluster), bytes_text),
-            estimate_text(_likely(each.even_bytes, everything), bytes_text),
-            f"{each.now_bytes / each.even_bytes:.2f}" if each.even_bytes else "",
-            estimate_text(_likely(each.after_bytes, allocated(report, each.cluster)), bytes_text),
+            fill.cluster,
+            estimate_text(allocated(report, fill.cluster), bytes_text),
+            estimate_text(_likely(fill.even_bytes, everything), bytes_text),
+            f"{fill.now_bytes / fill.even_bytes:.2f}" if fill.even_bytes else "",
+            estimate_text(_likely(fill.after_bytes, allocated(report, fill.cluster)), bytes_text),
         ]
-        for each in report.skew.clusters
+        for fill in report.skew.clusters
     ]
     note = (
         "By its disk's share of all disks." if report.skew.by_disk else "The same for each, as not all disks are known."
@@ -259,12 +259,12 @@ def _likely(size: float, like: Interval) -> Interval:
 def _moves(report: CapacityReport) -> Table:
     rows = [
         [
-            str(each.shard),
-            each.from_cluster,
-            each.to_cluster,
-            estimate_text(allocated(report, each.from_cluster, each.shard), bytes_text),
+            str(move.shard),
+            move.from_cluster,
+            move.to_cluster,
+            estimate_text(allocated(report, move.from_cluster, move.shard), bytes_text),
         ]
-        for each in report.skew.moves[:_MOST_SHARD_ROWS]
+        for move in report.skew.moves[:_MOST_SHARD_ROWS]
     ]
     more = len(report.skew.moves) - len(rows)
     note = f"A plan: nothing is moved. {bytes_text(report.skew.moved_bytes)} in all." + (

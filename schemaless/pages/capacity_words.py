@@ -105,8 +105,8 @@ def per_day_text(history: Sequence[tuple[datetime.date, float]]) -> str:
     """Return what a day brings now, as the last four weeks did, with its interval; "?" of less than two weeks."""
     from schemaless.capacity.steps import rate
 
-    found = rate(history)
-    return "?" if found is None else estimate_text(found.per_day, bytes_text)
+    steady = rate(history)
+    return "?" if steady is None else estimate_text(steady.per_day, bytes_text)
 
 
 def seconds_text(seconds: float) -> str:

@@ -69,13 +69,13 @@ figure.chart figcaption {{ color: var(--chart-soft); font-size: .875rem; }}
 @media (max-width: {NARROW_BELOW_PX}px) {{
   figure.chart svg.narrow {{ display: block; }} figure.chart svg.narrow ~ svg.wide {{ display: none; }} }}
 """
-"""What a page with charts has in its ``<style>``."""
+"""A page with charts has this in its ``<style>``."""
 
 _PX_PER_INCH: Final = 72
 """One point of Matplotlib's is one CSS pixel then, so that sizes of text are those of the page."""
 
 _TITLE_PX: Final = 36
-"""What a PNG file has above the drawing, since no page stands around it."""
+"""A PNG file has so much above the drawing, since no page stands around it."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     "figure.facecolor": PAPER,

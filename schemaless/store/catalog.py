@@ -107,7 +107,7 @@ def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]
     """
     if len(url.nodes) == 1:
         return url
-    found: Node | None = None
+    chosen: Node | None = None
     problems: list[SchemalessError] = []
     for node in url.nodes:
         pool = pool_for(node)
@@ -116,22 +116,24 @@ def find_catalog(url: ServerURL, name: str, pool_for: Callable[[Node], NodePool]
             if version_of(pool, name) is None:
                 raise DatastoreNotFound(f"{node}: no datastore {name!r} there")
             if not is_read_only(pool):
-                found = node
+                chosen = node
                 break
         except (ServerError, DatastoreNotFound) as problem:
             problems.append(problem)
             if isinstance(problem, ServerUnavailable):
                 pool.breaker.trip()
             continue
-        found = found or node
-    if found is None:
+        chosen = chosen or node
+    if chosen is None:
         raise _nowhere(problems)
-    return replace(url, node=found, others=tuple(node for node in url.nodes if node != found))
+    return replace(url, node=chosen, others=tuple(node for node in url.nodes if node != chosen))
 
 
 def _nowhere(problems: Sequence[SchemalessError]) -> SchemalessError:
     """Return one error for all servers of a URL: of the class of the first that is no failure to answer, if any is."""
-    telling = next((each for each in problems if not isinstance(each, ServerUnavailable | ServerTimeout)), problems[0])
+    telling = next(
+        (problem for problem in problems if not isinstance(problem, ServerUnavailable | ServerTimeout)), problems[0]
+    )
     listed = "; ".join(map(str, problems))
     message = f"none of the {len(problems)} servers that the URL names for the catalog has it: {listed}"
     if isinstance(telling, ServerError):
@@ -188,13 +190,13 @@ def _rows(connection: Connection, name: str) -> _Description:
     )
 
 
-def _entry(found: _Description, node: Node, name: str) -> CatalogEntry:
-    if not found.datastore:
+def _entry(description: _Description, node: Node, name: str) -> CatalogEntry:
+    if not description.datastore:
         raise DatastoreNotFound(
             f"the catalog of {name!r} on {node} is empty: its creation was interrupted; "
             "run the same 'schemaless create' again"
         )
-    own_name, shard_count, placement, format_number, ready, token = found.datastore[0]
+    own_name, shard_count, placement, format_number, ready, token = description.datastore[0]
     if own_name != name:
         raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {own_name!r}")
     if format_number > FORMAT:
@@ -203,14 +205,14 @@ def _entry(found: _Description, node: Node, name: str) -> CatalogEntry:
             "use a later version of schemaless"
         )
     nodes: dict[str, list[Node]] = {}
-    for cluster, *address in found.nodes:
+    for cluster, *address in description.nodes:
         nodes.setdefault(cluster, []).append(Node(*address))
     topology = Topology(
         name=own_name,
         shard_count=shard_count,
         placement=placement,
-        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *numbers) for name, *numbers in found.clusters),
-        ranges=tuple(ShardRange(*part) for part in found.ranges),
+        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *numbers) for name, *numbers in description.clusters),
+        ranges=tuple(ShardRange(*part) for part in description.ranges),
     )
     return CatalogEntry(topology, bool(ready), token=None if token is None else bytes(token))
 
@@ -255,8 +257,10 @@ def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
         connection.rows(sql.lock_datastore(before.name))
         now = _entry(_rows(connection, before.name), pool.node, before.name).topology
         # What becomes of other clusters has nothing to do with it: shards are moved all the time.
-        found, known = ((each.cluster(cluster.name), each.shards_of(cluster.name)) for each in (now, before))
-        if found != known:
+        current, known = (
+            (topology.cluster(cluster.name), topology.shards_of(cluster.name)) for topology in (now, before)
+        )
+        if current != known:
             raise TopologyChanged(
                 f"{cluster.name} of {before.name!r} was changed by somebody else at this moment; nothing was written, "
                 "look at it with 'schemaless topology show' and run the command again"
@@ -323,10 +327,10 @@ def write_place(
         connection.rows(sql.lock_datastore(name))
         now = _entry(_rows(connection, name), pool.node, name).topology
         for cluster in (source, before.cluster(target)):
-            found = now.cluster(cluster.name)
-            if (found.primary, found.epoch) != (cluster.primary, cluster.epoch):
+            current = now.cluster(cluster.name)
+            if (current.primary, current.epoch) != (cluster.primary, cluster.epoch):
                 raise TopologyError(
-                    f"{found.primary} is the primary of {cluster.name} by claim {found.epoch} now, and it was "
+                    f"{current.primary} is the primary of {cluster.name} by claim {current.epoch} now, and it was "
                     f"{cluster.primary} by claim {cluster.epoch} when shard {shard} was copied; nothing was written, "
                     "run the command again"
                 )

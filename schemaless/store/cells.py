@@ -266,12 +266,12 @@ def _latest_ref_key(connection: Connection, database: str, pair: tuple[bytes, st
     whose = pair[0] + pair[1].encode() + b" "
 
     def check(rows: Rows) -> str | None:
-        found = rows[0][0]
-        ours = isinstance(found, bytes) and found.startswith(whose)
-        return None if ours else f"asked for {whose!r}, got {found!r:.200}"
+        answer = rows[0][0]
+        ours = isinstance(answer, bytes) and answer.startswith(whose)
+        return None if ours else f"asked for {whose!r}, got {answer!r:.200}"
 
-    ((found,),) = connection.rows(select_latest_ref_key(database, *pair), check)
-    return int(found.removeprefix(whose)) if found != whose else None
+    ((answer,),) = connection.rows(select_latest_ref_key(database, *pair), check)
+    return int(answer.removeprefix(whose)) if answer != whose else None
 
 
 def _added_id(connection: Connection, database: str, place: Place) -> int | None:

@@ -47,15 +47,15 @@ log = logging.getLogger("schemaless")
 T = TypeVar("T")
 
 _Place = tuple[int, int]
-"""A shard, and how often it has changed its place; see ``Spot.place``."""
+"""A place is a shard, and how often it has changed its place; see ``Spot.place``."""
 
 _SCANNED_IDS: Final = 10_000
-"""How many ids a page goes over at most when it is about one column."""
+"""A page that is about one column goes over so many ids at most."""
 
 _LISTS: Final = 8
 _HELD_POLL_S: Final = 0.02
 _LOCK_REST_S: Final = 4.0
-"""How long writers are left alone after they were held off in vain."""
+"""Writers are left alone for so long after they were held off in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Changes:
             pool = routing.proven[tail.shard]
             if pool is not None:
                 by_pool.setdefault(pool, []).append(tail)
-        found: dict[int, RowPage] = {}
+        pages: dict[int, RowPage] = {}
         for pool, wanted in by_pool.items():
             # Before the read: what is settled since may have cells that the read did not see.
             marks = {shard: self._mark(Spot(routing, shard, routing.clusters[shard].primary)) for shard, _, _ in wanted}
@@ -141,8 +141,8 @@ class Changes:
             for tail in wanted:
                 page = self._tail_page(marks[tail.shard], tail.location, rows.get(tail.shard, []), column_name)
                 if page is not None:
-                    found[tail.shard] = page
-        return found
+                    pages[tail.shard] = page
+        return pages
 
     def _read_tails(
         self, pool: NodePool, routing: Routing, tails: Sequence[Tail], column_name: str | None

@@ -27,7 +27,7 @@ from schemaless.store.shelves import Shelves, spread
 _log = logging.getLogger("schemaless")
 
 REFRESH_S: Final = 60.0
-"""How long what the catalog said counts."""
+"""What the catalog said counts for so long."""
 
 _RETRY_S: Final = 10.0
 

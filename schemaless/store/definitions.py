@@ -63,37 +63,37 @@ class Kind:
     canonical: Callable[[Any], bytes] | None
 
 
-def _read_uuid(found: Any) -> uuid.UUID | None:
-    if isinstance(found, uuid.UUID):
-        return found
+def _read_uuid(raw: Any) -> uuid.UUID | None:
+    if isinstance(raw, uuid.UUID):
+        return raw
     try:
-        return uuid.UUID(found) if isinstance(found, str) else None
+        return uuid.UUID(raw) if isinstance(raw, str) else None
     except ValueError:
         return None
 
 
-def _read_int(found: Any) -> int | None:
-    return found if type(found) is int and -(1 << 63) <= found < 1 << 63 else None
+def _read_int(raw: Any) -> int | None:
+    return raw if type(raw) is int and -(1 << 63) <= raw < 1 << 63 else None
 
 
-def _read_float(found: Any) -> float | None:
-    if type(found) not in (int, float):
+def _read_float(raw: Any) -> float | None:
+    if type(raw) not in (int, float):
         return None
     try:
-        value = float(found)
+        value = float(raw)
     except OverflowError:
         return None
     return value + 0.0 if math.isfinite(value) else None
 
 
-def _read_bool(found: Any) -> bool | None:
-    return found if type(found) is bool else None
+def _read_bool(raw: Any) -> bool | None:
+    return raw if type(raw) is bool else None
 
 
-def _read_time(found: Any) -> datetime | None:
+def _read_time(raw: Any) -> datetime | None:
     """Read ISO 8601; without an offset it is UTC."""
     try:
-        at = datetime.fromisoformat(found) if isinstance(found, str) else found
+        at = datetime.fromisoformat(raw) if isinstance(raw, str) else raw
         if not isinstance(at, datetime):
             return None
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -103,15 +103,15 @@ def _read_time(found: Any) -> datetime | None:
     return at if at.year >= 1000 else None
 
 
-def _read_text(found: Any) -> str | None:
-    if not isinstance(found, str):
+def _read_text(raw: Any) -> str | None:
+    if not isinstance(raw, str):
         return None
     try:
         # One surrogate of a pair is JSON, and no UTF-8.
-        found.encode()
+        raw.encode()
     except UnicodeEncodeError:
         return None
-    return found
+    return raw
 
 
 def _of_time(value: datetime) -> bytes:
@@ -169,8 +169,8 @@ class Field:
         check_column_name(self.column)
         if not self.path or not all(self.path):
             raise InvalidInput(f"field {self.name}: its path is the keys that lead to it, got {self.path!r}")
-        found = _TYPE.match(self.type)
-        if found is None or (found[2] is not None and int(found[2]) < 1):
+        match = _TYPE.match(self.type)
+        if match is None or (match[2] is not None and int(match[2]) < 1):
             raise InvalidInput(
                 f"field {self.name}: its type is uuid, int, float, bool, time or text(N), got {self.type!r}"
             )
@@ -202,17 +202,17 @@ class Field:
         stored = self.stored(value)
         return b"NULL" if stored is None else self.kind.literal(stored)
 
-    def from_table(self, found: Any) -> Value:
+    def from_table(self, stored: Any) -> Value:
         """Return the value that the table has."""
-        if found is None:
+        if stored is None:
             return None
         if self.type == "uuid":
-            return uuid.UUID(bytes=bytes(found))
+            return uuid.UUID(bytes=bytes(stored))
         if self.type == "bool":
-            return bool(found)
-        if isinstance(found, datetime):
-            return found.replace(tzinfo=UTC)
-        return bytes(found).decode() if self.cut_at is not None else found
+            return bool(stored)
+        if isinstance(stored, datetime):
+            return stored.replace(tzinfo=UTC)
+        return bytes(stored).decode() if self.cut_at is not None else stored
 
     def argument(self, given: Any) -> Value:
         """Return a value to ask for.
@@ -330,15 +330,15 @@ def parse_field(declared: str) -> Field:
     Raises:
         InvalidInput: it cannot be used.
     """
-    found = _DECLARED.match(declared)
-    if found is None:
+    match = _DECLARED.match(declared)
+    if match is None:
         raise InvalidInput(
             f'a field is declared as [NAME=]COLUMN.PATH:TYPE, such as BASE.city:int or "v1.BASE".city:int; got '
             f"{declared!r}"
         )
-    path = tuple(found["path"].split("."))
+    path = tuple(match["path"].split("."))
     return Field(
-        path[-1] if found["name"] is None else found["name"], found["quoted"] or found["column"], path, found["type"]
+        path[-1] if match["name"] is None else match["name"], match["quoted"] or match["column"], path, match["type"]
     )
 
 

@@ -103,9 +103,9 @@ class StoredDictionaries:
                 f"take it back with 'schemaless codec set --dictionary {dictionary_id}'"
             )
         self._kept.pop(dictionary_id, None)
-        found = self.get(dictionary_id)
-        prove(shelves, found)
-        return found
+        dictionary = self.get(dictionary_id)
+        prove(shelves, dictionary)
+        return dictionary
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
         shelves = self._shelves()
@@ -114,8 +114,8 @@ class StoredDictionaries:
         except ServerError as error:
             problem: SchemalessError = error
         else:
-            if row is not None and (found := row.dictionary) is not None:
-                return found
+            if row is not None and (dictionary := row.dictionary) is not None:
+                return dictionary
             problem = self._problem(shelves.catalog, dictionary_id, row)
             if row is not None and row.removed_at is not None:
                 raise problem
@@ -125,9 +125,9 @@ class StoredDictionaries:
             except ServerError as error:
                 _log.debug("%s does not say whether it has dictionary %d: %s", shelf, dictionary_id, error)
                 continue
-            if copy is not None and (found := copy.dictionary) is not None:
+            if copy is not None and (dictionary := copy.dictionary) is not None:
                 _log.warning("dictionary %d is read from %s: %s", dictionary_id, shelf, problem)
-                return found
+                return dictionary
         raise problem
 
     @staticmethod

@@ -56,5 +56,5 @@ def _comments(shards: Shards, spot: Spot, keys: Mapping[str, tuple[int, int, int
         return pool.run(lambda connection: connection.rows(statement), shard=spot.shard, route=spot.routing)
     except Elsewhere:
         # One by one, wherever they are by now.
-        each = ((shard, sql.select_comments([database], number)) for database, (shard, *_) in keys.items())
-        return tuple(row for shard, one in each for row in shards.rows(shard, one))
+        selects = ((shard, sql.select_comments([database], number)) for database, (shard, *_) in keys.items())
+        return tuple(row for shard, select in selects for row in shards.rows(shard, select))

@@ -171,9 +171,9 @@ class Index:
         tests = [test.statement for test in asked.tests]
         if after is not None:
             tests.append(_behind(entry, asked, after))
-        found = self._entries(entry, asked, tests)
-        rows = self._read_again(entry.definition, asked, [bytes(row[0]) for row in found])
-        return IndexPage(rows, _token(entry, asked, found[-1]) if len(found) == limit else None)
+        matches = self._entries(entry, asked, tests)
+        rows = self._read_again(entry.definition, asked, [bytes(row[0]) for row in matches])
+        return IndexPage(rows, _token(entry, asked, matches[-1]) if len(matches) == limit else None)
 
     def wait(self, row_key: RowKey, timeout_s: float = 1.0) -> bool:
         """Wait until the index says of a row what the row says itself: to find by a query what was just written.
@@ -201,9 +201,9 @@ class Index:
         if shard is None:
             return True
         check_tables(self._tools, entry, [shard])
-        found = shards.rows(shard, sql.select_entries(shards.database(shard), entry.layout, shard, [row]))
+        entries = shards.rows(shard, sql.select_entries(shards.database(shard), entry.layout, shard, [row]))
         stored = tuple(field.stored(value) for field, value in zip(definition.all_fields, values, strict=True))
-        return bool(found) and values_of(definition, found[0][2:]) == stored
+        return bool(entries) and values_of(definition, entries[0][2:]) == stored
 
     def _entries(self, entry: IndexEntry, asked: Asked, tests: Sequence[bytes]) -> Rows:
         shards = self._tools.shards
@@ -219,7 +219,7 @@ class Index:
         """Return those rows that satisfy the query now, in the order given."""
         wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
         cells = self._latest(rows, wanted)
-        found = []
+        matching = []
         for row in rows:
             of_row = cells.get(row, {})
             values = definition.values(_bodies(of_row))
@@ -228,8 +228,8 @@ class Index:
                 kept = {name: of_row[name] for name in asked.columns if name in of_row}
                 whole = {name: cell for name, cell in kept.items() if isinstance(cell, Cell)}
                 damaged = {name: cell for name, cell in kept.items() if isinstance(cell, CorruptBody)}
-                found.append(IndexRow(uuid.UUID(bytes=row), by_name, whole, damaged))
-        return found
+                matching.append(IndexRow(uuid.UUID(bytes=row), by_name, whole, damaged))
+        return matching
 
     def _latest(self, rows: Sequence[bytes], columns: Sequence[str]) -> dict[bytes, dict[str, Cell | CorruptBody]]:
         """Read the latest cells of rows on their primaries: the rows of a server in one statement, a row in one."""
@@ -240,13 +240,13 @@ class Index:
             shard = shard_for(row, shards.topology.shard_count)
             prove(shards, shard)
             by_node.setdefault(shards.node_of(shard), []).append(row)
-        found: dict[bytes, dict[str, Cell | CorruptBody]] = {}
+        by_row: dict[bytes, dict[str, Cell | CorruptBody]] = {}
         for node, of_node in by_node.items():
             for start in range(0, len(of_node), _READ_AT_ONCE):
                 part = of_node[start : start + _READ_AT_ONCE]
                 for cell in self._latest_on(known, node, part, columns):
-                    found.setdefault(cell.row_key.bytes, {})[cell.column_name] = _decoded(cell)
-        return found
+                    by_row.setdefault(cell.row_key.bytes, {})[cell.column_name] = _decoded(cell)
+        return by_row
 
     def _latest_on(
         self, known: Routing, node: Node, rows: Sequence[bytes], columns: Sequence[str]
@@ -339,7 +339,7 @@ def _test(definition: Definition, name: str, way: str, value: Any) -> Test:
 def values_of(definition: Definition, columns: Sequence[Any]) -> tuple[Value, ...]:
     """Return the values of an entry, as the table has them; what stands behind them is left out."""
     fields = definition.all_fields
-    return tuple(field.from_table(found) for field, found in zip(fields, columns[: len(fields)], strict=True))
+    return tuple(field.from_table(column) for field, column in zip(fields, columns[: len(fields)], strict=True))
 
 
 def _token(entry: IndexEntry, asked: Asked, last: Sequence[Any]) -> str:

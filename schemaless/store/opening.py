@@ -67,9 +67,9 @@ def connect(
         "pool_size": pool_size,
     }
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if (found := configured(address)) is not None:
-        address = found.url
-        options = {**found.settings, **options}
+    if (configuration := configured(address)) is not None:
+        address = configuration.url
+        options = {**configuration.settings, **options}
     parsed, _ = datastore_url(address)
     return Opening(parsed, PoolOptions(**options), limits).open()
 
@@ -109,7 +109,7 @@ class Opening:
             catalog.close()
         shards = Shards(entry.topology, pools, token=entry.token, catalog=reader)
         columns: Sequence[ColumnSetting] | None = entry.columns
-        own = next((each.nodes for each in entry.topology.clusters if _has(each, catalog.node)), ())
+        own = next((cluster.nodes for cluster in entry.topology.clusters if _has(cluster, catalog.node)), ())
         if len(own) > 1 or url.others:
             # One that was replaced is back with what it had; the others of its cluster know.
             before = shards.routing

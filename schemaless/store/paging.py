@@ -21,13 +21,13 @@ _FIRST_VERSIONS: Final = 8
 _MOST_VERSIONS: Final = 100
 _VERSIONS_BYTES: Final = 4 << 20
 MOST_PAGE_BYTES: Final = 16 << 20
-"""What bodies of a page can take together at most: as much as one body can."""
+"""The bodies of a page take no more than this together: as much as one body can."""
 
 Row = tuple[int, bytes, str, int, bytes, str]
 """A row is a whole cell: added_id, row_key, column_name, ref_key, body, created_at."""
 
 Read = Callable[[bytes, Check | None], Any]
-"""Sends a query, and has its rows looked at before they are used."""
+"""This is a function that sends a query, and has its rows looked at before they are used."""
 
 
 @dataclass(slots=True)

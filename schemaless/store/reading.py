@@ -41,7 +41,7 @@ PLACE: Final = slice(1, 4)
 """These columns of a row are its whole key."""
 
 PAIR: Final = slice(1, 3)
-"""What of a row is its row_key and column_name."""
+"""These columns of a row are its row_key and column_name."""
 
 ROW_KEY: Final = slice(1, 2)
 """These columns of a row are its row_key."""
@@ -165,7 +165,7 @@ class Reader:
         shard = self._shard_of(row)
         sql = select_row(self._shards.database(shard), row)
         rows = self.select(shard, sql, read_from, [(row,)], ROW_KEY)
-        return {cell.column_name: cell for cell in (self.cell(found, shard) for found in rows)}
+        return {cell.column_name: cell for cell in (self.cell(stored_row, shard) for stored_row in rows)}
 
     def versions(
         self,
@@ -195,7 +195,7 @@ class Reader:
             descending,
             limit,
         )
-        return (self.stored(found, shard) for found in rows)
+        return (self.stored(stored_row, shard) for stored_row in rows)
 
     def column_names(self, row_key: RowKey, read_from: ReadFrom) -> list[str]:
         """Return the names of a row's columns, in their order."""
@@ -253,44 +253,44 @@ class Available(Reader):
         cell = super().stored(row, shard)
         if shard not in self._lost:
             return cell
-        return StaleStoredCell(*(getattr(cell, each.name) for each in fields(cell)))
+        return StaleStoredCell(*(getattr(cell, field.name) for field in fields(cell)))
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
         """Read one version: where it is found, that is the cell, wherever it was."""
-        found = super().version(key, read_from)
-        if found is None:
+        cell = super().version(key, read_from)
+        if cell is None:
             self._check_absent(self._shard_of(key.row_key.bytes), f"cell {key}")
             return None
-        return Cell(*(getattr(found, each.name) for each in fields(found)))
+        return Cell(*(getattr(cell, field.name) for field in fields(cell)))
 
     def latest(self, row_key: RowKey, column_name: str, read_from: ReadFrom) -> Cell | None:
         """Read the version with the highest ref_key that is there."""
-        found = super().latest(row_key, column_name, read_from)
-        if found is None:
+        cell = super().latest(row_key, column_name, read_from)
+        if cell is None:
             row = row_key_bytes(row_key)
             self._check_absent(self._shard_of(row), f"a cell of row {row.hex()} in column {column_name}")
-        return found
+        return cell
 
     def latest_of_many(
         self, keys: Iterable[tuple[RowKey, str]], read_from: ReadFrom
     ) -> dict[tuple[uuid.UUID, str], Cell]:
         """Read the latest version that is there for many ``(row_key, column_name)``."""
         wanted = list(keys)
-        found = super().latest_of_many(wanted, read_from)
+        cells = super().latest_of_many(wanted, read_from)
         for row_key, column_name in wanted:
             row = row_key_bytes(row_key)
-            if (uuid.UUID(bytes=row), column_name) not in found:
+            if (uuid.UUID(bytes=row), column_name) not in cells:
                 shard = self._shard_of(row)
-                self._check_absent(shard, f"a cell of row {row.hex()} in column {column_name}", found)
-        return found
+                self._check_absent(shard, f"a cell of row {row.hex()} in column {column_name}", cells)
+        return cells
 
     def row(self, row_key: RowKey, read_from: ReadFrom) -> dict[str, Cell]:
         """Read the latest cell that is there of each column of a row."""
-        found = super().row(row_key, read_from)
-        if not found:
+        cells = super().row(row_key, read_from)
+        if not cells:
             row = row_key_bytes(row_key)
             self._check_absent(self._shard_of(row), f"row {row.hex()}")
-        return found
+        return cells
 
     def versions(
         self,
@@ -303,20 +303,20 @@ class Available(Reader):
         read_from: ReadFrom,
     ) -> Iterator[StoredCell]:
         """Read versions that are there; one of them is stale, or it raises, where others may have been written."""
-        found = super().versions(row_key, column_name, after, before, descending, limit, read_from)
-        return self._until_an_end(found, row_key_bytes(row_key), column_name, limit)
+        versions = super().versions(row_key, column_name, after, before, descending, limit, read_from)
+        return self._until_an_end(versions, row_key_bytes(row_key), column_name, limit)
 
     def _until_an_end(
-        self, found: Iterator[StoredCell], row: bytes, column_name: str, limit: int | None
+        self, cells: Iterator[StoredCell], row: bytes, column_name: str, limit: int | None
     ) -> Iterator[StoredCell]:
         count, marked = 0, False
-        for cell in found:
+        for cell in cells:
             count, marked = count + 1, marked or cell.stale
             yield cell
         if count != limit and not marked:
             self._check_absent(self._shard_of(row), f"more versions of row {row.hex()} in column {column_name}")
 
-    def _check_absent(self, shard: int, what: str, found: Mapping[tuple[uuid.UUID, str], Cell] | None = None) -> None:
+    def _check_absent(self, shard: int, what: str, others: Mapping[tuple[uuid.UUID, str], Cell] | None = None) -> None:
         """Raise unless the primary itself said that something is not there.
 
         Raises:
@@ -332,7 +332,7 @@ class Available(Reader):
                 code=lost.code,
             )
             absence.retry_after_s = getattr(lost, "retry_after_s", None)
-            absence.found = found or {}
+            absence.found = others or {}
             raise absence from lost
 
 

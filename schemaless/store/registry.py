@@ -83,12 +83,15 @@ class Registry:
         began_s = time.monotonic()
         statement = sql.select_indexes(self._datastore)
         rows = self._catalog().run(lambda connection: connection.rows(statement))
-        found = tuple(
+        entries = tuple(
             IndexEntry(int(number), Definition.parse(str(name), definition), str(state), created, ready, message)
             for number, name, definition, state, created, ready, message in rows
         )
-        self._known = began_s, found
-        return found
+        known = self._known
+        if known is None or began_s >= known[0]:
+            # Another thread may have read it since.
+            self._known = began_s, entries
+        return entries
 
     def all(self) -> tuple[IndexEntry, ...]:
         """Return the indexes, as of two seconds ago at most; as they were last where the catalog does not answer."""
@@ -115,9 +118,7 @@ class Registry:
                 return entry
         if not there:
             names = sorted({entry.name for entry in self.all()})
-            raise UnknownIndex(
-                f"{self._datastore!r} has no index {name!r}; those that it has: {', '.join(names) or 'none'}"
-            )
+            raise UnknownIndex(f"{self._datastore!r} has no index {name!r}; its indexes: {', '.join(names) or 'none'}")
         raise IndexNotReady(
             f"index {name} is {there[-1].state}, so queries would miss rows; 'schemaless index status {name}' says how "
             "far it is"
@@ -129,11 +130,11 @@ class Registry:
         Raises:
             UnknownIndex, IndexNotReady: it is that of an index which is dropped, or is not made yet.
         """
-        found = sql.INDEX_TABLE.fullmatch(table)
-        if found is None:
+        match = sql.INDEX_TABLE.fullmatch(table)
+        if match is None:
             return False
         for entry in self.read():
-            if entry.number == int(found[1]):
+            if entry.number == int(match[1]):
                 if entry.state in (DECLARED, DROPPING):
                     raise IndexNotReady(f"index {entry.name} is {entry.state}: shard {shard} has no {table}")
                 return True

@@ -73,7 +73,7 @@ class Routing:
             self.changes: Sequence[int] = (0,) * topology.shard_count
             return
         for old in before.topology.clusters:
-            new = next((each for each in topology.clusters if each.name == old.name), old)
+            new = next((cluster for cluster in topology.clusters if cluster.name == old.name), old)
             if new.epoch and new.primary != old.primary:
                 self._replaced[old.primary] = replace(claim_of(topology.name, new), epoch=NEVER)
         stayed = [_place(old) == _place(new) for old, new in zip(before.clusters, clusters, strict=True)]
@@ -210,8 +210,8 @@ class CatalogReader:
             rows = connection.rows(select_token(self._name, "" if cluster is None else cluster.name))
             if not rows:
                 return None
-            found, read_only, epoch = rows[0]
-            token = None if found is None else bytes(found)
+            stored_token, read_only, epoch = rows[0]
+            token = None if stored_token is None else bytes(stored_token)
             entry = None
             if token is None or token != routing.token:
                 entry = read_again(connection, node, self._name)
@@ -246,6 +246,6 @@ class CatalogReader:
     def _home_by(self, topology: Topology, node: Node) -> Node:
         """Return where the catalog is by what one of its servers says."""
         for cluster in topology.clusters:
-            if any(each.having("primary") == node for each in cluster.nodes):
+            if any(member.having("primary") == node for member in cluster.nodes):
                 return cluster.primary
         return node

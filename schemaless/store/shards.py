@@ -46,7 +46,7 @@ ReadFrom = Literal["primary", "replica", "available"]
 """Cells are read from one of these; ``available`` is the primary, and a replica while that one does not answer."""
 
 LOOK_S: Final = 30.0
-"""How long a process that meets no error goes by one routing, give or take ``_JITTER``."""
+"""A process that meets no error goes by one routing for so long, give or take ``_JITTER``."""
 
 _JITTER: Final = (0.75, 1.25)
 
@@ -54,7 +54,7 @@ LATEST_LOOK_S: Final = LOOK_S * _JITTER[1]
 """A process that is used reads the catalog again after this time at the latest."""
 
 MOVE_WAIT_S: Final = 5.0
-"""How long a call waits for a shard that is on its way to another cluster."""
+"""A call waits for so long for a shard that is on its way to another cluster."""
 
 _MOVE_POLL_S: Final = (0.002, 0.010)
 _SLOWER_AFTER_S: Final = 0.5
@@ -343,11 +343,11 @@ class Shards:
         assert self._catalog is not None
         began_s, before = time.monotonic(), self.routing
         try:
-            found = self._catalog.changed_since(before, thorough=thorough)
-            if found is not None:
-                if (found.topology.name, found.topology.shard_count) != (self._name, before.topology.shard_count):
-                    raise TopologyError(f"the catalog is one of {found.topology.shard_count} shards by now")
-                after = Routing(found.topology, found.token, self._judge, self._confirm, before)
+            entry = self._catalog.changed_since(before, thorough=thorough)
+            if entry is not None:
+                if (entry.topology.name, entry.topology.shard_count) != (self._name, before.topology.shard_count):
+                    raise TopologyError(f"the catalog is one of {entry.topology.shard_count} shards by now")
+                after = Routing(entry.topology, entry.token, self._judge, self._confirm, before)
                 # First: nobody goes by it before it is asked for.
                 self._ask_for_claims(after)
                 self.routing = after

@@ -94,14 +94,14 @@ class Shelf:
 
     def _rows(self, statement: bytes) -> list[Stored]:
         try:
-            found = self.pool.run(lambda connection: connection.rows(statement))
+            rows = self.pool.run(lambda connection: connection.rows(statement))
         except DatabaseMissing:
             if self.cluster is None:
                 raise
             return []
         return [
             Stored(int(row[0]), None if row[1] is None else bytes(row[1]), bytes(row[2]), str(row[4]), row[7])
-            for row in found
+            for row in rows
         ]
 
     def highest(self) -> int:
@@ -172,9 +172,9 @@ def shelves_of(topology: Topology, catalog: NodePool, pool_for: Callable[[Node],
 
 def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
     """Return why content cannot be read with; None where it can."""
-    found = hashlib.sha256(content).digest()
-    if found != digest:
-        return f"SHA-256 of its {len(content)} bytes is {found.hex()[:16]}..., and was {digest.hex()[:16]}..."
+    actual = hashlib.sha256(content).digest()
+    if actual != digest:
+        return f"SHA-256 of its {len(content)} bytes is {actual.hex()[:16]}..., and was {digest.hex()[:16]}..."
     try:
         named = Dictionary(content).id
     except CorruptBody as error:
@@ -353,13 +353,13 @@ _MEND = "'schemaless schema upgrade' mends it, from wherever it is intact"
 
 def _known(rows: Mapping[Shelf, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
     """Return each dictionary that is intact somewhere, the first shelf before the others, without the removed ones."""
-    found: dict[int, tuple[Dictionary, str]] = {}
+    intact: dict[int, tuple[Dictionary, str]] = {}
     gone = {row.id for row in next(iter(rows.values())).values() if row.removed}
     for of_shelf in rows.values():
         for row in of_shelf.values():
-            if row.id not in gone and row.id not in found and (dictionary := row.dictionary) is not None:
-                found[row.id] = dictionary, row.source
-    return found
+            if row.id not in gone and row.id not in intact and (dictionary := row.dictionary) is not None:
+                intact[row.id] = dictionary, row.source
+    return intact
 
 
 def _gathered(shelves: Shelves) -> tuple[dict[Shelf, dict[int, Stored]], dict[Shelf, str]]:

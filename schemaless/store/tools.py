@@ -166,10 +166,10 @@ class Tools:
 
     def databases_by_node(self, shards: Iterable[int]) -> dict[Node, dict[str, int]]:
         """Return, for each primary, the databases of these shards that it has, and whose each is."""
-        found: dict[Node, dict[str, int]] = {}
+        databases: dict[Node, dict[str, int]] = {}
         for shard in shards:
-            found.setdefault(self.shards.node_of(shard), {})[self.shards.database(shard)] = shard
-        return found
+            databases.setdefault(self.shards.node_of(shard), {})[self.shards.database(shard)] = shard
+        return databases
 
     def id_span(self, shard: int) -> int:
         """Return how many added_ids a shard's cells span, gaps included; 0 for an empty one."""

@@ -185,14 +185,15 @@ def _advise(
         candidates.append(
             _candidate(try_codec(compared, column_name, codec), codec, now.body_bytes, now.allocated_bytes)
         )
-    candidates.sort(key=lambda each: (each.allocated_bytes.mid, each.body_bytes.mid))
-    default = next((each for each in candidates if each.codec == DEFAULT), None)
+    candidates.sort(key=lambda candidate: (candidate.allocated_bytes.mid, candidate.body_bytes.mid))
+    default = next((candidate for candidate in candidates if candidate.codec == DEFAULT), None)
     options = [
-        Option(each.name, each.share, each.body_share.mid, each.cpu_s, each.trial.left.total()) for each in candidates
+        Option(candidate.name, candidate.share, candidate.body_share.mid, candidate.cpu_s, candidate.trial.left.total())
+        for candidate in candidates
     ]
     choice = choose(options, default.name if default else "", least_gain=least_gain, most_cpu=most_cpu)
     wanted = None if choice is None or choice.chosen is None else choice.chosen.name
-    chosen = next((each for each in candidates if each.name == wanted), None)
+    chosen = next((candidate for candidate in candidates if candidate.name == wanted), None)
     count = len(compared.of_column(column_name))
     if default is None:
         notes.append(f"only {count} of its cells were met, and {LEAST_CELLS} at least, well apart, carry an interval.")
@@ -246,10 +247,10 @@ def _codecs(trainings: Iterable[Training]) -> list[Codec]:
     names = set(codec_names())
     tried = []
     for serializer in filter(_is_tried, SERIALIZERS):
-        found = [Codec(serializer, NONE)]
-        found += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
-        found += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
-        tried += [codec for codec in found if codec.name in names]
+        of_serializer = [Codec(serializer, NONE)]
+        of_serializer += [Codec(serializer, ZLIB, level) for level in _ZLIB_LEVELS]
+        of_serializer += [Codec(serializer, ZSTD, level) for level in _ZSTD_LEVELS]
+        tried += [codec for codec in of_serializer if codec.name in names]
     for training in trainings:
         tried += [replace(training.codec, level=level) for level in _DICTIONARY_LEVELS]
     return tried
@@ -283,8 +284,8 @@ def _notes(
     compared: CellSample, candidates: list[Candidate], default: Candidate, trainings: list[Training]
 ) -> list[str]:
     notes = []
-    text = next(each for each in candidates if each.codec == Codec(JSON, ZLIB, ZLIB.level))
-    over, under = ([float(sum(window)) for window in each.trial.migrated_bytes] for each in (default, text))
+    text = next(candidate for candidate in candidates if candidate.codec == Codec(JSON, ZLIB, ZLIB.level))
+    over, under = ([float(sum(window)) for window in candidate.trial.migrated_bytes] for candidate in (default, text))
     ratio = compared.ratio(over, under) or Interval.of(1.0)
     takes = f"the default, {default.codec.name}, takes {share_text(ratio, digits=0)} of {text.codec.name} here"
     if ratio.mid > 1.01:
@@ -300,10 +301,10 @@ def _notes(
 
 
 def _stored(cells: CellSample, column_name: str) -> Counter[str]:
-    found: Counter[str] = Counter()
+    by_codec: Counter[str] = Counter()
     for cell in cells.of_column(column_name):
         try:
-            found[describe_body(cell.body).name] += 1
+            by_codec[describe_body(cell.body).name] += 1
         except CorruptBody:
-            found["unreadable"] += 1
-    return found
+            by_codec["unreadable"] += 1
+    return by_codec

@@ -126,11 +126,11 @@ def choose(
     """
     if not options:
         return None
-    own = next((each for each in options if each.name == default), None)
+    own = next((option for option in options if option.name == default), None)
     # Cells that no codec takes, such as damaged ones, decide nothing.
-    fewest_left = min(each.left for each in options)
-    whole = [each for each in options if each.left == fewest_left]
-    quick = [each for each in whole if own is None or each is own or each.cpu_s <= most_cpu * own.cpu_s]
+    fewest_left = min(option.left for option in options)
+    whole = [option for option in options if option.left == fewest_left]
+    quick = [option for option in whole if own is None or option is own or option.cpu_s <= most_cpu * own.cpu_s]
     best = _smallest(quick or whole)
     edge = _edge(whole)
 
@@ -145,19 +145,21 @@ def choose(
 
 def _smallest(options: Sequence[Option]) -> Option:
     """Return the quickest of those that take next to the fewest pages, and of these next to the fewest body bytes."""
-    fewest = min(each.share.mid for each in options)
-    close = [each for each in options if each.share.mid <= fewest * (1 + _CLOSE)]
-    shortest = min(each.body_share for each in close)
-    return min((each for each in close if each.body_share <= shortest * (1 + _CLOSE)), key=lambda each: each.cpu_s)
+    fewest = min(option.share.mid for option in options)
+    close = [option for option in options if option.share.mid <= fewest * (1 + _CLOSE)]
+    shortest = min(option.body_share for option in close)
+    return min(
+        (option for option in close if option.body_share <= shortest * (1 + _CLOSE)), key=lambda option: option.cpu_s
+    )
 
 
 def _edge(options: Sequence[Option]) -> list[Option]:
     """Return those to which no other is better in both, the quickest first."""
-    found: list[Option] = []
-    for each in sorted(options, key=lambda each: (each.cpu_s, each.share.mid, each.body_share)):
-        if not found or each.share.mid < found[-1].share.mid:
-            found.append(each)
-    return found
+    edge: list[Option] = []
+    for option in sorted(options, key=lambda option: (option.cpu_s, option.share.mid, option.body_share)):
+        if not edge or option.share.mid < edge[-1].share.mid:
+            edge.append(option)
+    return edge
 
 
 def _knee(edge: Sequence[Option]) -> Option:
@@ -167,7 +169,7 @@ def _knee(edge: Sequence[Option]) -> Option:
 
     Source: Satopaa and others, Finding a "Kneedle" in a Haystack (2011).
     """
-    points = [(math.log(max(each.cpu_s, 1e-12)), math.log(max(each.share.mid, 1e-12))) for each in edge]
+    points = [(math.log(max(option.cpu_s, 1e-12)), math.log(max(option.share.mid, 1e-12))) for option in edge]
     (first_x, first_y), (last_x, last_y) = points[0], points[-1]
     if first_x == last_x or first_y == last_y:
         return edge[-1]

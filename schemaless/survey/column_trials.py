@@ -180,7 +180,7 @@ def sample_cells(
     tools = tools_of(store)
     numbers = tools_of(store).chosen_shards(shards)
     wanted = None if columns is None else frozenset(map(check_column_name, columns))
-    found: dict[tuple[int, int, int], list[SampledCell]] = {}
+    by_window: dict[tuple[int, int, int], list[SampledCell]] = {}
     size = PageSize()
 
     def look(window: Window) -> WindowFigures:
@@ -194,7 +194,7 @@ def sample_cells(
                 cells.append(SampledCell(row_key, column_name, body))
                 values["cells", column_name] += 1
                 values["bytes", column_name] += len(body)
-        found[window.shard, window.after, window.up_to] = cells
+        by_window[window.shard, window.after, window.up_to] = cells
         return WindowFigures(values, rows, body_bytes)
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
@@ -205,7 +205,7 @@ def sample_cells(
     }
     return CellSample(
         taken,
-        [found[window.shard, window.after, window.up_to] for window in taken.windows],
+        [by_window[window.shard, window.after, window.up_to] for window in taken.windows],
         [by_cluster[tools.topology.cluster_of(window.shard).name] for window in taken.windows],
         tools.dictionaries,
     )
@@ -260,5 +260,5 @@ def column_size(cells: CellSample, column_name: str, lengths: Sequence[Sequence[
         pages.append(content.leaf_pages + content.overflow_pages + content.key_pages)
     return ColumnSize(
         cells.estimate([float(sum(window)) for window in lengths]),
-        cells.estimate([PAGE_BYTES * each for each in pages]),
+        cells.estimate([PAGE_BYTES * count for count in pages]),
     )

@@ -40,7 +40,7 @@ _MOST_TIMES: Final = 8
 """A window of so many times the rows that it should have is not read as a whole."""
 
 _FEWEST_WINDOWS: Final = 16
-"""Below, a t interval says little; so few windows are read together, whatever they hold."""
+"""Of fewer windows, a t interval says little; so few windows are read together, whatever they hold."""
 
 _FEW: Final = 30
 """Where so few were seen, an interval by the windows' differences may be too narrow."""
@@ -147,20 +147,20 @@ class Sample:
     @property
     def rows(self) -> int:
         """How many rows were read."""
-        return sum(found.rows for found in self.figures)
+        return sum(figures.rows for figures in self.figures)
 
     @property
     def body_bytes(self) -> int:
         """Bytes of the bodies that were read."""
-        return sum(found.body_bytes for found in self.figures)
+        return sum(figures.body_bytes for figures in self.figures)
 
     def found(self, first: str) -> list[Key]:
         """Return every key that begins with ``first`` and that a window has, in their order."""
-        return sorted({key for found in self.figures for key in found.values if key[0] == first})
+        return sorted({key for figures in self.figures for key in figures.values if key[0] == first})
 
     def seen(self, *keys: Key) -> float:
         """Return the sum of some values over the windows that were read."""
-        return sum(found.values.get(key, 0) for found in self.figures for key in keys)
+        return sum(figures.values.get(key, 0) for figures in self.figures for key in keys)
 
     def total(self, *keys: Key) -> Interval:
         """Return the sum of some values over the whole datastore, with its interval.
@@ -171,7 +171,7 @@ class Sample:
         differences between neighbouring ones, which errs to the wider side (Wolter, Introduction to Variance
         Estimation, chapters 2.5 and 8).
         """
-        values = [sum(found.values.get(key, 0) for key in keys) for found in self.figures]
+        values = [sum(figures.values.get(key, 0) for key in keys) for figures in self.figures]
         widths = [window.up_to - window.after for window in self.windows]
         mid = self._weighted(values)
         if not self.exact:
@@ -201,8 +201,8 @@ class Sample:
 
         Windows with much of the one have much of the other, so it is known better than either.
         """
-        above = [sum(found.values.get(key, 0) for key in over) for found in self.figures]
-        below = [sum(found.values.get(key, 0) for key in under) for found in self.figures]
+        above = [sum(figures.values.get(key, 0) for key in over) for figures in self.figures]
+        below = [sum(figures.values.get(key, 0) for key in under) for figures in self.figures]
         total = self._weighted(below)
         if not total:
             return None
@@ -296,20 +296,20 @@ def sample(
     tiles = tile_count(spans, width)
     # In rounds, each of which goes over everything: whichever is the last one, what was read is a sample of the whole.
     rounds = max(1, len(windows) // bounds.round_windows)
-    found: dict[int, tuple[Window, WindowFigures]] = {}
+    looked: dict[int, tuple[Window, WindowFigures]] = {}
     listener(Total(len(windows)))
     read_bytes = 0
     read_pages = 0.0
     for first in range(rounds):
         for number in range(first, len(windows), rounds):
             window = reader.part(windows[number], cap)
-            found[number] = window, look(window)
-            read_bytes += found[number][1].body_bytes
-            read_pages += found[number][1].pages
+            looked[number] = window, look(window)
+            read_bytes += looked[number][1].body_bytes
+            read_pages += looked[number][1].pages
             listener(Advanced())
         if read_bytes >= bounds.sample_bytes or (bounds.pages is not None and read_pages >= bounds.pages):
             break
-    chosen = [found[number] for number in sorted(found)]
+    chosen = [looked[number] for number in sorted(looked)]
     stands_for = tiles / sum(window.tiles for window, _ in chosen) if chosen else 1.0
     return Sample(
         [window._replace(tiles=window.tiles * stands_for) for window, _ in chosen],
@@ -329,8 +329,8 @@ def id_spans(shards: Shards, numbers: Sequence[int], *, read_from: ReadFrom = "p
         low, high = shards.rows(shard, sql, read_from=read_from)[0]
         return None if low is None else Span(shard, int(low), int(high))
 
-    found = on_servers([(shards.node_of(shard), shard) for shard in numbers], ask)
-    return sorted(span for span in found if span is not None)
+    spans = on_servers([(shards.node_of(shard), shard) for shard in numbers], ask)
+    return sorted(span for span in spans if span is not None)
 
 
 def window_rows(shards: Shards, window: Window, size: PageSize, *, read_from: ReadFrom = "primary") -> Iterator[Row]:

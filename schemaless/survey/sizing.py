@@ -72,12 +72,12 @@ def predict(
 
     def look(window: Window) -> WindowFigures:
         packer = Packer(layout)
-        found = rows_of[window.after] = list(_lengths(store, window, codec, read_from))
-        for column_name, length in found:
+        lengths = rows_of[window.after] = list(_lengths(store, window, codec, read_from))
+        for column_name, length in lengths:
             packer.add(column_name, length)
-        body_bytes = sum(length for _, length in found)
+        body_bytes = sum(length for _, length in lengths)
         return WindowFigures(
-            {**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(found), body_bytes
+            {**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(lengths), body_bytes
         )
 
     taken = sample(tools_of(store).shards, [shard], look, seed=seed, bounds=bounds, read_from=read_from)
@@ -115,14 +115,14 @@ def rebuilt_files(taken: Sample, name: Key, layout: Layout, shards: int) -> Inte
     """Return the bytes of the files of so many rebuilt shards from such values; where all was read, shard by shard."""
     if taken.exact:
         by_shard: defaultdict[int, list[float]] = defaultdict(lambda: [0.0] * len(fields(Content)))
-        for window, found in zip(taken.windows, taken.figures, strict=True):
+        for window, figures in zip(taken.windows, taken.figures, strict=True):
             for place, part in enumerate(fields(Content)):
-                by_shard[window.shard][place] += found.values.get((part.name, *name), 0.0)
+                by_shard[window.shard][place] += figures.values.get((part.name, *name), 0.0)
         # Of several kinds of servers, a shard has values of its own kind only.
         known = [Content(*parts) for parts in by_shard.values() if any(parts)]
         known += [Content()] * max(0, shards - len(known))
         return Interval.of(float(sum(rebuilt_file_bytes(content, layout) for content in known)))
-    parts = {each.name: taken.total((each.name, *name)) for each in fields(Content)}
+    parts = {field.name: taken.total((field.name, *name)) for field in fields(Content)}
     low, mid, high = (
         Content(**{part: getattr(pages, bound) / shards for part, pages in parts.items()})
         for bound in ("low", "mid", "high")
@@ -165,8 +165,12 @@ def model_error(content: Content) -> float:
 
 def _apart(taken: Sample, name: Key, rows: float) -> float:
     """Return by how much shards of so many rows differ in what they take, as a part of it, if chance decides."""
-    known = [(found.values.get(("rows", *name), 0.0), _pages_of(found, name)) for found in taken.figures if found.rows]
-    total_rows, total_pages = (sum(each[place] for each in known) for place in (0, 1))
+    known = [
+        (figures.values.get(("rows", *name), 0.0), _pages_of(figures, name))
+        for figures in taken.figures
+        if figures.rows
+    ]
+    total_rows, total_pages = (sum(pair[place] for pair in known) for place in (0, 1))
     if not total_rows or not total_pages or not rows:
         return 0.0
     mean = total_pages / total_rows

@@ -96,7 +96,7 @@ def look(watch: Watch) -> list[tuple[str | None, str]]:
             "stranger",
             "topology adopt --cluster cluster-1",
         ),
-        ({A: None, B: down(B)}, "no group", "db-a:3306 is of no group"),
+        ({A: None, B: down(B)}, "no group", "db-a:3306 is in no group"),
         ({A: AccessDenied("run there: GRANT", node="db-a", code=1142)}, "undecided", "run there: GRANT"),
         ({A: view("x", "ooo", "a"), B: view("b", "ooo"), C: view("c", "ooo")}, "stranger", "10.0.0.a:3306"),
     ],

@@ -14,7 +14,7 @@ import pytest
 
 import schemaless
 from schemaless.demo import story, ways
-from schemaless.errors import LocalServerError
+from schemaless.errors import LocalServerError, SchemalessError
 from schemaless.local import servers as local_servers
 
 FLAVOUR = "mariadb" if os.environ.get("SERVER") == "mariadb" else "mysql"
@@ -83,9 +83,13 @@ def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatc
             legs = [{"carrier": {"name": "Some Air"}}] * number
             store.put_cell(uuid.UUID(int=number), "LOG", 1, {"tail_number": f"N{number}", "plane": made, "legs": legs})
         ways.show(store)
+        store.put_cell(uuid.UUID(int=4), "LOG", 1, {"tail_number": "N4"})
+        monkeypatch.setattr(ways.Worker, "run", lambda self: None)
+        with pytest.raises(SchemalessError, match="the worker ended before"):
+            ways.show(store)
     told = capsys.readouterr().out
     assert ": N2 (A 1, 200), N1 (A 1, 150)\n" in told
-    assert "the trigger's flights: 6 of 1 airlines; Some Air 6\n" in told
+    assert "trigger: 6 flights of 1 airlines: Some Air 6\n" in told
 
     # Neither these lines nor their keys can be used: what is there is not given up for them.
     for lines, options in ((b"\n{cut\n", ()), (documents(0, 3), ("--row-key", "no.such.field"))):

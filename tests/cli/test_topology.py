@@ -41,7 +41,7 @@ def test_topology_from_add_to_set_primary(invoke, flavour, replicated, tmp_path)
     watched = [invoke("topology", "watch", url=url), invoke("topology", "watch", "--once", "--json", url=url)]
 
     assert [result.code for result in watched] == [1, 1]
-    assert watched[0].out.count(f"cluster-1: {replicated.socket} is of no group") == 1
+    assert watched[0].out.count(f"cluster-1: {replicated.socket} is in no group") == 1
     assert "there is nothing to watch" in watched[0].err
     assert [watched[1].json[name] for name in ("cluster", "finding", "adoption")] == ["cluster-1", "no group", None]
 

@@ -492,7 +492,7 @@ def test_import_trigger_names_what_is_wrong(tmp_path, monkeypatch):
     for target, complaint in (
         ("of_triggers", "is named MODULE:NAME"),
         ("no_such_module:one", "cannot import 'no_such_module'"),
-        ("of_triggers:two", "has no trigger 'two'; those that it has: one"),
+        ("of_triggers:two", "has no trigger 'two'; its triggers: one"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
             import_trigger(target)

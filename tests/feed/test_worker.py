@@ -521,7 +521,7 @@ def test_paused_and_removed_followers_begin_nothing(settings, put, works):
     turn(worker)
     assert worker.owned == {}
     Worker(worker.store, [seen], "two", timing=CALM, stop=threading.Event()).run()
-    with pytest.raises(InvalidInput, match="there is none yet"):
+    with pytest.raises(InvalidInput, match="none yet"):
         settings.get(NAME)
     assert settings.make(NAME, {}, lambda shard: 0) is True
 
@@ -539,7 +539,7 @@ def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_stor
     with pytest.raises(KeyboardInterrupt):
         settings.make(NAME, {}, start)
     assert settings.get(NAME).wanted == NEW
-    with pytest.raises(InvalidInput, match="was interrupted; run the same command again"):
+    with pytest.raises(InvalidInput, match="was interrupted; run the command that creates it again"):
         settings.want(NAME, PAUSED)
     settings.make(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
     rows = FollowerRows(tools_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows

@@ -95,7 +95,7 @@ def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by
         True,
         True,
     )
-    assert (status.code, "shard 2: it has no row here" in status.err) == (1, True)
+    assert (status.code, "shard 2: it has no progress row here" in status.err) == (1, True)
     Indexes(kept.admin).create(entry.definition)
     kept.catch_up()
 

@@ -36,7 +36,7 @@ def test_an_index_is_created_filled_asked_and_dropped(
     assert "there is no index yet" in admin("status").out
     made = admin("create", "trips", *FIELDS)
     assert ("index trips is made, number 1: backfilling" in made.out, made.code) == (True, 0)
-    assert "give the roles follow, app and admin their grants again" in made.err
+    assert "for the roles follow, app and admin again" in made.err
     again = admin("create", "trips", *FIELDS, "--json").json
     assert (again["created"], again["number"], again["fields"]) == (False, 1, ["client", "at", "status"])
     sql = invoke("grants", "--role", "app", url=admin_url).out

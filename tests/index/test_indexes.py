@@ -71,6 +71,7 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
     indexes = Indexes(kept.follow)
     filling = indexes.backfill(entry)
     assert indexes.watch(entry, filling)
+    assert kept.follow.index("client_trips").definition == entry.definition, "known here at once"
     tools_of(fresh_store).registry.read()
 
     assert {each.row_key for each in every(fresh_store.index("client_trips"), client=CLIENT)} == set(rows)

@@ -59,7 +59,7 @@ def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke, caplo
         [puts[2].added_id],
         [],
     )
-    assert f"1 cells are not there any more, by added_id: {puts[2].added_id}" in said.err
+    assert f"1 cells are no longer there, by added_id: {puts[2].added_id}" in said.err
 
 
 @pytest.mark.parametrize("matters", ["target", "source"])
@@ -127,7 +127,7 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
         moves.drop(client, left)
     ((target,), (record,)) = planned.json["targets"], moved.json["shards"]
 
-    assert ("nothing was measured yet" in early.err, "--balance says itself" in beside.err) == (True, True)
+    assert ("nothing was measured yet" in early.err, "--balance chooses" in beside.err) == (True, True)
     assert (planned.code, target["target"], target["total"]["shards"]) == (0, "cluster-2", 1)
     assert planned.json["cluster_ratio"] > planned.json["cluster_ratio_after"]
     assert "the fullest cluster has" in shown.out

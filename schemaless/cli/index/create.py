@@ -71,5 +71,5 @@ def create(name: str, shard_field: str, fields: tuple[str, ...], url: str, as_js
         f"index {name} is {'made' if made else 'there already'}, number {entry.number}: {entry.state}", markup=False
     )
     if made:
-        note("give the roles follow, app and admin their grants again ('schemaless grants'); then it is filled by")
+        note("run what 'schemaless grants' prints for the roles follow, app and admin again; then fill the index by")
         note(f"  schemaless index run {name}")

@@ -26,9 +26,10 @@ from schemaless.terminal.output import json_option, out, print_json, progress
 def drop(name: str, number: int | None, replaced: bool, execute: bool, url: str, as_json: bool) -> None:
     """Drop an index.
 
-    The command has queries of the index refused and its workers let go, and then drops its table in each shard. It
-    drops every index of the name, unless --number or --replaced chooses one. Cells are not changed. If the command is
-    interrupted, the same command continues. The account needs the role admin, with grants for the index's tables.
+    From then on, queries of the index are refused. The command waits until workers have let go of the index, and then
+    drops its table in each shard. It drops every index of the name, unless --number or --replaced chooses one. Cells
+    are not changed. If the command is interrupted, the same command continues. The account needs the role admin, with
+    grants for the index's tables.
 
     \b
     Examples:

@@ -70,7 +70,7 @@ def show_statuses(found: Sequence[IndexStatus]) -> None:
         for shard, fault in faults[:_FAULTS_SHOWN]:
             note(f"{name}, shard {shard}: {fault}")
         if len(faults) > _FAULTS_SHOWN:
-            note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} shards more; --json names each")
+            note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json names each")
         for worker in each.workers:
             for _, shard, reason in worker.told.get("waits", []):
                 note(f"worker {worker.worker} waits in shard {shard}: {reason}")

@@ -18,8 +18,8 @@ def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) 
     """Drop the old tables that moves have left behind.
 
     They are on the clusters that the shards came from. The command drops an old table only if it was compared with the
-    moved shard, has as many cells as it had then, and is no longer the shard's place in the catalog. There is no way
-    back, but the moved shard has all its cells.
+    moved shard, still has as many cells as it had then, and is on a server where the catalog no longer has the shard.
+    There is no way back, but the moved shard has all its cells.
 
     \b
     Examples:

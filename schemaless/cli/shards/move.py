@@ -225,7 +225,7 @@ def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | N
 
 def _refuse_beside_balance(*given: object) -> None:
     if any(each is not None for each in given):
-        raise InvalidInput("--balance says itself which shards go where; leave SHARDS, --to and --drain out")
+        raise InvalidInput("--balance chooses the shards and where they go; leave out SHARDS, --to and --drain")
 
 
 def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:

@@ -20,7 +20,7 @@ from schemaless.terminal.output import EXIT_FAILED, json_option, note
 def pause(url: str, job_id: int | None) -> None:
     """Pause a move.
 
-    A shard that is being cut over is cut over first.
+    If a shard is being cut over at that moment, the move completes that first.
 
     \b
     Example:

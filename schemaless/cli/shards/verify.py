@@ -19,10 +19,10 @@ _NAMED = 5
 def verify(shards_text: str | None, url: str, as_json: bool) -> int:
     """Compare moved shards with what they left behind, cell by cell. Changes nothing.
 
-    A move does so itself before it is through; this does it again, from the beginning, for as long as 'shards
-    drop-moved' has not dropped what was left. Ids, keys, times and bytes are compared, by digests that the two servers
-    make; a body that was re-encoded since counts as the same if its document is. Shown is the SHA-256 of all that was
-    left behind. Cells that came after the move are not looked at.
+    A move compares each shard before it ends. This command does that again, from the beginning, as long as 'shards
+    drop-moved' has not dropped the old tables. It compares ids, keys, times and bytes, by digests that the two servers
+    compute. A body that was re-encoded since counts as the same if its document is the same. The command shows the
+    SHA-256 of all cells that were left behind. It does not look at cells that were written after the move.
 
     \b
     Examples:
@@ -70,9 +70,9 @@ def _show(found: list[Compared]) -> None:
     )
     for each in found:
         for what, ids in (
-            ("are not there any more", each.lacking),
-            ("are others there", each.differing),
-            ("are there, and were not left behind", each.strange),
+            ("are no longer there", each.lacking),
+            ("differ there", each.differing),
+            ("are there, but were not left behind", each.strange),
         ):
             if ids:
                 named = ", ".join(map(str, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")

@@ -12,8 +12,8 @@ from schemaless.terminal.output import json_option, note, out, print_json
 
 @click.command("add-cluster")
 @click.argument("primary", metavar="PRIMARY_URL")
-@click.option("--name", metavar="NAME", help="What it is called.  [default: the next cluster-N]")
-@click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of it; may be repeated.")
+@click.option("--name", metavar="NAME", help="The name of the cluster.  [default: the next cluster-N]")
+@click.option("--replica", "replicas", multiple=True, metavar="URL", help="A replica of that server; may be repeated.")
 @timeout_option
 @url_option
 @json_option
@@ -22,13 +22,14 @@ def add_cluster(
 ) -> None:
     """Give a datastore another cluster, without shards yet.
 
-    'schemaless shards move' brings shards there. Proven before anything is written: the server takes writes, is of the
-    kind of the others, none of the servers that the datastore has, and has no database that it would use; its replicas
-    replicate from it. It gets a database of its own, NAME_heartbeat, with a copy of every dictionary. Interrupted, the
-    same command goes on; run again, it proves what is there.
+    'schemaless shards move' then brings shards there. Before it writes anything, the command proves that the server
+    accepts writes, is of the same kind as the others (MySQL or MariaDB), is not one of the datastore's servers already,
+    and has no database with a name that the datastore uses; and that the replicas replicate from it. Then it creates
+    the database NAME_heartbeat there, with a copy of every dictionary. If the command is interrupted, the same command
+    continues. On a cluster that is there already, it only proves that this still holds.
 
-    PRIMARY_URL is the server's, without a database; the datastore's account and password are used, which has to be
-    there, with the role admin.
+    PRIMARY_URL is the server's, without a database. The datastore's account and password are used: create that account
+    there first, with the role admin.
 
     \b
     Examples:

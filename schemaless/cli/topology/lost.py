@@ -45,7 +45,7 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     if settled:
         with open_store(url) as store:
             clusters, left = settle_lost(store, old), unsettled(store)
-        note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has written that server down")
+        note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has noted that server")
         if left:
             note(f"not settled yet: {', '.join(left)}")
         return

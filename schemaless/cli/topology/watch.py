@@ -32,21 +32,22 @@ from schemaless.terminal.output import EXIT_FAILED, data_sink, json_option, note
 def watch(once: bool, interval_s: float, url: str, as_json: bool) -> int:
     """Adopt what Group Replication decides, until Ctrl-C.
 
-    For clusters whose servers are a group of MySQL's Group Replication, in single-primary mode. The group itself
-    chooses another primary when it loses one. This asks the members who it is, and does what 'schemaless topology
-    adopt' does for that server; for a group without a claim, too, which gets its first one. It elects nobody.
+    Use it for clusters whose servers are a group of MySQL's Group Replication, in single-primary mode. A group that
+    loses its primary chooses another one by itself. The command asks the members which one that is, and then does what
+    'schemaless topology adopt' does. A group that has no claim yet gets its first one. The command elects nobody.
 
-    A member is believed only where it is ONLINE and sees a majority of its group: a primary that was cut off still
-    takes itself for one. Before a server is adopted, something is committed on it, which takes the majority.
+    It believes a member only if that member is ONLINE and sees a majority of its group, because a primary that was cut
+    off still takes itself for the primary. Before it adopts a server, it commits something there, which the server can
+    do only with the majority.
 
-    An adoption takes the old primary out of the catalog, and the same watch adds it again, as a replica, once the group
-    has it again. A cluster that is no group is named once, and left as it is.
+    An adoption removes the old primary from the catalog. When that server is in the group again, the same watch adds
+    it again, as a replica. A cluster whose servers are no group is named once, and left as it is.
 
-    Each finding is a line, where it is not the finding of before; with --json, a JSON object. Several watches may run
-    at the same time, on several hosts: run one on each host that may be left. It may be stopped at any moment. The
-    account has the role admin.
+    The command prints a line for each finding that is new; with --json, a JSON object. Several watches may run at the
+    same time: run them on several hosts, so that one is left when a host fails. You may stop a watch at any moment. The
+    account needs the role admin.
 
-    Exit status with --once: 0 when each cluster is a group whose primary is adopted, else 1.
+    Exit status with --once: 0 if each cluster is a group whose primary is adopted, else 1.
 
     \b
     Examples:

@@ -131,7 +131,7 @@ def _chosen_cells(
     if everything == (added_id is not None):
         raise InvalidInput("name one parked cell by --shards and --added-id, or take --all")
     if added_id is not None and len(shards) != 1:
-        raise InvalidInput("--added-id is one shard's: name it with --shards")
+        raise InvalidInput("--added-id is for one shard: name that shard with --shards")
     cells = [cell for cell in triggers.parked(name, shards) if everything or cell.added_id == added_id]
     if not cells and added_id is not None:
         raise InvalidInput(

@@ -77,7 +77,7 @@ def show_status(found: TriggerStatus, each_shard: bool) -> None:
         text_columns=2,
     )
     if len(shown) < len(shards):
-        note(f"{len(shards) - len(shown):,} shards more, none of them worse: --shards shows each")
+        note(f"{len(shards) - len(shown):,} more shards are not shown, none of them worse; --shards shows each")
     for each in shown:
         said = each.fault if each.row is None or each.row.message is None else each.row.message.partition("\n")[0]
         if said is not None:

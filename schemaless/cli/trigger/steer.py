@@ -138,7 +138,7 @@ def reset(
         before = {each.shard: each.row for each in triggers.status(name).shards}
         shards = shards_of(shards_text, store.shard_count)
         if location is not None and len(shards) != 1:
-            raise InvalidInput("--location is one shard's: name it with --shards")
+            raise InvalidInput("--location is for one shard: name that shard with --shards")
         at = None if since is None else _moment(since)
         places = {
             shard: triggers.location_since(shard, at) if at is not None else location or 0
@@ -157,8 +157,8 @@ def reset(
         return
     total = sum(change["added_ids"] for change in changes)
     out().print(
-        f"{name} {'goes' if execute else 'would go'} on from there in {len(changes)} shards: "
-        f"{total:,} added_ids, of all columns, {'are' if execute else 'would be'} to come",
+        f"{name} {'continues' if execute else 'would continue'} from there in {len(changes)} shards, with {total:,} "
+        "added_ids of all columns before it",
         markup=False,
     )
     if not execute:
