@@ -19,7 +19,7 @@ from schemaless.mysql.pool import NodePool, PoolOptions
 from schemaless.mysql.replication import is_same_server
 from schemaless.mysql.schema import Identity, databases_like, tables_of, verify_identity
 from schemaless.mysql.sql.cells import select_block_end, select_cells, select_id_span, select_keys_digest
-from schemaless.mysql.takeover import settle
+from schemaless.mysql.takeover import lost_primaries, settle
 from schemaless.store.datastore import Datastore
 from schemaless.store.paging import PageSize, Row, every_row
 from schemaless.store.reading import PLACE
@@ -84,6 +84,13 @@ def settle_lost(store: Datastore, old: str) -> list[str]:
         for cluster in tools.topology.clusters
         if settle(tools.shards.pool_for(cluster.primary), store.name, cluster.name, node)
     ]
+
+
+def unsettled(store: Datastore) -> list[str]:
+    """Return the addresses of former primaries that a takeover has written down, and nobody has settled."""
+    tools = tools_of(store)
+    found = [lost_primaries(tools.shards.pool_for(each.primary), store.name) for each in tools.topology.clusters]
+    return list(dict.fromkeys(server for part in found for _, server in part))
 
 
 def _shards_on(pool: NodePool, tools: Tools) -> list[int]:

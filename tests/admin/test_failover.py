@@ -13,7 +13,7 @@ import pytest
 import schemaless
 from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, TopologyError
 from schemaless.admin import changing, failover, nodes, removal
-from schemaless.admin.lost import lost_cells, settle_lost
+from schemaless.admin.lost import lost_cells, settle_lost, unsettled
 from schemaless.admin.ndjson import dump_lines, dump_reader, load
 from schemaless.admin.states import node_states
 from schemaless.local import replication
@@ -301,7 +301,9 @@ def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, sec
             left = [cell.key for cell in lost_cells(store, first_url(first))]
             with pytest.raises(DictionaryInUse, match="may have cells that a failover lost"):
                 removal.remove(store, 1)
+            waiting = unsettled(store)
             settled = [settle_lost(store, first_url(first)) for _ in range(2)]
+            assert (waiting, unsettled(store)) == ([str(first.socket)], [])
             with pytest.raises(InvalidInput, match="has no dictionary 1"):
                 removal.remove(store, 1)
             with pytest.raises(TopologyError, match="is the primary of cluster-1"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from schemaless.admin.lost import lost_cells, settle_lost
+from schemaless.admin.lost import lost_cells, settle_lost, unsettled
 from schemaless.admin.ndjson import dump_lines
 from schemaless.cli.options import open_store, url_option
 from schemaless.terminal.files import OutputFile, whole_file
@@ -44,8 +44,10 @@ def lost(old: str, stored: bool, settled: bool, output: Path | None, url: str) -
     """
     if settled:
         with open_store(url) as store:
-            clusters = settle_lost(store, old)
+            clusters, left = settle_lost(store, old), unsettled(store)
         note(f"settled for {', '.join(clusters)}" if clusters else "no takeover has noted that server")
+        if left:
+            note(f"not settled yet: {', '.join(left)}")
         return
     with open_store(url) as store, ExitStack() as stack:
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
