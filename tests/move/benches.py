@@ -106,6 +106,16 @@ class Movers:
                 self._thread = None
             let_go()
 
+    def die_in(self, store: Datastore, job: Job, place: object, function: str) -> None:
+        """Work on the shard as far as a function of a class or module, and end there."""
+
+        def kill(*_: object) -> None:
+            raise Killed
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(place, function, kill)
+            self.move(store, job)
+
 
 def other(store: Datastore, shard: int = SHARD) -> str:
     """Return a cluster that a shard is not on: the last one."""

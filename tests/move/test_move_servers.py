@@ -16,7 +16,7 @@ from schemaless.move.fence import Fence
 from schemaless.move.record import Records
 from schemaless.mysql.sql import moves as sql
 from schemaless.store.tools import tools_of
-from tests.move.benches import SHARD, Killed, other
+from tests.move.benches import SHARD, other
 from tests.movers import connected, query
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
@@ -28,14 +28,8 @@ def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, cl
     tools = tools_of(client)
     database, source = tools.shards.database(SHARD), tools.shards.node_of(SHARD)
     ((folder,),) = query(source, "SELECT @@datadir")
-
-    def kill(*_):
-        raise Killed
-
     monkeypatch.setattr(sql, "SELECT_SERVER", b"SELECT @@datadir")
-    with monkeypatch.context() as patch:
-        patch.setattr(Fence, "lock", kill)
-        movers.move(client, job)
+    movers.die_in(client, job, Fence, "lock")
     last = max(bench.acknowledged)
     row, turn = bench.acknowledged[last]
     other_row = uuid.UUID(int=row.int ^ 1)
@@ -104,16 +98,10 @@ def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
     assert bench.check(job) == "aborted"
 
 
-def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, client, monkeypatch):
+def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, client):
     """Whether the shard has moved only the target knows: nobody guesses; renamed back by hand, the move is aborted."""
     job = bench.begin()
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fence, "rename_target", kill)
-        movers.move(client, job)
+    movers.die_in(client, job, Fence, "rename_target")
     bench.free(job)
     source, database = tools_of(client).shards.node_of(SHARD), tools_of(client).shards.database(SHARD)
     target = tools_of(client).topology.cluster(other(client)).primary
@@ -131,16 +119,10 @@ def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, 
     assert bench.check(job) == "aborted"
 
 
-def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, client, monkeypatch):
+def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, client):
     """It may have cells that the target lacks: neither who goes on nor who aborts does anything without it."""
     job = bench.begin()
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fence, "rename_target", kill)
-        movers.move(client, job)
+    movers.die_in(client, job, Fence, "rename_target")
     outcomes: list[Outcome] = []
     with gone(client, tools_of(client).topology.cluster_of(SHARD).name):
         for phase in ("cutting", "aborting"):
@@ -153,16 +135,10 @@ def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, clien
     assert bench.check(job) == "aborted"
 
 
-def test_a_move_from_a_cluster_that_is_gone_since_ends_uncompared(bench, movers, client, monkeypatch):
+def test_a_move_from_a_cluster_that_is_gone_since_ends_uncompared(bench, movers, client):
     """Only where one says so, and only while that server cannot be reached."""
     job = bench.begin()
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(steps, "verify_shard", kill)
-        movers.move(client, job)
+    movers.die_in(client, job, steps, "verify_shard")
     bench.free(job)
     with pytest.raises(MoveRefused, match="can be reached; run the same command without --uncompared"):
         moves.abort(client, job, uncompared=True)

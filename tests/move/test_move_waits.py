@@ -18,7 +18,7 @@ from schemaless.move.fence import Fence
 from schemaless.move.record import Records
 from schemaless.mysql.sql.servers import COMMIT
 from schemaless.store.tools import tools_of
-from tests.move.benches import SHARD, Killed, Point, other
+from tests.move.benches import SHARD, Point, other
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
@@ -107,16 +107,10 @@ def test_a_backup_that_begins_within_the_cut_takes_no_shard_down(bench, movers, 
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
-def test_a_successor_that_meets_a_backup_gives_the_shard_back(bench, movers, client, flavour, monkeypatch, abort):
+def test_a_successor_that_meets_a_backup_gives_the_shard_back(bench, movers, client, flavour, abort):
     """A mover killed within the cut, then a backup on the target: whoever goes on has the source serve first."""
     job = bench.begin()
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fence, "rename_target", kill)
-        movers.move(client, job)
+    movers.die_in(client, job, Fence, "rename_target")
     if abort:
         Records(client).note_outcome(job.job_id, SHARD, ("cutting",), {"phase": "aborting"})
     bench.free(job)
@@ -200,13 +194,7 @@ def test_nothing_waits_between_what_is_measured_and_the_cut(bench, movers, clien
 def test_a_shard_in_the_middle_of_its_cut_waits_for_no_replica_that_lags(bench, movers, monkeypatch, abort):
     """Nobody has it then: whoever goes on brings it to one of its servers before anything else is waited for."""
     job = bench.begin()
-
-    def kill(*_):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Fence, "rename_target", kill)
-        movers.move(bench.client, job)
+    movers.die_in(bench.client, job, Fence, "rename_target")
     gate = ShardRun.gate
 
     def lags(run):
