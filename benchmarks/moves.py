@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+import sys
 import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import schemaless
 from schemaless import Datastore, NewStoredCell
-from schemaless.move import run as moves
-from schemaless.move.spec import MoveSpec
-from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
+from tests.movers import move_away
 
 SHARD: Final = 0
 BODY_BYTES: Final = 500
@@ -96,7 +98,7 @@ def soak(url: str, options: argparse.Namespace) -> None:
             try:
                 for _ in range(options.moves):
                     began_s = time.monotonic()
-                    pauses.append(move(mover))
+                    pauses.append(move_away(mover, SHARD).pause_s or 0.0)
                     copying += [took_s for at_s, took_s in traffic.calls[-100_000:] if at_s >= began_s]
                     print(f"moved in {time.monotonic() - began_s:.1f} s, paused for {pauses[-1] * 1000:.0f} ms")
             finally:
@@ -116,18 +118,6 @@ def soak(url: str, options: argparse.Namespace) -> None:
         f"follower: {len(seen):,} cells, {len(set(expected) - set(seen))} skipped, {len(seen) - len(set(seen))} twice"
     )
     print(f"pause: {spread(pauses)}; put while quiet {spread(quiet)}, while shards move {spread(copying)}")
-
-
-def move(mover: Datastore) -> float:
-    """Move the shard to the other cluster, and drop what is left behind; return the pause in seconds."""
-    topology = tools_of(mover).topology
-    target = next(each.name for each in topology.clusters if each != topology.cluster_of(SHARD))
-    (record,) = moves.run(mover, MoveSpec(target), [SHARD])
-    assert record.phase == "verified"
-    for left in moves.left_behind(mover):
-        moves.drop(mover, left)
-    assert record.pause_s is not None
-    return record.pause_s
 
 
 def spread(seconds: list[float]) -> str:
