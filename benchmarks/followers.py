@@ -4,7 +4,7 @@ r"""Followers: calls a second, the time from commit to call, what an idle worker
     python benchmarks/followers.py --cells 200000 --shards 64                  calls a second with an empty function
     python benchmarks/followers.py --puts 6000 --per-s 500 --shards 1024 --set table-open-cache-instances=1 \
         --set table-open-cache=20000 --set table-definition-cache=10000        commit to call, and what idling costs
-    python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100 --moves 60 --shards 64
+    python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
                                                                                killed workers, shards that move
     python benchmarks/followers.py --heard 1000000 --cuts 1000 --shards 64     listeners that are cut
     python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls; hours

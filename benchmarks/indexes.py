@@ -3,7 +3,7 @@
     python benchmarks/indexes.py                                     a quick one, on MySQL
     python benchmarks/indexes.py --cells 200000 --shards 64          cells a second of filling, and queries
     python benchmarks/indexes.py --cells 2000 --puts 4000 --per-s 400   put to entry
-    python benchmarks/indexes.py --live 1000000 --kills 500 --freezes 100 --moves 60 --shards 64
+    python benchmarks/indexes.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
                                                                      killed and frozen workers, shards that move
     python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls; hours
 
@@ -87,11 +87,11 @@ def filled_and_asked(url: str, cells: int, puts: int, per_s: float) -> None:
 def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
     """Kill and freeze workers while cells come and shards move, as they are and with each fault.
 
-    Each fault is given a tenth of the cells and a fifth of the rest; return whether all is as expected.
+    Each fault is given a twentieth of the cells and a fifth of the rest; return whether all is as expected.
     """
     good = True
     for number, control in enumerate(("", *CONTROLS)):
-        cells, part = (asked.live // 10, 5) if control else (asked.live, 1)
+        cells, part = (asked.live // 20, 5) if control else (asked.live, 1)
         kills, freezes, moves = (-(-count // part) for count in (asked.kills, asked.freezes, asked.moves))
         url = new(f"live_{number}")
         with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:

@@ -38,6 +38,9 @@ _MANY: Final = 20_000
 
 _LARGER: Final = 12
 
+_BEHIND: Final = {1: 1.5, _LARGER: 5.0}
+"""By how much batches are larger: so many of them workers may be behind when the next one is put."""
+
 SKIPS: Final = "a moved shard's follower set to its end"
 
 
@@ -164,7 +167,7 @@ class Live:
                 while self.given.put < cells:
                     self._put_more()
                     # The last ones are in somebody's hands, or will be in a moment.
-                    self._until(self.given.put - 3 * self.batch // 2 if self.parts > 1 else 1)
+                    self._until(self.given.put - int(_BEHIND[self.scale] * self.batch) if self.parts > 1 else 1)
                     part = min(1.0, self.given.put / cells)
                     while hurt < int(part * len(hurts)):
                         self._hurt(hurts[hurt], chance)

@@ -10,6 +10,7 @@ What the suite does with a few hundred cells, ``benchmarks/indexes.py --live`` d
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 import uuid
@@ -190,7 +191,8 @@ class LiveIndex(Live):
 
     def _freeze(self, victim: BaseProcess) -> None:
         self._aimed = not self._aimed
-        send(victim, signal.SIGUSR1 if self._aimed else signal.SIGSTOP)
+        # One that has just been started would die of it.
+        send(victim, signal.SIGUSR1 if self._aimed and _catches(victim, signal.SIGUSR1) else signal.SIGSTOP)
 
     def _thaw(self, now_s: float) -> None:
         for frozen in list(self._frozen):
@@ -215,6 +217,12 @@ def _often(group: int, number: int, version: int) -> Said:
 def _key(row_key: bytes, client: Any, at: Any) -> bytes:
     """Return an entry, short: so many are held against each other."""
     return b"%b %b %d" % (row_key, client.bytes, at)
+
+
+def _catches(process: BaseProcess, number: int) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)
+    return bool(int(caught, 16) >> number - 1 & 1)
 
 
 def _is_stopped(process: BaseProcess) -> bool:
