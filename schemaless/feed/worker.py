@@ -23,9 +23,9 @@ from schemaless.feed.hand import Hand
 from schemaless.feed.lookout import Lookout, Seen
 from schemaless.feed.members import Member, Members, Pair, Timing, View
 from schemaless.feed.notes import Notes
-from schemaless.feed.owned import LEAST_AGAIN_S, MOST_AGAIN_S, RUNNING, Owned
+from schemaless.feed.owned import LEAST_AGAIN_S, MOST_AGAIN_S, RUNNING, Owned, wake
 from schemaless.feed.pace import Pace
-from schemaless.feed.reading import PAGE_CELLS, next_ones, read_together
+from schemaless.feed.reading import PAGE_CELLS, in_turn, next_ones, read_together
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.wakes import Wakes
 from schemaless.store.datastore import Datastore
@@ -90,6 +90,7 @@ class Worker:
         self._wakes: Wakes | None = None
         # Those with something to be done, now or later.
         self._open: set[Pair] = set()
+        self._last: Pair | None = None
         # In how many shards new cells were heard of, and in how many they were found by looking.
         self._heard = 0
         self._found = 0
@@ -136,6 +137,8 @@ class Worker:
             self._note(seen)
         if self._wakes is None or self._looked is None or time.monotonic() >= self._pace.sweep_at_s:
             self._find(view)
+        if (back := self._rows.back()) is not None:
+            wake(self.owned.values(), back)
         with suppress(Interrupted):
             self._work_off(view, time.monotonic() + max(self.timing.renew_s / 2, self._pace.pause_s))
         if self._wakes is None or time.monotonic() >= self._noted_s + self.timing.note_s:
@@ -336,22 +339,23 @@ class Worker:
     # Pages
 
     def _work_off(self, view: View, until_s: float) -> None:
-        left = [owned for pair in sorted(self._open) if (owned := self.owned.get(pair)) is not None]
+        left = [owned for pair in in_turn(self._open, self._last) if (owned := self.owned.get(pair)) is not None]
         self._open = {owned.pair for owned in left if owned.more}
         for owned in left:
             if owned.replays and self._is_due(view, owned):
                 with self._waiting(owned):
                     self._dealers[owned.pair[0]].replay(self, owned)
         ready = deque(owned for owned in left if owned.state == RUNNING and self._is_due(view, owned))
-        while ready and time.monotonic() < until_s:
+        while ready:
             together = next_ones(ready)
             pages = read_together(self.store, together, self._dealers[together[0].pair[0]].column)
             for owned in together:
-                # What was read of those that are left out is read again.
-                if time.monotonic() >= until_s:
-                    return
+                self._last = owned.pair
                 if self.owned.get(owned.pair) is owned and owned.free and self._page(owned, pages.get(owned.pair[1])):
                     ready.append(owned)
+                # Behind a page, however long reading took; what was read of those that are left out is read again.
+                if time.monotonic() >= until_s:
+                    return
 
     def _is_due(self, view: View, owned: Owned) -> bool:
         wanted = owned.pair not in self._unsure and view.wanted.get(owned.pair[0]) == RUNNING
@@ -458,9 +462,8 @@ class Worker:
         """
         if not self._noted(wait=wait):
             return
-        now_s = time.monotonic()
         behind = (owned for owned in self.owned.values() if owned.reached != owned.location)
-        self._notes.begin(owned for owned in behind if not owned.stuck or owned.not_before_s <= now_s)
+        self._notes.begin(owned for owned in behind if not owned.stuck or owned.due)
         self._pending = 0
         self._noted_s = time.monotonic()
         if wait:
@@ -492,7 +495,6 @@ class Worker:
             "finds_by": {} if self._wakes is None else self._wakes.told(),
         }
         told |= self.hand.told(self.timing.busy_s, {name: dealer.timeout_s for name, dealer in self._dealers.items()})
-        now_s = time.monotonic()
-        waiting = [each for each in list(self.owned.values()) if each.reason and each.not_before_s > now_s]
+        waiting = [each for each in list(self.owned.values()) if each.reason and not each.due]
         told["waits"] = [[*each.pair, each.reason] for each in waiting[:_TOLD]]
         return told

@@ -363,3 +363,23 @@ def test_one_column_only(settings, put, works):
 
     assert sorted(seen.cells) == sorted(there)
     assert all(owned.reached == owned.top for owned in worker.owned.values())
+
+
+@pytest.mark.mysql
+def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings, put, works):
+    """However short the time, one page is dealt with, and the next begins with another shard.
+
+    Were it begun with the first shard each time, the last ones would never come to anything.
+    """
+    seen = Seen()
+    worker = works("one", seen)
+    turn(worker)
+    served = []
+    for _ in range(4):
+        before = len(seen.cells)
+        put(60)
+        worker._find(worker._members.view)
+        worker._work_off(worker._members.view, -math.inf)
+        served.append({shard for shard, _ in seen.cells[before:]})
+
+    assert served == [{0}, {1}, {2}, {3}]
