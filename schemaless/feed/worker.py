@@ -36,11 +36,8 @@ _log = logging.getLogger("schemaless")
 _SLICE_S: Final = 0.25  # who waits to hear something looks so often whether it is to stop
 _NOTED_CELLS: Final = PAGE_CELLS // 2
 
-_LATE_S: Final = 10.0
-"""What was heard of is taken to become visible for so long."""
-
-_TOLD: Final = 20
-"""How many shards that wait a worker names."""
+_LATE_S: Final = 10.0  # what was heard of is taken to become visible for so long
+_TOLD: Final = 20  # of the shards that wait, a worker names so many
 
 
 class Interrupted(Exception):
@@ -80,7 +77,7 @@ class Worker:
         self._stop = stop
         self._members = Members(tools_of(store), name, list(self._dealers), self.timing, self._beat)
         self._generation = 0
-        # The shards that are dealt to this worker, by the members and followers that there are.
+        # Those dealt to this worker, by the members and followers that there are.
         self._deal: tuple[tuple[tuple[Member, ...], frozenset[str]], frozenset[Pair]] | None = None
         # Its own, as far as it knows, but not looked at since it was taken to live again.
         self._unsure: set[Pair] = set()
@@ -88,14 +85,12 @@ class Worker:
         self._doubtful: set[Pair] = set()
         self._listen = listen
         self._wakes: Wakes | None = None
-        # Those with something to be done, now or later.
+        # Those with something to be done, now or later, and whose turn it was last.
         self._open: set[Pair] = set()
         self._last: Pair | None = None
         # In how many shards new cells were heard of, and in how many they were found by looking.
-        self._heard = 0
-        self._found = 0
-        self._dealt = 0
-        self._pending = 0
+        self._heard = self._found = 0
+        self._dealt = self._pending = 0
         self._noted_s = time.monotonic()
         self._lookout = Lookout(self._rows)
         self._pace = Pace(self.timing.look_s)
@@ -244,7 +239,7 @@ class Worker:
             return
         self._unsure.discard(owned.pair)
         if row is None or row.epoch != owned.epoch:
-            del self.owned[owned.pair]
+            self._lose(owned.pair)
         else:
             owned.parked, owned.replays = row.parked, row.replays
             self._seen(owned, row.top)
@@ -267,9 +262,9 @@ class Worker:
             row = looked.rows.get(pair)
             if row is not None and (row.worker == self.name or view.is_free(pair, row.worker)):
                 self._take(view, pair, row)
-        for pair in self._doubtful - self.owned.keys() - pairs:
+        for pair in self._doubtful - self.owned.keys():
             row = looked.rows.get(pair)
-            theirs = row is None or row.worker != self.name or self._released(pair, row.epoch)
+            theirs = row is None or row.worker != self.name or (pair not in pairs and self._released(pair, row.epoch))
             # Else nobody would ever have it: others leave alone what is in the name of one who lives.
             if theirs and pair[1] not in looked.failed:
                 self._doubtful.discard(pair)
@@ -313,6 +308,11 @@ class Worker:
         self.owned[pair] = owned
         self._open.add(pair)
 
+    def _lose(self, pair: Pair) -> None:
+        """Leave a shard whose epoch is another; where nobody has taken it, as behind a move, its row names this one."""
+        self.owned.pop(pair, None)
+        self._doubtful.add(pair)
+
     def _give_back(self, pair: Pair) -> None:
         owned = self.owned.get(pair)
         if owned is not None and owned.location == owned.reached and self._released(pair, owned.epoch):
@@ -330,8 +330,7 @@ class Worker:
         """Write down how far everything is, and give all of it back."""
         self._noted(wait=True)
         for owned in self.owned.values():
-            # There is no later.
-            owned.wait(0, "")
+            owned.wait(0, "")  # there is no later
         self.write_down()
         for pair in list(self.owned):
             self._give_back(pair)
@@ -386,7 +385,7 @@ class Worker:
         try:
             yield
         except LeaseLost:
-            self.owned.pop(owned.pair, None)
+            self._lose(owned.pair)
         except Interrupted:
             # Where its server failed, that is about this shard alone.
             if owned.free:
@@ -476,7 +475,7 @@ class Worker:
             if self.owned.get(owned.pair) is not owned:
                 continue
             if owned.pair in noted.lost:
-                del self.owned[owned.pair]
+                self._lose(owned.pair)
             elif owned.pair in noted.failed:
                 owned.stuck = True
                 owned.fail(noted.failed[owned.pair])
