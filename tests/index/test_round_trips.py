@@ -20,11 +20,10 @@ pytestmark = pytest.mark.mysql
 @pytest.fixture
 def index(kept, fresh_store, new_row) -> schemaless.Index:
     """An index with rows of one client in each shard, over both servers."""
-    rows = [new_row() for _ in range(20)]
+    rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == n % 4) for n in range(20)]
     cells = [schemaless.NewCell(row, "BASE", ref, trip(1 + n)) for n, row in enumerate(rows) for ref in (1, 2)]
     fresh_store.put_cells([*cells, *(schemaless.NewCell(row, "STATUS", 1, {"s": "open"}) for row in rows[::2])])
     kept.fill()
-    assert {fresh_store.shard_of(row) for row in rows} == set(range(4))
     index = fresh_store.index("client_trips")
     assert len(index.query(client=CLIENT).rows) == 20
     return index
