@@ -91,10 +91,7 @@ def measure(
     """
     tools = tools_of(store)
     started = time.monotonic()
-    names = [cluster.name for cluster in tools.topology.clusters]
-    for name in disks or {}:
-        if name not in names:
-            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+    check_disks(store, disks or {})
     now = datetime.fromisoformat(tools.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
     seed = time.time_ns() % 1_000_000 if seed is None else seed
     clusters = [each for each in tools.topology.clusters if tools.topology.shards_of(each.name)]
@@ -125,6 +122,18 @@ def measure(
         seconds=time.monotonic() - started,
         seed=seed,
     )
+
+
+def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
+    """Refuse disks of clusters that are not there.
+
+    Raises:
+        InvalidInput: there is one.
+    """
+    names = [cluster.name for cluster in tools_of(store).topology.clusters]
+    for name in disks:
+        if name not in names:
+            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
 
 
 @dataclass(frozen=True, slots=True)
