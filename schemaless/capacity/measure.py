@@ -15,7 +15,7 @@ from typing import Final
 from schemaless.capacity.days import grow
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, Taken, take
-from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement, added
+from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, nobody
@@ -23,7 +23,7 @@ from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, other_table_sizes
 from schemaless.mysql.sql.servers import SELECT_NOW
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.store.tools import tools_of
@@ -192,7 +192,7 @@ class _Work:
         taken = [take(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
         rebuilt = added(each.file_bytes() for each in taken)
         bodies = added(each.body_bytes() for each in taken)
-        between = sorted((rebuilt.low - bodies.low, rebuilt.mid - bodies.mid, rebuilt.high - bodies.high))
+        between = sorted(end - of_bodies for end, of_bodies in zip(rebuilt, bodies, strict=True))
         space = ClusterFiles(
             cluster=cluster.name,
             node=str(node),

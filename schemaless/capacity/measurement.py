@@ -203,24 +203,10 @@ class Measurement:
         return cls(**{**own, **parts, "notes": tuple(data["notes"])})
 
 
-def added(estimates: Iterable[Interval]) -> Interval:
-    """Return the sum of figures that were estimated apart from each other: errors add up in squares.
-
-    >>> added([Interval(90, 100, 110), Interval(40, 50, 60), Interval.of(7)])
-    Interval(low=142.85786437626905, mid=157.0, high=171.14213562373095)
-    """
-    mid = below = above = 0.0
-    for estimate in estimates:
-        mid += estimate.mid
-        below += (estimate.mid - estimate.low) ** 2
-        above += (estimate.high - estimate.mid) ** 2
-    return Interval(mid - below**0.5, mid, mid + above**0.5)
-
-
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: intervals in whole numbers, days and times in ISO 8601."""
     if isinstance(value, Interval):
-        return [round(value.low), round(value.mid), round(value.high)]
+        return [round(end) for end in value]
     if is_dataclass(value):
         return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
     if isinstance(value, tuple):

@@ -186,7 +186,7 @@ def _level(outlook: DiskOutlook, grown: DiskForecast, share: float, lead_days: f
     if outlook.days is None or free is None or times is None or size is None or not isinstance(forecast, Forecast):
         return Level(outlook.disk, share, None, None, None, None, outlook.why, lead_days)
     kept_free = (FULL - share) * size
-    room = Interval(free.low - kept_free, free.mid - kept_free, free.high - kept_free)
+    room = Interval(*(end - kept_free for end in free))
     days = days_until(forecast, room, times)
     at_rate = None if rate is None else days_at_rate(rate.per_day, room, times)
     return Level(outlook.disk, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from schemaless.capacity.disks import Disk
 from schemaless.capacity.forecast import Band, Forecast, NoForecast
-from schemaless.capacity.measurement import Group, Measurement, added
+from schemaless.capacity.measurement import Group, Measurement
 from schemaless.capacity.series import Series
 from schemaless.codec.registry import LEGACY
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added, summed
 from schemaless.survey.choice import Choice, Option, choose
 from schemaless.survey.column_trials import ColumnTrial
 
@@ -315,7 +315,7 @@ class _WhatIf:
             if size is None:
                 return None
             if shrinks and space.file_bytes is not None and space.file_bytes_measured:
-                size = Interval(*(min(end, float(space.file_bytes)) for end in (size.low, size.mid, size.high)))
+                size = Interval(*(min(end, float(space.file_bytes)) for end in size))
             sizes.append(size)
         return added(sizes)
 
@@ -436,7 +436,7 @@ def mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Interv
     if not total:
         return Interval.of(1.0)
     parts = [shares.get(name, Interval.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
-    return Interval(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
+    return summed(parts)
 
 
 def _by_codec(trials: Sequence[CodecEffect]) -> dict[str, list[CodecEffect]]:

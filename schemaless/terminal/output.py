@@ -22,6 +22,7 @@ from schemaless.terminal.shown import JSONTerminal, shown, shown_json
 from schemaless.terminal.tables import table_lines
 
 if TYPE_CHECKING:  # it would have --help import SQLAlchemy
+    from schemaless.cell import CellKey
     from schemaless.numbers import Interval
 
 EXIT_FAILED: Final = 1
@@ -141,7 +142,7 @@ def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".f
     """Return an estimate for people: its middle, and its interval in brackets unless it is exact."""
     if estimate.exact:
         return text(estimate.mid)
-    low, mid, high = (text(value) for value in (estimate.low, estimate.mid, estimate.high))
+    low, mid, high = map(text, estimate)
     unit = high.partition(" ")[2]
     if unit and low.endswith(f" {unit}") and mid.endswith(f" {unit}"):
         return f"{mid} ({low.removesuffix(f' {unit}')} to {high.removesuffix(f' {unit}')})"
@@ -169,6 +170,11 @@ def facts(value: object, *names: str) -> dict[str, Any]:
         else fact
         for name, fact in found.items()
     }
+
+
+def key_json(key: CellKey) -> dict[str, Any]:
+    """Return a cell's key for ``print_json``, its row_key in text."""
+    return {**key._asdict(), "row_key": str(key.row_key)}
 
 
 @contextmanager

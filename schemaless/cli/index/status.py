@@ -11,7 +11,7 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.feed.indexes import Indexes, IndexStatus
 from schemaless.store.registry import BACKFILLING, READY
-from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
 
 _FAULTS_SHOWN: Final = 16
@@ -104,12 +104,7 @@ def status_json(each: IndexStatus) -> dict[str, Any]:
     """Return a status for ``--json``."""
     definition = each.entry.definition
     return {
-        "name": each.entry.name,
-        "number": each.entry.number,
-        "state": each.entry.state,
-        "created_at": each.entry.created_at,
-        "ready_at": each.entry.ready_at,
-        "message": each.entry.message,
+        **facts(each.entry, "name", "number", "state", "created_at", "ready_at", "message"),
         "stands": each.stands,
         "shard_field": definition.shard_field.name,
         "fields": [
@@ -124,10 +119,7 @@ def status_json(each: IndexStatus) -> dict[str, Any]:
         "shards": [
             {
                 **({} if shard.row is None else asdict(shard.row)),
-                "shard": shard.shard,
-                "ids_behind": shard.ids_behind,
-                "behind_s": shard.behind_s,
-                "fault": shard.fault,
+                **facts(shard, "shard", "ids_behind", "behind_s", "fault"),
             }
             for shard in each.shards
         ],

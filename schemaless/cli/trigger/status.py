@@ -10,7 +10,7 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.feed.operations import ShardStatus, Triggers, TriggerStatus
 from schemaless.feed.wakes import HEARD
-from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
 
 _SHARDS_SHOWN: Final = 16
@@ -128,11 +128,7 @@ def status_json(found: TriggerStatus) -> dict[str, Any]:
         "shards": [
             {
                 **({} if each.row is None else asdict(each.row)),
-                "shard": each.shard,
-                "state": each.state,
-                "ids_behind": each.ids_behind,
-                "behind_s": each.behind_s,
-                "fault": each.fault,
+                **facts(each, "shard", "state", "ids_behind", "behind_s", "fault"),
             }
             for each in sorted(found.shards, key=_badness)
         ],
