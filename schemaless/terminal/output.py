@@ -161,15 +161,15 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
 
 def facts(value: object, *names: str) -> dict[str, Any]:
     """Return attributes of a value by their names, for ``print_json``: intervals by their ends, times in ISO 8601."""
-    found = {name: getattr(value, name) for name in names}
-    return {
-        name: estimate_json(fact)
-        if hasattr(fact, "exact")
-        else fact.isoformat()
-        if isinstance(fact, datetime)
-        else fact
-        for name, fact in found.items()
-    }
+    return {name: _plain(getattr(value, name)) for name in names}
+
+
+def _plain(fact: Any) -> Any:
+    if hasattr(fact, "exact"):
+        return estimate_json(fact)
+    if isinstance(fact, datetime):
+        return fact.isoformat()
+    return list(fact) if isinstance(fact, tuple) else fact
 
 
 def key_json(key: CellKey) -> dict[str, Any]:
