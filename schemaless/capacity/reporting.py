@@ -201,16 +201,17 @@ def _costs(report: CapacityReport, seed: int) -> tuple[Cost, ...]:
     codec, after, wishes = report.codec, report.after, report.planning.wishes
     if wishes.price_per_tb is None:
         return ()
-    copies = {name: each.disk.copies for each in report.disks for name in each.disk.clusters}
+    disks = [forecasted.disk for forecasted in report.disks]
+    copies = {name: disk.copies for disk in disks for name in disk.clusters}
     weights = {key: weight * copies.get(key[0], 1) for key, weight in report.weights.items()}
     grown = forecast(weighted(report.series, weights), seed=seed)
     if not isinstance(grown, Forecast):
         return ()
     if codec is None or after is None:
         return costs(grown, None, wishes)
-    of_disk = {each.disk.name: each.disk.copies for each in report.disks}
-    days = {each.disk: (each.bytes_per_day or 0.0) * of_disk[each.disk] for each in report.now.disks}
-    times = mean({each.disk: each.times for each in after.disks if each.times is not None}, days)
+    of_disk = {disk.name: disk.copies for disk in disks}
+    days = {outlook.disk: (outlook.bytes_per_day or 0.0) * of_disk[outlook.disk] for outlook in report.now.disks}
+    times = mean({outlook.disk: outlook.times for outlook in after.disks if outlook.times is not None}, days)
     return costs(grown, (codec, times), wishes)
 
 
@@ -237,13 +238,13 @@ def try_all(cells: CellSample, listener: Listener = nobody) -> Tried:
 
 def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Interval]:
     """Return how long files are after a migration and a rebuild, by cluster and codec."""
-    found = {}
+    predicted = {}
     for space in measurement.clusters:
         for name, units in tried.units.items():
             size = predicted_files(measurement, space, units, tried.layout)
             if size is not None:
-                found[space.cluster, name] = size
-    return found | dict(tried.files)
+                predicted[space.cluster, name] = size
+    return predicted | dict(tried.files)
 
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
@@ -256,25 +257,26 @@ def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | Non
 
 
 def _total(
-    disks: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+    grown: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
 ) -> DiskForecast | None:
-    if len(disks) == 1:
-        return disks[0]
-    if not disks:
+    if len(grown) == 1:
+        return grown[0]
+    if not grown:
         return None
+    disks = [forecasted.disk for forecasted in grown]
 
     def sum_of(name: str) -> int | None:
-        values = [getattr(each.disk, name) for each in disks]
+        values = [getattr(disk, name) for disk in disks]
         return None if None in values else sum(values)
 
     everything = Disk(
-        clusters=tuple(name for each in disks for name in each.disk.clusters),
+        clusters=tuple(name for disk in disks for name in disk.clusters),
         disk_bytes=sum_of("disk_bytes"),
         free_bytes=sum_of("free_bytes"),
-        free_assumed=any(each.disk.free_assumed for each in disks),
+        free_assumed=any(disk.free_assumed for disk in disks),
         file_bytes=sum_of("file_bytes"),
-        copies=min(each.disk.copies for each in disks),
-        problem="; ".join(each.disk.problem for each in disks if each.disk.problem) or None,
+        copies=min(disk.copies for disk in disks),
+        problem="; ".join(disk.problem for disk in disks if disk.problem) or None,
     )
     return _disk_forecast(everything, series, weights, seed)
 
@@ -283,15 +285,15 @@ def _disk_forecast(
     disk: Disk, series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
 ) -> DiskForecast:
     days = weighted(series, weights)
-    found = forecast(days, seed=seed)
-    changes = steps(days) if isinstance(found, Forecast) else ()
-    return DiskForecast(disk, tuple(days), found, changes, rate(days, changes), tuple(errors(series, weights)))
+    foretold = forecast(days, seed=seed)
+    changes = steps(days) if isinstance(foretold, Forecast) else ()
+    return DiskForecast(disk, tuple(days), foretold, changes, rate(days, changes), tuple(errors(series, weights)))
 
 
 def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:
-    most = sorted(series, key=lambda each: -each.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
-    found = []
-    for each in sorted(most, key=lambda each: (each.cluster, each.column_name)):
-        days = tuple((day.day, day.body_bytes) for day in each.days)
-        found.append(ColumnForecast(each.cluster, each.column_name, days, forecast(days, seed=seed)))
-    return found
+    most = sorted(series, key=lambda one: -one.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
+    forecasts = []
+    for one in sorted(most, key=lambda one: (one.cluster, one.column_name)):
+        days = tuple((day.day, day.body_bytes) for day in one.days)
+        forecasts.append(ColumnForecast(one.cluster, one.column_name, days, forecast(days, seed=seed)))
+    return forecasts
