@@ -270,17 +270,16 @@ def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequenc
     )
 
 
-def select_latest_anywhere(cells: Iterable[tuple[str, int, bytes, str]]) -> bytes:
-    """Select the latest cell of each ``(database, shard, row_key, column_name)``, of all the server's shards at once.
-
-    Returns:
-        A statement whose rows are shard, then a whole cell.
-    """
-    return b" UNION ALL ".join(
-        b"(SELECT %d, %b FROM %b WHERE row_key=%b AND column_name=%b ORDER BY ref_key DESC LIMIT 1)"
-        % (shard, CELL, by_key(database), blob_hex(row_key), text(column))
-        for database, shard, row_key, column in cells
-    )
+def select_latest_of_rows(tables: Iterable[tuple[str, Sequence[bytes]]], columns: Sequence[str]) -> bytes:
+    """Select the latest cell of each of some columns of rows, these by ``(database, row_keys)``: all of a server."""
+    newest = [b"' AND column_name=%b ORDER BY ref_key DESC LIMIT 1)" % text(column) for column in columns]
+    arms = []
+    for database, row_keys in tables:
+        select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
+        for row_key in row_keys:
+            cells_of_row = select + row_key.hex().encode()
+            arms += [cells_of_row + of_column for of_column in newest]
+    return b" UNION ALL ".join(arms)
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
