@@ -1,141 +1,407 @@
 """A shard moved to and fro under writers, a reader and a follower: what was lost, and how long programs waited.
 
-python benchmarks/moves.py --moves 20 --writers 8 --cells 1000000
-python benchmarks/moves.py --flavour mariadb --moves 20 --cells 200000
+    python benchmarks/moves.py --moves 20 --writers 8 --cells 1000000
+    python benchmarks/moves.py --flavour mariadb --moves 20 --writers 8 --cells 200000
+    python benchmarks/moves.py --moves 4 --cells 10000000 --body-bytes 16 --buffer-pool 3G
+
+The writers put cells one by one, ``--per-s`` of them together; the reader gets what was acknowledged last; the follower
+goes over the shard from its first cell on. They and the mover are processes of their own. Each line is a move: how long
+the cells took that were there at its beginning, and those that came meanwhile (the tail); how often the cut was tried;
+the pause, from the lock to the catalog's change; the longest put that met the cut; and how many cells were copied in a
+second. What a move leaves behind is dropped after it.
+
+At the end what is there is held against what was acknowledged. Of the cells beforehand (``--cells``), their number and
+a digest of their ids, keys, times and bodies are compared; of the writers', each row and id. Then cells are removed,
+renumbered and changed by SQL: a check that does not find that fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
+import os
 import statistics
-import threading
+import sys
 import time
-import uuid
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
+from unittest.mock import patch
+
+from _move_traffic import (
+    SHARD,
+    Followed,
+    Told,
+    call,
+    faults_of_follower,
+    faults_of_shard,
+    follow,
+    rows_of,
+)
 
 import schemaless
 from schemaless import Datastore, NewStoredCell
+from schemaless.jobs.throttle import Thresholds
+from schemaless.local.options import RELAXED
 from schemaless.move import run as moves
+from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 
-SHARD: Final = 0
-BODY_BYTES: Final = 500
-AT_ONCE: Final = 500
+DURABLE: Final = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "innodb-flush-method": "O_DIRECT"}
+_AT_ONCE: Final = 1_000
+_FIRST: Final = 20_000
+_BY_SERVER: Final = 200_000
+_LEAD_S: Final = 2.0
+_DIGEST: Final = (
+    b"COUNT(*), COALESCE(SUM(added_id),0), COALESCE(BIT_XOR(added_id),0), COALESCE(BIT_XOR(CAST(CONV(LEFT(SHA2("
+    b"CONCAT_WS('|',added_id,HEX(row_key),column_name,ref_key,UNIX_TIMESTAMP(created_at),HEX(body)),256),16),16,10) "
+    b"AS UNSIGNED)),0)"
+)
 
 
-class Traffic:
-    """Writers, a reader and a follower of one shard."""
+@dataclass
+class Move:
+    """When the parts of a move began, on the monotonic clock.
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.written: dict[int, uuid.UUID] = {}
-        self.followed: list[int] = []
-        self.calls: list[tuple[float, float]] = []
-        self.stop = threading.Event()
-        self.last = 0
+    Attributes:
+        copied_s: when all was on the target that was there at the beginning.
+        tries_s: when each try at the cut began.
+        moved_s: when the catalog named the target.
+        ended_s: when the shard was compared.
+    """
 
-    def write(self, store: Datastore) -> None:
-        """Put cells of the shard, one by one."""
-        while not self.stop.is_set():
-            row = uuid.uuid4()
-            if store.shard_of(row) == SHARD:
-                began_s = time.monotonic()
-                put = store.put_cell(row, "BASE", 1, "x" * BODY_BYTES)
-                self.calls.append((began_s, time.monotonic() - began_s))
-                self.written[put.added_id] = row
-
-    def read(self, store: Datastore) -> None:
-        """Get cells that were acknowledged."""
-        while not self.stop.is_set():
-            for row in list(self.written.values())[-100:]:
-                assert store.get_cell(row, "BASE", 1) is not None
-
-    def follow(self, store: Datastore) -> None:
-        """Follow the shard from its first cell on."""
-        for cell in store.iter_shard(SHARD, follow=True, poll_s=0.01):
-            self.followed.append(cell.added_id)
-            if self.last and cell.added_id >= self.last:
-                return
+    began_s: float
+    top: int
+    cells: int = 0
+    copied_s: float = 0.0
+    tries_s: list[float] = field(default_factory=list)
+    moved_s: float = 0.0
+    ended_s: float = 0.0
+    pause_s: float = 0.0
 
 
-def main() -> None:
-    """Run it, and print what came of it."""
+def main() -> int:
+    """Run it, and print what came of it; 1 where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     parser.add_argument("--moves", type=int, default=4)
+    parser.add_argument("--at-most", type=float, default=86_400, help="seconds until no further move begins")
+    parser.add_argument("--cells", type=int, default=10_000, help="in the shard beforehand")
+    parser.add_argument("--body-bytes", type=int, default=500)
     parser.add_argument("--writers", type=int, default=4)
-    parser.add_argument("--cells", type=int, default=10_000, help="cells in the shard beforehand")
+    parser.add_argument("--per-s", type=float, default=200, help="puts a second, of all writers; 0: without a pause")
+    parser.add_argument("--reads-per-s", type=float, default=50)
+    parser.add_argument("--quiet", type=float, default=20, help="seconds before the first move")
+    parser.add_argument("--durable", action="store_true", help="servers that wait for the disk at each commit")
+    parser.add_argument("--buffer-pool", default="512M", help="of each server")
+    parser.add_argument("--yield-above", help="calls a second, or off: as for 'shards move'")
     options = parser.parse_args()
     logging.getLogger("schemaless").setLevel(logging.ERROR)
-    with private_servers(options.flavour, 2) as servers:
-        url = schemaless.create("soak", 2, [server.url for server in servers])
-        soak(url, options)
+    server_options = {"innodb-buffer-pool-size": options.buffer_pool, **(DURABLE if options.durable else {})}
+    with private_servers(options.flavour, 2, server_options) as servers:
+        print(f"{servers[0].flavour} {servers[0].version}, {RELAXED | server_options}")
+        print(f"load average {load()}", flush=True)
+        return soak(schemaless.create("soak", 2, [server.url for server in servers]), options)
 
 
-def soak(url: str, options: argparse.Namespace) -> None:
+def soak(url: str, options: argparse.Namespace) -> int:
     """Move the shard to and fro under load, and hold what is there against what was acknowledged."""
-    with schemaless.connect(url, pool_size=options.writers + 4) as store, schemaless.connect(url) as mover:
-        traffic = Traffic(url)
-        rows = (row for row in iter(uuid.uuid4, None) if store.shard_of(row) == SHARD)
-        for start in range(0, options.cells, AT_ONCE):
-            cells = [NewStoredCell(next(rows), "BASE", 1, b'"%b"' % (b"y" * BODY_BYTES)) for _ in range(AT_ONCE)]
-            cells = cells[: options.cells - start]
-            puts = store.put_stored_cells(cells, trusted=True)
-            traffic.written |= {put.added_id: put.key.row_key for put in puts}
-        with ThreadPoolExecutor(options.writers + 2) as threads:
-            calls: list[Any] = [threads.submit(traffic.write, store) for _ in range(options.writers)]
-            calls += [threads.submit(traffic.read, store)]
-            following = threads.submit(traffic.follow, store)
-            time.sleep(2)
-            quiet = [took_s for _, took_s in traffic.calls]
-            pauses, copying = [], []
-            try:
-                for _ in range(options.moves):
-                    began_s = time.monotonic()
-                    pauses.append(move(mover))
-                    copying += [took_s for at_s, took_s in traffic.calls[-100_000:] if at_s >= began_s]
-                    print(f"moved in {time.monotonic() - began_s:.1f} s, paused for {pauses[-1] * 1000:.0f} ms")
-            finally:
-                traffic.stop.set()
-            for call in calls:
-                call.result()
-            traffic.last = max(traffic.written)
-            put = store.put_cell(next(rows), "BASE", 1, "last")
-            traffic.written[put.added_id] = put.key.row_key
-            following.result(timeout=600)
-        found = {cell.added_id: cell.key.row_key for cell in store.scan_shard(SHARD)}
-    lost = sum(found.get(added_id) != row for added_id, row in traffic.written.items())
-    seen = [added_id for added_id in traffic.followed if added_id <= traffic.last]
-    expected = sorted(added_id for added_id in traffic.written if added_id <= traffic.last)
-    print(f"{len(traffic.written):,} cells acknowledged, {lost} lost or renumbered, {len(found):,} there")
-    print(
-        f"follower: {len(seen):,} cells, {len(set(expected) - set(seen))} skipped, {len(seen) - len(set(seen))} twice"
-    )
-    print(f"pause: {spread(pauses)}; put while quiet {spread(quiet)}, while shards move {spread(copying)}")
+    began_s = time.monotonic()
+    with schemaless.connect(url, read_timeout_s=600) as store:
+        fill(store, options.cells, options.body_bytes)
+        before, top = digest(store), top_of(store)
+        print(f"{before[0]:,} cells beforehand, filled in {time.monotonic() - began_s:.0f} s", flush=True)
+        with traffic(url, top, options) as (calling, following, seen, last):
+            while seen.value < top:
+                following.check()
+                time.sleep(0.1)
+            calling.start()
+            time.sleep(_LEAD_S)
+            quiet_s = time.monotonic()
+            time.sleep(options.quiet)
+            done: list[Move] = []
+            print("move  copy s  tail s  tries  pause ms  longest put ms  cells/s", flush=True)
+            while len(done) < options.moves and time.monotonic() - began_s < options.at_most:
+                following.check()
+                done.append(move(store, options))
+                print(line(len(done), done[-1], calling.ask(done[-1].moved_s - done[-1].pause_s, done[-1].moved_s)))
+                sys.stdout.flush()
+            told: Told = calling.result()
+            last.value = max(told.written)
+            put = store.put_cell(next(rows_of(store)), "BASE", 1, "last")
+            told.written[put.added_id] = put.key.row_key.bytes
+            followed: Followed = following.result()
+        show(told, quiet_s, done)
+        print(f"load average {load()}")
+        faults = check(store, told, followed, before, top, int(last.value))
+        return int(bool(faults) or not control(store, told, followed, before, top, int(last.value)))
 
 
-def move(mover: Datastore) -> float:
-    """Move the shard to the other cluster, and drop what is left behind; return the pause in seconds."""
-    topology = tools_of(mover).topology
+# Data
+
+
+def fill(store: Datastore, cells: int, body_bytes: int) -> None:
+    """Put cells into the shard: some by the library, the others made of these by the server itself."""
+    rows = rows_of(store)
+    left = min(cells, _FIRST)
+    while left > 0:
+        body = b'"%b"' % (b"y" * body_bytes)
+        store.put_stored_cells(
+            [NewStoredCell(row, "BASE", 1, body) for row in islice(rows, min(left, _AT_ONCE))], trusted=True
+        )
+        left -= _AT_ONCE
+    there, turn = min(cells, _FIRST), 0
+    while there < cells:
+        turn += 1
+        key = b"LEFT(UNHEX(SHA2(CONCAT(%d,'-',added_id),256)),16)" % turn
+        for first in range(0, top_of(store), _BY_SERVER):
+            sql = b"INSERT INTO soak_0000.cell (row_key,column_name,ref_key,body) SELECT %b,column_name,ref_key,body "
+            sql += b"FROM soak_0000.cell WHERE added_id>%d AND added_id<=%d AND CRC32(%b)%%2=%d LIMIT %d"
+            made = sql % (key, first, first + _BY_SERVER, key, SHARD, cells - there)
+            there += tools_of(store).shards.execute(SHARD, made).affected
+            if there == cells:
+                break
+
+
+def rows_in(store: Datastore, sql: bytes) -> Sequence[tuple[Any, ...]]:
+    """Return rows of the shard, wherever it is."""
+    return tools_of(store).shards.rows(SHARD, sql)
+
+
+def top_of(store: Datastore) -> int:
+    """Return the shard's highest id."""
+    return int(rows_in(store, b"SELECT COALESCE(MAX(added_id),0) FROM soak_0000.cell")[0][0])
+
+
+def digest(store: Datastore, top: int | None = None) -> tuple[int, int, int, int]:
+    """Return number, sum of ids, XOR of ids, and XOR of the rows' digests, of the cells up to ``top``."""
+    top = top_of(store) if top is None else top
+    count, total, ids, mixed = 0, 0, 0, 0
+    for first in range(0, top, _BY_SERVER):
+        sql = b"SELECT %b FROM soak_0000.cell WHERE added_id>%d AND added_id<=%d"
+        row = rows_in(store, sql % (_DIGEST, first, min(top, first + _BY_SERVER)))[0]
+        count, total, ids, mixed = count + int(row[0]), total + int(row[1]), ids ^ int(row[2]), mixed ^ int(row[3])
+    return count, total, ids, mixed
+
+
+# Traffic
+
+
+class Process:
+    """A process that sends what it has found when it ends, told so or by itself."""
+
+    def __init__(self, target: Any, *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._here, there = context.Pipe()
+        self._process = context.Process(target=target, args=(*arguments, there), daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._process.start()
+
+    def check(self) -> None:
+        """End the program where it has ended already."""
+        if not self._process.is_alive() and not self._here.poll():
+            sys.exit(f"{self._process} ended with {self._process.exitcode}")
+
+    def ask(self, *question: Any) -> Any:
+        """Return what it says meanwhile."""
+        self._here.send(question)
+        return self._here.recv()
+
+    def result(self) -> Any:
+        """End it, and return what it has found."""
+        self._here.send(None)
+        while not self._here.poll(1):
+            self.check()
+        found = self._here.recv()
+        if isinstance(found, tuple):
+            found, errors = found
+            for error in errors:
+                sys.exit(f"a thread of the traffic ended: {error}")
+        self._process.join()
+        return found
+
+    def stop(self) -> None:
+        """End it, whatever it is at."""
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+
+@contextmanager
+def traffic(url: str, top: int, options: argparse.Namespace) -> Iterator[tuple[Process, Process, Any, Any]]:
+    """Give the writers and the reader, not yet begun; the follower; the id it is at, and where it is to end."""
+    context = multiprocessing.get_context("spawn")
+    seen, last = context.Value("Q", 0), context.Value("Q", 0)
+    calling, following = Process(call, url, options), Process(follow, url, top, seen, last)
+    following.start()
+    try:
+        yield calling, following, seen, last
+    finally:
+        for process in (calling, following):
+            process.stop()
+
+
+# Moves
+
+
+def move(store: Datastore, options: argparse.Namespace) -> Move:
+    """Move the shard to the other cluster, and drop what is left behind."""
+    topology = tools_of(store).topology
     target = next(each.name for each in topology.clusters if each != topology.cluster_of(SHARD))
-    (record,) = moves.run(mover, MoveSpec(target), [SHARD])
+    thresholds = Thresholds()
+    if options.yield_above is not None:
+        thresholds = Thresholds(yield_above_per_s=None if options.yield_above == "off" else float(options.yield_above))
+    this = Move(time.monotonic(), top_of(store))
+    with clocked(this):
+        (record,) = moves.run(store, MoveSpec(target, thresholds=thresholds), [SHARD])
+    this.ended_s = time.monotonic()
     assert record.phase == "verified"
-    for left in moves.left_behind(mover):
-        moves.drop(mover, left)
     assert record.pause_s is not None
-    return record.pause_s
+    this.pause_s = record.pause_s
+    for left in moves.left_behind(store):
+        this.cells = left.cells
+        moves.drop(store, left)
+    return this
 
 
-def spread(seconds: list[float]) -> str:
-    """Return median, 99th percentile and the most, in milliseconds."""
+@contextmanager
+def clocked(this: Move) -> Iterator[None]:
+    """Note when parts of a move begin, by what it notes in the catalog."""
+    note, flip = Records.note, Records.flip
+
+    def noted(self: Records, run: Any, changes: dict[str, Any], **how: Any) -> None:
+        note(self, run, changes, **how)
+        if not this.copied_s and changes.get("settled_id", -1) >= this.top:
+            this.copied_s = time.monotonic()
+        if changes.get("phase") == "cutting":
+            this.tries_s.append(time.monotonic())
+
+    def flipped(self: Records, *arguments: Any) -> None:
+        flip(self, *arguments)
+        this.moved_s = time.monotonic()
+
+    with patch.object(Records, "note", noted), patch.object(Records, "flip", flipped):
+        yield
+
+
+def line(number: int, this: Move, longest_s: float) -> str:
+    """Return what is to be said of a move."""
+    copied_s = min(this.copied_s or this.tries_s[0], this.tries_s[0])
+    took_s = this.tries_s[-1] - this.began_s
+    return (
+        f"{number:4} {copied_s - this.began_s:7.1f} {this.tries_s[-1] - copied_s:7.1f} {len(this.tries_s):6}"
+        f" {this.pause_s * 1000:9.0f} {longest_s * 1000:15.0f} {this.cells / took_s:8,.0f}"
+    )
+
+
+# What came of it
+
+
+def show(told: Told, quiet_s: float, done: Sequence[Move]) -> None:
+    """Print how long puts took: while nothing was moved, in each part of a move, and around the cuts."""
+    spans: dict[str, list[tuple[float, float]]] = {
+        "quiet": [(quiet_s, done[0].began_s)],
+        "copying": [(each.began_s, each.moved_s - each.pause_s) for each in done],
+        "cuts": [(each.moved_s - each.pause_s, each.moved_s) for each in done],
+        "comparing": [(each.moved_s, each.ended_s) for each in done],
+    }
+    found: dict[str, list[float]] = {name: [] for name in spans}
+    for began_s, took_s in zip(told.began_s, told.took_s, strict=True):
+        for name in ("cuts", "copying", "comparing", "quiet"):
+            if any(began_s < last_s and began_s + took_s > first_s for first_s, last_s in spans[name]):
+                found[name].append(took_s)
+                break
+    print(f"pauses, ms:            {spread([each.pause_s for each in done])}")
+    for name, seconds in found.items():
+        if seconds:
+            print(f"puts, {name + ', ms:':17}{spread(seconds)}")
+    if found["quiet"] and found["copying"]:
+        print(f"p99 while copying / quiet: {p99(found['copying']) / p99(found['quiet']):.2f}")
+    print(f"{len(told.failed):,} attempts at puts failed{': ' + told.failed[0] if told.failed else ''}")
+
+
+def p99(seconds: Sequence[float]) -> float:
+    """Return the 99th percentile: so long, or shorter, were 99 of 100."""
     ordered = sorted(seconds)
-    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    return f"p50 {statistics.median(ordered) * 1000:.0f}, p99 {p99 * 1000:.0f}, most {ordered[-1] * 1000:.0f} ms"
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """Return median, 99th percentile, the most, and how many there are, in milliseconds."""
+    middle, most = statistics.median(seconds) * 1000, max(seconds) * 1000
+    return f"p50 {middle:7.1f}  p99 {p99(seconds) * 1000:7.1f}  most {most:7.1f}  ({len(seconds):,})"
+
+
+def later(store: Datastore, top: int) -> list[tuple[int, bytes]]:
+    """Return added_id and row of the cells behind ``top``."""
+    found: list[tuple[int, bytes]] = []
+    after = top
+    sql = b"SELECT added_id,row_key FROM soak_0000.cell WHERE added_id>%d ORDER BY added_id LIMIT 50000"
+    while rows := rows_in(store, sql % after):
+        found += [(int(added_id), bytes(row)) for added_id, row in rows]
+        after = found[-1][0]
+    return found
+
+
+def check(
+    store: Datastore, told: Told, followed: Followed, before: tuple[int, int, int, int], top: int, last: int
+) -> list[str]:
+    """Print and return what is wrong; ``last`` is the highest id that the follower has to have been given."""
+    now = digest(store, top)
+    faults = []
+    if now[:3] != before[:3]:
+        faults.append(f"beforehand: {before[0] - now[0]:,} lost, or others in their place")
+    elif now != before:
+        faults.append("beforehand: a cell is another one by now")
+    faults += faults_of_shard(told.written, later(store, top))
+    faults += [f"follower: {fault}" for fault in faults_of_follower(followed, before[:3], list(told.written), last)]
+    if told.missing:
+        faults.append(f"reader: {len(told.missing):,} of {told.reads:,} reads found nothing")
+    print(
+        f"{now[0]:,} cells of {before[0]:,} beforehand, {len(told.written):,} acknowledged since; "
+        f"{told.reads:,} reads; follower: {followed.before[0]:,} and {len(followed.later):,} cells"
+    )
+    print("; ".join(faults) or "0 lost, 0 renumbered, 0 doubled, 0 skipped", flush=True)
+    return faults
+
+
+def control(
+    store: Datastore, told: Told, followed: Followed, before: tuple[int, int, int, int], top: int, last: int
+) -> bool:
+    """Do harm by SQL, and return whether the check finds each of it."""
+    run = tools_of(store).shards.execute
+    some = sorted(told.written)[len(told.written) // 2 :][:3]
+    middle = rows_in(store, b"SELECT added_id FROM soak_0000.cell WHERE added_id>%d LIMIT 2" % (top // 2))
+    run(SHARD, b"DELETE FROM soak_0000.cell WHERE added_id=%d" % some[0])
+    run(SHARD, b"UPDATE soak_0000.cell SET added_id=%d WHERE added_id=%d" % (last + 1000, some[1]))
+    row = told.written[some[2]].hex().encode()
+    sql = b"INSERT INTO soak_0000.cell (row_key,column_name,ref_key,body) VALUES (x'%b','OTHER',1,'1')"
+    run(SHARD, sql % row)
+    run(SHARD, b"UPDATE soak_0000.cell SET body='1' WHERE added_id=%d" % middle[0][0])
+    followed.later.remove(some[0])
+    followed.later.append(some[1])
+    print("after one row lost, one renumbered, one doubled, one changed, and one skipped and one given twice:")
+    faults = check(store, told, followed, before, top, last)
+    run(SHARD, b"DELETE FROM soak_0000.cell WHERE added_id=%d" % middle[1][0])
+    print("and one lost of those beforehand:")
+    faults += check(store, told, followed, before, top, last)
+    wanted = ("1 lost", "1 renumbered", "1 doubled", "another one by now", "1 skipped", "1 given twice", "1 lost, or")
+    lacking = [each for each in wanted if not any(each in fault for fault in faults)]
+    print(f"NOT FOUND: {lacking}" if lacking else "all of it found")
+    return not lacking
+
+
+def load() -> str:
+    """Return the machine's load, over one and five minutes."""
+    return ", ".join(f"{each:.1f}" for each in os.getloadavg()[:2])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -359,25 +359,21 @@ class OutcomeUnknown(ServerError):
 
     Attributes:
         key: the cell that ``append_cell`` may have written; None for puts, whose caller knows the keys.
+        retry_after_s: as for ``ServerUnavailable``.
     """
 
     retryable = True
+    retry_after_s: float | None = None
 
     def __init__(
-        self,
-        message: str,
-        *,
-        node: str,
-        shard: int | None = None,
-        code: int | None = None,
-        key: CellKey | None = None,
+        self, message: str, *, node: str, shard: int | None = None, code: int | None = None, key: CellKey | None = None
     ) -> None:
         super().__init__(message, node=node, shard=shard, code=code)
         self.key = key
         self.retryable = key is None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (*super().__reduce__(), {"key": self.key, "retryable": self.retryable})
+        return (*super().__reduce__(), vars(self))
 
 
 class ArchiveFailed(SchemalessError):

@@ -85,3 +85,14 @@ def failed_over(primary: LocalServer) -> Iterator[LocalServer]:
         yield replica
     finally:
         rebuilt(primary, replica)
+
+
+@contextmanager
+def over(first: LocalServer) -> Iterator[LocalServer]:
+    """Have the replica take the place of a server, which takes no writes any more, for the block."""
+    with failed_over(first) as second:
+        sql(first, "SET GLOBAL super_read_only = 1")
+        try:
+            yield second
+        finally:
+            sql(first, "SET GLOBAL super_read_only = 0, read_only = 0")

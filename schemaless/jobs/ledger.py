@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from schemaless.errors import InvalidInput, JobConflict, LeaseLost
+from schemaless.errors import InvalidInput, JobConflict, LeaseLost, ServerError
 from schemaless.jobs.job import (
     ClusterState,
     Failure,
@@ -64,7 +64,7 @@ class Ledger:
 
     def __init__(self, store: Datastore) -> None:
         self.reads = 0
-        self._pool = tools_of(store).catalog
+        self._tools = tools_of(store)
         self._name = store.name
 
     # Jobs
@@ -298,7 +298,7 @@ class Ledger:
 
         for start in range(0, len(numbers), at_once):
             part = numbers[start : start + at_once]
-            self._pool.run(lambda connection, part=part: operation(connection, part))  # type: ignore[misc]
+            self._run(lambda connection, part=part: operation(connection, part), writes=False)  # type: ignore[misc]
 
     def _guarded(
         self, job_id: int, state: ShardState, changes: Mapping[str, Value], lease_s: int | None, *, ended: bool = False
@@ -369,7 +369,7 @@ class Ledger:
                     merged = _merged(rows[0][0], measures)
                     connection.execute(sql.update_cluster_measures(self._name, job_id, cluster, merged))
 
-        self._pool.run(operation)
+        self._run(operation, writes=False)
 
     # Budget and failures
 
@@ -382,7 +382,7 @@ class Ledger:
             until_us, now_us = connection.rows(sql.SELECT_SPENT)[0]
             return max(0.0, (int(until_us) - cost_us - int(now_us)) / 1e6)
 
-        return self._pool.run(operation)
+        return self._run(operation, writes=False)
 
     def note_failures(self, job_id: int, failures: Sequence[Failure]) -> None:
         """Write down cells that were left as they are; one that is there already gets its newest reason."""
@@ -411,13 +411,18 @@ class Ledger:
 
     def _rows(self, statement: bytes) -> tuple[tuple[Any, ...], ...]:
         self.reads += 1
-        return self._pool.run(lambda connection: connection.rows(statement))
+        return self._run(lambda connection: connection.rows(statement), writes=False)
 
     def _execute(self, statement: bytes) -> int:
         return self._run(lambda connection: connection.execute(statement).affected)
 
-    def _run(self, operation: Callable[[Connection], T]) -> T:
-        return self._pool.run(operation, writes=True)
+    def _run(self, operation: Callable[[Connection], T], *, writes: bool = True) -> T:
+        try:
+            return self._tools.catalog.run(operation, writes=writes)
+        except ServerError:
+            # Jobs go on where the catalog is by now: whoever tries again asks the server that has it.
+            self._tools.shards.again(self._tools.shards.routing)
+            raise
 
 
 def _job(row: tuple[Any, ...]) -> Job:

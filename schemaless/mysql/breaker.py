@@ -107,6 +107,10 @@ class Breaker:
         self._claims.pop(turn - 1, None)
         return None
 
+    def left_s(self) -> float:
+        """Return how long it is until somebody may look; claims nothing."""
+        return max(0.0, self._retry_at_s - time.monotonic())
+
     def open_for_s(self) -> float:
         """Return for how long it has been open."""
         return time.monotonic() - self._since_s

@@ -17,6 +17,7 @@ T = TypeVar("T")
 _PACKET_MARGIN_BYTES: Final = 1024
 _HAVE_ROWS: Final = (b"SELECT", b"(SELECT", b"SHOW")
 """Statements that begin so have rows, if none at all, and no others of those are executed that have."""
+_NO_REPLY: Final = Reply(None, 0, 0)
 _MIXED_UP: Final = "Does something on the way to the server mix up replies?"
 
 Rows = tuple[tuple[Any, ...], ...]
@@ -74,13 +75,23 @@ class Connection:
         """Close it, whatever state it is in."""
         close(self._raw, idle=not self.busy)
 
-    def rows(self, sql: bytes, check: Check | None = None) -> Rows:
-        """Send a query and return its rows.
+    def begin(self, sql: bytes, check: Check | None = None) -> Callable[[], Rows]:
+        """Send a query and return what reads its rows, as ``rows`` does: others may be asked while the server works.
+
+        A driver that cannot do one without the other does both when the rows are read.
+        """
+        sent = isinstance(self._raw, DriverConnection)
+        if sent:
+            self._ask(sql, receive=False)
+        return lambda: self.rows(sql, check, sent=sent)
+
+    def rows(self, sql: bytes, check: Check | None = None, *, sent: bool = False) -> Rows:
+        """Send a query, unless it was ``sent`` already, and return its rows.
 
         Raises:
             WrongReply: they are not of what was asked for, says ``check``, or there are none where there must be.
         """
-        rows = self._ask(sql).rows
+        rows = (self._ask(sql, send=False) if sent else self._ask(sql)).rows
         strange = None
         if rows is None:
             # That is no empty result: nothing may be said to be absent by it.
@@ -126,16 +137,23 @@ class Connection:
             self.execute(settings)
             self._ensured |= {settings}
 
-    def _ask(self, sql: bytes) -> Reply:
-        """Send a statement and read its reply; the connection stays ``busy`` until that is found to be its own."""
-        if self.busy:
+    def _ask(self, sql: bytes, *, send: bool = True, receive: bool = True) -> Reply:
+        """Send a statement and read its reply; the connection stays ``busy`` until that is found to be its own.
+
+        Args:
+            sql: the statement.
+            send: unless that was done before.
+            receive: else its reply is left to be read.
+        """
+        if self.busy and send:
             raise ConnectionLost("a reply of before is still on its way", node=self.node, shard=self.shard)
         self.busy = True
         try:
             raw = self._raw
             if isinstance(raw, DriverConnection):
-                raw.query(sql)
-                return raw.reply()
+                if send:
+                    raw.send(sql)
+                return raw.receive() if receive else _NO_REPLY
             cursor = raw.cursor()
             cursor.execute(sql)
             rows = None if cursor.description is None else tuple(cursor.fetchall())

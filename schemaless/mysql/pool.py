@@ -48,6 +48,9 @@ T = TypeVar("T")
 MAX_TIMEOUT_S: Final = 31_536_000
 ATTEMPTS: Final = 5
 
+RETRY_FOR_S: Final = 0.5
+"""Behind a first repetition, none is begun so long after a connection was lost: an outage is told within a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
@@ -353,11 +356,16 @@ class NodePool:
         """
         lost = doubt
         last: ServerError | None = None
+        retry_until_s = 0.0
         for attempt in range(ATTEMPTS):
             if attempt:
+                pause_s = self.retry_pause_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
                 if isinstance(last, ServerUnavailable):
                     self.breaker.lost()
-                time.sleep(self.retry_pause_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+                    retry_until_s = retry_until_s or time.monotonic() + RETRY_FOR_S
+                    if attempt > 1 and time.monotonic() + pause_s > retry_until_s:
+                        break
+                time.sleep(pause_s)
                 if self.listener is not None:
                     self.listener(Retried(type(last).__name__))
             try:
@@ -405,6 +413,9 @@ class NodePool:
         assert last is not None
         if route is not None and shard is not None:
             follow(route, last, self.node, shard, lost if writes else None)
+        if isinstance(last, ServerUnavailable) and last.retry_after_s is None and self.breaker.is_open:
+            # By now the next call is refused at once.
+            last.retry_after_s = self.breaker.left_s()
         if writes and lost is not None:
             raise outcome_unknown(lost, last.message, last) from last
         raise last

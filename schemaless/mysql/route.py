@@ -44,10 +44,12 @@ def follow(route: Route, error: ServerError, node: Node, shard: int, lost: Serve
 
 def outcome_unknown(lost: ServerError, then: str, last: ServerError) -> OutcomeUnknown:
     """Return the error for a write that may have happened: ``lost`` with its connection, and not found out since."""
-    return OutcomeUnknown(
+    unknown = OutcomeUnknown(
         f"the reply to a write was lost ({lost.message}), and repeating it did not tell ({then}); "
         "make the same call again to settle it",
         node=last.node,
         shard=last.shard,
         code=last.code,
     )
+    unknown.retry_after_s = last.retry_after_s if isinstance(last, ServerUnavailable) else None
+    return unknown

@@ -219,21 +219,25 @@ class Cells:
         except OutcomeUnknown as error:
             if not tried:
                 # No COMMIT was ever sent, and what a lost connection leaves open is rolled back.
-                raise ServerUnavailable(
+                unwritten = ServerUnavailable(
                     f"{error.message.partition('; make')[0]}; nothing was written",
                     node=error.node,
                     shard=shard,
                     code=error.code,
-                ) from error
+                )
+                unwritten.retry_after_s = error.retry_after_s
+                raise unwritten from error
             key = tried[-1][0]
-            raise OutcomeUnknown(
+            unknown = OutcomeUnknown(
                 f"the reply to the COMMIT of cell {key} was lost, and repeating it did not tell; to settle it, "
                 "put_cell the same body with this key: appending again could write it twice",
                 node=error.node,
                 shard=shard,
                 code=error.code,
                 key=key,
-            ) from error
+            )
+            unknown.retry_after_s = error.retry_after_s
+            raise unknown from error
 
     def _compare(
         self, connection: Connection, database: str, shard: int, cells: Sequence[EncodedCell]

@@ -16,21 +16,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from schemaless.cell import Cell, RowKey, StoredCell
-from schemaless.cluster.placement import shard_for
-from schemaless.cluster.topology import Node
-from schemaless.errors import CorruptBody, InvalidInput, ServerError
+from schemaless.cell import Cell, RowKey
+from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.keys import check_column_name, row_key_bytes
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.definitions import Definition, Field, Value
-from schemaless.store.index_tables import check_tables, prove
+from schemaless.store.index_rows import read_rows
+from schemaless.store.index_tables import check_tables
 from schemaless.store.registry import IndexEntry
-from schemaless.store.routing import Routing
 from schemaless.store.tools import Tools
 
 _MOST_ROWS: Final = 1_000
-_READ_AT_ONCE: Final = 200
 _FIRST_LOOK_S: Final = 0.002
 _MOST_LOOK_S: Final = 0.05
 
@@ -195,8 +192,8 @@ class Index:
 
     def _agrees(self, entry: IndexEntry, row: bytes) -> bool:
         definition, shards = entry.definition, self._tools.shards
-        cells = self._latest([row], definition.sources)
-        values = definition.values(_bodies(cells.get(row, {})))
+        ((_, cells),) = read_rows(self._tools, [row], definition.sources)
+        values = definition.values(_bodies(cells))
         shard = definition.shard_of(values[0], shards.topology.shard_count)
         if shard is None:
             return True
@@ -218,59 +215,16 @@ class Index:
     def _read_again(self, definition: Definition, asked: Asked, rows: Sequence[bytes]) -> list[IndexRow]:
         """Return those rows that satisfy the query now, in the order given."""
         wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
-        cells = self._latest(rows, wanted)
+        names = [field.name for field in definition.all_fields]
         matching = []
-        for row in rows:
-            of_row = cells.get(row, {})
-            values = definition.values(_bodies(of_row))
-            by_name = {field.name: value for field, value in zip(definition.all_fields, values, strict=True)}
+        for row_key, cells in read_rows(self._tools, rows, wanted):
+            by_name = dict(zip(names, definition.values(_bodies(cells)), strict=True))
             if all(test.holds(by_name[test.field.name]) for test in asked.tests):
-                kept = {name: of_row[name] for name in asked.columns if name in of_row}
+                kept = {name: cells[name] for name in asked.columns if name in cells}
                 whole = {name: cell for name, cell in kept.items() if isinstance(cell, Cell)}
                 damaged = {name: cell for name, cell in kept.items() if isinstance(cell, CorruptBody)}
-                matching.append(IndexRow(uuid.UUID(bytes=row), by_name, whole, damaged))
+                matching.append(IndexRow(row_key, by_name, whole, damaged))
         return matching
-
-    def _latest(self, rows: Sequence[bytes], columns: Sequence[str]) -> dict[bytes, dict[str, Cell | CorruptBody]]:
-        """Read the latest cells of rows on their primaries: the rows of a server in one statement, a row in one."""
-        shards = self._tools.shards
-        known = shards.routing
-        by_node: dict[Node, list[bytes]] = {}
-        for row in rows:
-            shard = shard_for(row, shards.topology.shard_count)
-            prove(shards, shard)
-            by_node.setdefault(shards.node_of(shard), []).append(row)
-        by_row: dict[bytes, dict[str, Cell | CorruptBody]] = {}
-        for node, of_node in by_node.items():
-            for start in range(0, len(of_node), _READ_AT_ONCE):
-                part = of_node[start : start + _READ_AT_ONCE]
-                for cell in self._latest_on(known, node, part, columns):
-                    by_row.setdefault(cell.row_key.bytes, {})[cell.column_name] = _decoded(cell)
-        return by_row
-
-    def _latest_on(
-        self, known: Routing, node: Node, rows: Sequence[bytes], columns: Sequence[str]
-    ) -> Iterable[StoredCell]:
-        shards, reader = self._tools.shards, self._tools.reader
-        keys = [(row, column) for row in rows for column in columns]
-        places = [(shard_for(row, shards.topology.shard_count), row, column) for row, column in keys]
-        statement = sql.select_latest_anywhere(
-            (shards.database(shard), shard, row, column) for shard, row, column in places
-        )
-        try:
-            pool = shards.pool_for(node)
-            cells = pool.run(lambda connection: connection.rows(statement), shard=places[0][0], route=known)
-        except ServerError:
-            # A shard is elsewhere by now, or the server away: the usual way says which.
-            return reader.latest_stored(keys)
-        return [reader.stored(row[1:], row[0]) for row in cells]
-
-
-def _decoded(cell: StoredCell) -> Cell | CorruptBody:
-    try:
-        return cell.decode()
-    except CorruptBody as error:
-        return error
 
 
 def _bodies(cells: Mapping[str, Cell | CorruptBody]) -> dict[str, Any]:

@@ -79,9 +79,15 @@ class Reader:
             self.decode,
         )
 
-    def cell(self, row: Row, shard: int) -> Cell:
-        """Return a row of the table as a cell with its document."""
-        return self.stored(row, shard).decode()
+    def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
+        """Return a row of the table as a cell with its document; ``row_key`` is what the caller has of it already."""
+        added_id, row_bytes, column_name, ref_key, body, created_at = row
+        key = uuid.UUID(bytes=row_bytes) if row_key is None else row_key
+        try:
+            document = decode_body(body, self._limits, self.dictionaries)
+        except CorruptBody as error:
+            raise error.at(CellKey(key, column_name, ref_key), shard) from error.__cause__
+        return Cell(key, column_name, ref_key, document, added_id, datetime.fromisoformat(created_at))
 
     def select(self, shard: int, sql: bytes, read_from: ReadFrom, wanted: Container[Any], key: slice) -> Sequence[Row]:
         """Send a query for whole cells to a shard.
@@ -254,6 +260,10 @@ class Available(Reader):
         if shard not in self._lost:
             return cell
         return StaleStoredCell(*(getattr(cell, field.name) for field in fields(cell)))
+
+    def cell(self, row: Row, shard: int, row_key: uuid.UUID | None = None) -> Cell:
+        """Return a row as a cell with its document, which may be stale where it is of a replica."""
+        return self.stored(row, shard).decode()
 
     def version(self, key: CellKey, read_from: ReadFrom) -> Cell | None:
         """Read one version: where it is found, that is the cell, wherever it was."""

@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, TopologyError
+from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, ServerError, TopologyError
 from schemaless.admin import changing, failover, nodes, removal
 from schemaless.admin.lost import lost_cells, settle_lost, unsettled
 from schemaless.admin.ndjson import dump_lines, dump_reader, load
 from schemaless.admin.states import node_states
+from schemaless.jobs.ledger import Ledger
 from schemaless.local import replication
 from schemaless.local.description import LocalServer
+from schemaless.move.record import Records
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.takeover import BLOCK_BITS
 from schemaless.store.tools import tools_of
 from tests.accounts import Accounts, accounts_on
-from tests.promotion import failed_over, read_only, rebuilt, sql
+from tests.promotion import failed_over, over, read_only, rebuilt, sql
 
 pytestmark = pytest.mark.mysql
 
@@ -176,6 +178,23 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
         assert keys_on(first, client) == kept
         assert keys_on(second, client) == kept | {row.bytes for row in mine}
     assert (done.old_primary, done.url) == ("read-only", None)
+
+
+def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_accounts):
+    """A runner keeps its ledger from before the failover: the call that fails asks where the catalog is by now."""
+    adopt(first, timeout_s=30)
+    with schemaless.connect(own_accounts.root(url)) as store:
+        ledger, records = Ledger(store), Records(store)
+        job = ledger.create("check", {}, {SHARD: 1}, ["cluster-1"], {})
+        with over(first):
+            adopt(second)
+            with pytest.raises(ServerError):
+                ledger.change_state(job.job_id, ["running"], "paused")
+            assert ledger.change_state(job.job_id, ["running"], "paused")
+
+            assert tools_of(store).catalog.node.socket == str(second.socket)
+            assert ledger.job(job.job_id).state == "paused"
+            assert records.all() == []
 
 
 def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, new_row):

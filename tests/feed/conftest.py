@@ -25,11 +25,15 @@ def settings(follow_store: schemaless.Datastore) -> Settings:
 
 
 @pytest.fixture
-def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[[int], set[tuple[int, int]]]:
-    """Puts so many cells, and returns shard and added_id of each."""
+def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[..., set[tuple[int, int]]]:
+    """Puts so many cells, into one shard after the other, and returns shard and added_id of each."""
 
-    def put_many(count: int, column: str = "BASE") -> set[tuple[int, int]]:
-        puts = fresh_store.put_cells([schemaless.NewCell(new_row(), column, 1, n) for n in range(count)])
+    def row_of(shard: int) -> uuid.UUID:
+        return next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == shard)
+
+    def put_many(count: int, column: str = "BASE", body: object = 0) -> set[tuple[int, int]]:
+        rows = (row_of(number % fresh_store.shard_count) for number in range(count))
+        puts = fresh_store.put_cells([schemaless.NewCell(row, column, 1, body) for row in rows])
         return {(fresh_store.shard_of(put.key.row_key), put.added_id) for put in puts}
 
     return put_many

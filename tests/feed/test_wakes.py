@@ -47,17 +47,6 @@ class Heard(WrittenDown):
         return True
 
 
-@pytest.fixture
-def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[..., set[tuple[int, int]]]:
-    """Puts so many cells, and returns shard and added_id of each."""
-
-    def put_many(count: int, body: object = 0) -> set[tuple[int, int]]:
-        puts = fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, body) for _ in range(count)])
-        return {(fresh_store.shard_of(put.key.row_key), put.added_id) for put in puts}
-
-    return put_many
-
-
 @contextmanager
 def working(store: schemaless.Datastore, timing: Timing = DEAF) -> Iterator[tuple[Worker, list[tuple[int, int]]]]:
     """A worker on a thread of its own, and what it was given."""
@@ -129,7 +118,7 @@ def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, event
     threads = [threading.Thread(target=listen, args=(reader,)) for reader in readers]
     for thread in threads:
         thread.start()
-    there = put(1) | put(30) | put(60, "long " * 100) | put(8, "longer " * 2_000)
+    there = put(1) | put(30) | put(60, body="long " * 100) | put(8, body="longer " * 2_000)
     shards.execute(0, b"INSERT INTO `%b`.follower (name, location) VALUES ('x', 1)" % shards.database(0).encode())
     there |= put(3)
     ends = {shard: max(added_id for where, added_id in there if where == shard) for shard in range(4)}

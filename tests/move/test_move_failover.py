@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 
@@ -19,23 +19,12 @@ from schemaless.move.fence import Fence
 from schemaless.move.record import Records
 from schemaless.store.tools import tools_of
 from tests.move.benches import ALL_POINTS, SHARD, Bench, Killed, Movers
-from tests.promotion import failed_over, sql
+from tests.promotion import over, sql
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long]
 
 _names = itertools.count(1)
 TIMEOUT_S = 0.3
-
-
-@contextmanager
-def over(first: LocalServer) -> Iterator[LocalServer]:
-    """Have the replica take the place of a server, which takes no writes any more, for the block."""
-    with failed_over(first) as second:
-        sql(first, "SET GLOBAL super_read_only = 1")
-        try:
-            yield second
-        finally:
-            sql(first, "SET GLOBAL super_read_only = 0, read_only = 0")
 
 
 @pytest.fixture

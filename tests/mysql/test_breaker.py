@@ -8,14 +8,18 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
 import schemaless
-from schemaless import ServerUnavailable
+from schemaless import OutcomeUnknown, ServerError, ServerUnavailable
 from schemaless.local.description import LocalServer
 from schemaless.mysql import breaker, pool
 from schemaless.mysql.breaker import FAILURES, FIRST_PAUSE_S, MOST_PAUSE_S, Breaker
+from schemaless.mysql.errors import ConnectionLost, Deadlock
+from schemaless.mysql.urls import parse_url
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 from tests.freezing import freeze, thaw
@@ -91,14 +95,84 @@ def test_an_alarm_that_comes_while_somebody_looks_is_not_forgotten():
 
 
 @pytest.mark.once
-def test_when_to_try_again_survives_a_pickle():
+@pytest.mark.parametrize("kind", [ServerUnavailable, OutcomeUnknown])
+def test_when_to_try_again_survives_a_pickle(kind):
     """Errors come from worker processes, too."""
-    refused = ServerUnavailable("nobody", node="db-1:3306", shard=3)
+    refused = kind("nobody", node="db-1:3306", shard=3)
     refused.retry_after_s = 0.5
 
     again = pickle.loads(pickle.dumps(refused))
 
     assert (again.retry_after_s, again.node, again.shard) == (0.5, "db-1:3306", 3)
+
+
+class _Slow:
+    """A clock for ``pool`` that pauses move, and each attempt at a call by so much."""
+
+    def __init__(self, attempt_s: float) -> None:
+        self.now_s = 100.0
+        self.attempt_s = attempt_s
+        self.attempts = 0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def attempt(self, error: ServerError) -> NoReturn:
+        self.attempts += 1
+        self.now_s += self.attempt_s
+        raise error
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("attempt_s", "attempts"), [(0.0, 3), (0.1, 3), (0.4, 2)])
+def test_a_call_whose_server_is_gone_fails_within_a_second(attempt_s, attempts, monkeypatch, tmp_path):
+    """On a busy machine it is repeated less often; a first time always. It says when the next one has a chance."""
+    slow = _Slow(attempt_s)
+    monkeypatch.setattr(pool, "time", slow)
+    monkeypatch.setattr(pool.random, "uniform", lambda low, high: high)
+    parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
+    gone = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
+    monkeypatch.setattr(gone, "connect", lambda shard: slow.attempt(ServerUnavailable("refused", node="db-1:3306")))
+    before = SimpleNamespace(connected_at_s=slow.now_s, busy=True, close=lambda: None, shard=None)
+    gone.idle.append(before)
+
+    def put(connection: object) -> NoReturn:
+        assert connection is before
+        gone.breaker.trip()
+        gone.breaker.answered()
+        slow.attempt(ConnectionLost("server has gone away", node="db-1:3306"))
+
+    began_s = slow.now_s
+    with pytest.raises(OutcomeUnknown) as caught:
+        gone.run(put, writes=True)
+
+    assert slow.attempts == attempts
+    assert slow.now_s - began_s <= 1
+    assert caught.value.retry_after_s is None
+    assert not gone.breaker.is_open
+
+    gone.breaker.trip()
+    with pytest.raises(ServerUnavailable) as refused:
+        gone.run(put)
+    assert refused.value.retry_after_s
+
+
+@pytest.mark.once
+def test_a_deadlock_is_repeated_however_long_it_takes(monkeypatch, tmp_path):
+    """Only an outage is told soon: who waits for a lock is not without a server."""
+    slow = _Slow(10)
+    monkeypatch.setattr(pool, "time", slow)
+    parsed = parse_url(f"mysql://root@/trips?unix_socket={tmp_path}/none.sock")
+    busy = pool.NodePool(parsed.node, parsed.credentials, pool.PoolOptions(), Breaker())
+    monkeypatch.setattr(busy, "connect", lambda shard: slow.attempt(Deadlock("deadlock", node="db-1:3306")))
+
+    with pytest.raises(Deadlock):
+        busy.run(lambda connection: None)
+
+    assert slow.attempts == pool.ATTEMPTS
 
 
 @pytest.fixture(scope="module")

@@ -141,3 +141,22 @@ def test_rows_are_no_reply_to_a_write():
     with answering(*TWO, b"\x01a\x01b", END) as connection, pytest.raises(ConnectionLost, match="rows came in reply"):
         connection.execute(b"INSERT INTO t VALUES (1)")
     assert connection.busy
+
+
+@pytest.mark.once
+def test_a_query_is_sent_before_its_rows_are_asked_for():
+    """Until they are read, a reply is on its way: nothing else is sent on the connection."""
+    with answering(*TWO, b"\x01a\x01b", END) as connection:
+        rows = connection.begin(b"SELECT", lambda rows: None)
+        assert connection.busy
+        with pytest.raises(ConnectionLost, match="a reply of before is still on its way"):
+            connection.rows(b"SELECT")
+        assert rows() == (("a", b"b"),)
+        assert not connection.busy
+    with answering(*TWO, b"\x01a\x01b", END) as connection, pytest.raises(WrongReply, match="another's"):
+        connection.begin(b"SELECT", lambda rows: "another's")()
+    with answering() as connection:
+        rows = connection.begin(b"SELECT")
+        with pytest.raises(ConnectionLost):
+            rows()
+        assert connection.busy
