@@ -4,7 +4,8 @@ r"""Followers: calls a second, the time from commit to call, what an idle worker
     python benchmarks/followers.py --cells 200000 --shards 64                  calls a second with an empty function
     python benchmarks/followers.py --puts 6000 --per-s 500 --shards 1024 --set table-open-cache-instances=1 \
         --set table-open-cache=20000 --set table-definition-cache=10000        commit to call, and what idling costs
-    python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100    killed and frozen workers; hours
+    python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
+                                                                               killed workers, shards that move
     python benchmarks/followers.py --heard 1000000 --cuts 1000 --shards 64     listeners that are cut
     python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls; hours
 
@@ -23,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,7 +42,7 @@ from schemaless.local.servers import down, up
 from schemaless.mysql.pool import NodePool
 from schemaless.store.tools import tools_of
 from tests.feed import schedules
-from tests.feed.live import Live
+from tests.feed.live import CONTROLS, Given, Live
 
 BATCH = 1_000
 
@@ -134,37 +135,42 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
     # Each cut is to find it listening; and each says so.
     wakes._MOST_PAUSE_S = 0.05  # type: ignore[misc]  # noqa: SLF001
     logging.getLogger("schemaless").setLevel(logging.ERROR)
-    seen: dict[tuple[int, int], int] = {}
+    given, counting = Given(), threading.Lock()
 
     @schemaless.trigger(column=None, start="beginning")
     def counted(cell: schemaless.Cell, call: schemaless.Call) -> None:
-        seen[call.shard, cell.added_id] = seen.get((call.shard, cell.added_id), 0) + 1
+        with counting:
+            given.note_given(call.shard, cell.added_id)
 
-    batches = max(cuts, cells // 100)
-    done, there, began_s = 0, set(), time.monotonic()
+    batches = max(cuts, cells // BATCH)
+    done, began_s, told_s = 0, time.monotonic(), time.monotonic()
     with schemaless.connect(url) as store, working(store, counted) as worker:
         shards = tools_of(store).shards
         pools = [shards.pool_for(node) for node in {shards.node_of(shard) for shard in range(store.shard_count)}]
         for batch in range(batches):
             rows = (uuid.uuid4() for _ in range(cells // batches))
             puts = store.put_cells([schemaless.NewCell(row, "BASE", 1, batch) for row in rows])
-            there |= {(store.shard_of(put.key.row_key), put.added_id) for put in puts}
+            with counting:
+                for put in puts:
+                    given.note_put(store.shard_of(put.key.row_key), put.added_id)
             while done * batches < cuts * batch and (ended := sum(cut(pool) for pool in pools)):
                 done += ended
-        late = len(there - seen.keys())
+            if (now_s := time.monotonic()) - told_s > 10:
+                told_s, left_s = now_s, (now_s - began_s) / (batch + 1) * (batches - batch - 1)
+                print(f"{given.put:,} of {cells:,} cells, {done} cuts, {left_s:.0f} s left", file=sys.stderr)
+        late = len(given.missing)
         stopped_s, ended = time.monotonic(), caught_up(store, counted)
         while not ended():
             time.sleep(0.02)
         told = worker._beat()  # noqa: SLF001 - what 'trigger status' shows
         late_s = time.monotonic() - stopped_s
-    missing = there - seen.keys()
     print(
-        f"listener, {len(there):,} cells in {store.shard_count} shards, its connections cut {done:,} times, "
+        f"listener, {given.put:,} cells in {store.shard_count} shards, its connections cut {done:,} times, "
         f"{time.monotonic() - began_s:.0f} s: when the last put returned {late:,} were not dealt with yet, "
-        f"{late_s:.1f} s later {len(missing)}; {sum(seen.values()) - len(seen):,} calls were repeated. New cells of a "
+        f"{late_s:.1f} s later {len(given.missing)}; {given.repeated:,} calls were repeated. New cells of a "
         f"shard were heard of {told['heard']:,} times, and found by looking {told['found']:,} times"
     )
-    return not missing
+    return not given.missing
 
 
 def cut(pool: NodePool) -> int:
@@ -179,23 +185,34 @@ def cut(pool: NodePool) -> int:
     return ended
 
 
-def live(url: str, cells: int, kills: int, freezes: int, workers: int, *, control: bool = False) -> bool:
-    """Kill and freeze workers while cells come; return whether nothing is missing, or for a control whether any is."""
-    with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
-        run = Live(store, url, Path(folder), control, 10.0 if control else 120.0)
-        started_s = time.monotonic()
-        try:
-            run.run(workers, cells, kills, freezes, seed=1)
-        except TimeoutError as late:
-            print(f"{late}; {'as it has to be' if control else 'that is too long'}")
-        seen = run.seen()
-        print(
-            f"{'control, locations before their cells' if control else 'live'}, {workers} workers, "
-            f"{len(run.there):,} cells in {store.shard_count} shards, {run.deaths} kill -9, {run.freezes} freezes past "
-            f"the lease, {time.monotonic() - started_s:.0f} s: {len(run.missing)} missing, {run.out_of_turn} out of "
-            f"turn, {len(seen) - len(set(seen)):,} more than once"
-        )
-        return bool(run.missing) if control else not run.missing and not run.out_of_turn
+def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
+    """Kill and freeze workers while cells come and shards move, as they are and with each fault.
+
+    Each fault is given a few cells and kills only; return whether all is as expected.
+    """
+    good = True
+    for number, control in enumerate(("", *CONTROLS)):
+        cells, kills, freezes, moves = asked.live, asked.kills, asked.freezes, asked.moves
+        if control:
+            cells, kills, freezes, moves = min(cells, 20_000), 5, 0, min(20, asked.moves)
+        url = new(f"live_{number}")
+        with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
+            run = Live(store, url, Path(folder), control, 10.0 if control else 600.0, tells=True)
+            started_s = time.monotonic()
+            try:
+                run.run(asked.workers, cells, kills, freezes, number, moves)
+            except TimeoutError as late:
+                print(f"{late}; {'as it has to be' if control else 'that is too long'}")
+            given = run.given
+            good &= bool(given.missing) if control else not given.missing and not given.out_of_turn
+            print(
+                f"live, {control or 'as it is'}: {given.put:,} cells in {store.shard_count} shards, {asked.workers} "
+                f"workers, {run.deaths} kill -9, {run.freezes} freezes past the lease, {run.moved} moves of shards, "
+                f"{time.monotonic() - started_s:.0f} s: {len(given.missing):,} missing, {given.out_of_turn} out of "
+                f"turn, {given.repeated:,} calls repeated; load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+    return good
 
 
 def simulated(count: int) -> bool:
@@ -225,6 +242,7 @@ def main() -> int:
     parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
     parser.add_argument("--kills", type=int, default=5, help="with --live (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=2, help="with --live (default: %(default)s)")
+    parser.add_argument("--moves", type=int, default=5, help="with --live, of random shards (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
     parser.add_argument("--heard", type=int, default=20_000, metavar="CELLS", help="with --cuts (default: %(default)s)")
     parser.add_argument("--cuts", type=int, help="how often the listeners' connections are cut while cells come")
@@ -259,8 +277,8 @@ def main() -> int:
                     new(f"timed_{listen:d}"), pids, chosen.puts, chosen.per_s, listen=listen, slow=chosen.slow
                 )
         if chosen.live:
-            good &= live(new("live"), chosen.live, chosen.kills, chosen.freezes, chosen.workers)
-            good &= live(new("control"), min(chosen.live, 2_000), 5, 0, chosen.workers, control=True)
+            logging.getLogger("schemaless").setLevel(logging.ERROR)
+            good &= live(new, chosen)
         if chosen.cuts:
             good &= heard_while_cut(new("heard"), chosen.heard, chosen.cuts)
     finally:

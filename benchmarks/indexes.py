@@ -4,7 +4,8 @@
     python benchmarks/indexes.py --cells 2000000 --shards 64 --set innodb-buffer-pool-size=1G   10^6 entries; minutes
     python benchmarks/indexes.py --cells 20000 --shards 64 --puts 4000 --per-s 400   put to entry
     python benchmarks/indexes.py --cells 20000 --against ../before   another checkout beside this one, in turns
-    python benchmarks/indexes.py --live 100000 --kills 50 --freezes 25 --shards 64   killed and frozen workers; minutes
+    python benchmarks/indexes.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
+                                                                     killed and frozen workers, shards that move
     python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls; hours
 
 Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import random
@@ -39,8 +41,7 @@ from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.store.definitions import define
 from tests.index import schedules
-from tests.index.child import CONTROLS
-from tests.index.live import LiveIndex
+from tests.index.live import CONTROLS, LiveIndex
 
 BATCH = 1_000
 QUERIES = 200
@@ -129,26 +130,29 @@ def _part(checkout: Path, *arguments: str) -> Any:
     return json.loads(ended.stdout)
 
 
-def live(new: Callable[[str], str], cells: int, kills: int, freezes: int, workers: int) -> bool:
-    """Kill and freeze workers while cells come, as they are and with each fault; return whether all is as expected.
+def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
+    """Kill and freeze workers while cells come and shards move, as they are and with each fault.
 
-    A fault is given a tenth of the cells and a fifth of the kills, but as many freezes.
+    Each fault is given a twentieth of the cells and a fifth of the rest; return whether all is as expected.
     """
     good = True
     for number, control in enumerate(("", *CONTROLS)):
-        if control == next(iter(CONTROLS)):
-            cells, kills = cells // 10, -(-kills // 5)
+        cells, part = (asked.live // 20, 5) if control else (asked.live, 1)
+        kills, freezes, moves = (-(-count // part) for count in (asked.kills, asked.freezes, asked.moves))
         url = new(f"live_{number}")
         with schemaless.connect(url) as store, tempfile.TemporaryDirectory() as folder:
-            run = LiveIndex(store, url, Path(folder), control=control)
+            run = LiveIndex(store, url, Path(folder), control, patience_s=600.0, tells=True)
             started_s = time.monotonic()
-            run.run(workers, cells, kills, freezes, seed=number)
-            missing = run.missing_entries()
+            run.run(asked.workers, cells, kills, freezes, number, moves)
+            took_s = time.monotonic() - started_s
+            missing, others = run.missing_entries()
+            rows = sum(1 for _ in run.last_said())
             good &= bool(missing) == bool(control)
             print(
-                f"live, {control or 'as it is'}: {len(run.there):,} cells of {len(run.expected):,} rows in "
-                f"{store.shard_count} shards, {workers} workers, {run.deaths} kill -9, {run.freezes} freezes past the "
-                f"lease, {time.monotonic() - started_s:.0f} s: {missing:,} entries missing",
+                f"live, {control or 'as it is'}: {run.given.put:,} cells of {rows:,} rows in {store.shard_count} "
+                f"shards, {asked.workers} workers, {run.deaths} kill -9, {run.freezes} freezes past the lease, "
+                f"{run.moved} moves of shards, {took_s:.0f} s: {missing:,} entries missing, {others:,} left behind; "
+                f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
     return good
@@ -187,6 +191,7 @@ def main() -> int:
     parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
     parser.add_argument("--kills", type=int, default=10, help="with --live, of each run (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=10, help="with --live, of each run (default: %(default)s)")
+    parser.add_argument("--moves", type=int, default=5, help="with --live, of random shards (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
     parser.add_argument("--schedules", type=int, help="schedules of each variant")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
@@ -195,6 +200,8 @@ def main() -> int:
     chosen = parser.parse_args()
     if not any((chosen.cells, chosen.live, chosen.schedules)):
         chosen.cells, chosen.live, chosen.schedules = 10_000, 5_000, 300
+    # Shards that wait since a worker or a move was in the way say so, hundreds of times.
+    logging.getLogger("schemaless").setLevel(logging.ERROR)
     good = simulated(chosen.schedules) if chosen.schedules else True
     if not any((chosen.cells, chosen.live)):
         return 0 if good else 1
@@ -217,7 +224,7 @@ def main() -> int:
             asked(url, checkouts, clients, [server.pid for server in servers], chosen.rounds)
             good &= put_to_entry(url, checkouts, chosen.puts, chosen.per_s, chosen.put_rounds)
         if chosen.live:
-            good &= live(new, chosen.live, chosen.kills, chosen.freezes, chosen.workers)
+            good &= live(new, chosen)
     finally:
         down(folder, delete=True)
     return 0 if good else 1

@@ -1,4 +1,4 @@
-"""A shard moved by hand, step by step, as docs/operations.md tells it."""
+"""A shard moved by hand, step by step, as docs/operations.md tells it; or by the library, and left nowhere else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import pymysql
 
 from schemaless.cluster.topology import Node
+from schemaless.move import run as moves
+from schemaless.move.record import MoveRecord
+from schemaless.move.spec import MoveSpec
 from schemaless.mysql.making import create_shard
 from schemaless.mysql.pools import Pools
 from schemaless.mysql.schema import Identity
@@ -117,3 +120,16 @@ def query(node: Node, *statements: str) -> Sequence[tuple[Any, ...]]:
         for statement in statements:
             cursor.execute(statement)
         return list(cursor.fetchall())
+
+
+def move_away(store: Datastore, shard: int) -> MoveRecord:
+    """Move a shard to another cluster, and drop what is left behind; return what became of it."""
+    tools = tools_of(store)
+    tools.shards.again(tools.shards.routing)
+    home = tools.topology.cluster_of(shard)
+    target = next(each.name for each in tools.topology.clusters if each != home)
+    (record,) = moves.run(store, MoveSpec(target, accounts=False), [shard])
+    assert record.phase == "verified", record
+    for left in moves.left_behind(store, [shard]):
+        moves.drop(store, left)
+    return record

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import schemaless
 from schemaless.cell import StoredCell
@@ -16,6 +17,7 @@ from schemaless.feed.worker import Worker
 
 NAME = "trigger:written_down"
 TIMING = Timing(lease_s=0.8, give_up_s=0.6, renew_s=0.1, busy_s=5.0, note_s=0.02, look_s=0.1)
+EARLY: Final = "locations before their cells"
 
 
 class WrittenDown:
@@ -50,7 +52,21 @@ class WrittenDown:
         """Nothing is parked here."""
 
 
-if __name__ == "__main__":
-    url, path, name, *early = sys.argv[1:]
+def work(url: str, path: str, name: str, control: str) -> None:
+    """Be a worker for ever."""
+    end_with_parent()
     with schemaless.connect(url) as store:
-        Worker(store, [WrittenDown(path, early=bool(early))], name, timing=TIMING, stop=threading.Event()).run()
+        dealer = WrittenDown(path, early=control == EARLY)
+        Worker(store, [dealer], name, timing=TIMING, stop=threading.Event()).run()
+
+
+def end_with_parent() -> None:
+    """Have this process be killed once the one that wanted it is no more, however that ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,26 +1,104 @@
-"""Workers in processes of their own, killed with -9 and frozen past their lease at any moment, while cells come.
+"""Workers in processes of their own, killed with -9 and frozen past their lease, while cells come and shards move.
 
 What the suite does with a few thousand cells, ``benchmarks/followers.py --live`` does with as many as one likes.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, Final
+from unittest import mock
 
 import schemaless
 from schemaless.feed.settings import Settings
-from tests.feed.child import NAME, TIMING
+from schemaless.move import steps
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.sql import moves as sql
+from tests.feed import child
+from tests.feed.child import EARLY, NAME, TIMING
+from tests.movers import move_away
 
-_BATCH = 100
-_NEARLY = 150
+_TELL_S: Final = 10.0
+_MANY: Final = 20_000
+"""So many cells and more come in larger batches, or the puts take most of the time."""
+
+_LARGER: Final = 12
+
+_BEHIND: Final = {1: 1.5, _LARGER: 5.0}
+"""By how much batches are larger: so many of them workers may be behind when the next one is put."""
+
+SKIPS: Final = "a moved shard's follower set to its end"
+
+
+@contextmanager
+def _skipping() -> Iterator[None]:
+    """Have whoever moves a shard carry its followers over as if they had dealt with all that is there."""
+    carry_over = steps.carry_over
+
+    def wrong(source: Connection, target: Connection, database: str, token: str, *, fenced: bool) -> None:
+        carry_over(source, target, database, token, fenced=fenced)
+        followers, cells = (f"`{database}`.{sql.incoming(table, token)}" for table in ("follower", "cell"))
+        target.execute(f"UPDATE {followers} SET location=(SELECT COALESCE(MAX(added_id), 0) FROM {cells})".encode())
+
+    with mock.patch.object(steps, "carry_over", wrong):
+        yield
+
+
+CONTROLS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {EARLY: nullcontext, SKIPS: _skipping}
+"""Faults that have to be found, with what those need of them that move shards."""
+
+_processes = multiprocessing.get_context("forkserver")
+# A worker's start is then a fork and a connection, and not a second of imports.
+_processes.set_forkserver_preload(["tests.feed.child", "tests.index.child"])
+
+
+class Given:
+    """The cells that were put and those that somebody was given, counted as they come.
+
+    Attributes:
+        put: how many were put.
+        missing: shard and added_id of those of them that nobody was given yet.
+        repeated: how many calls there were beyond the first of a cell.
+        out_of_turn: how many cells were first given to somebody when a later one of their shard had been already.
+    """
+
+    def __init__(self) -> None:
+        self.put = 0
+        self.missing: set[tuple[int, int]] = set()
+        self.repeated = 0
+        self.out_of_turn = 0
+        self._seen: dict[int, set[int]] = defaultdict(set)
+        self._highest: dict[int, int] = defaultdict(int)
+
+    def note_put(self, shard: int, added_id: int) -> None:
+        """Note a cell whose put has returned."""
+        self.put += 1
+        if added_id not in self._seen[shard]:
+            self.missing.add((shard, added_id))
+
+    def note_given(self, shard: int, added_id: int) -> None:
+        """Note a cell that somebody was given."""
+        if added_id in self._seen[shard]:
+            self.repeated += 1
+            return
+        self._seen[shard].add(added_id)
+        self.missing.discard((shard, added_id))
+        self.out_of_turn += added_id < self._highest[shard]
+        self._highest[shard] = max(added_id, self._highest[shard])
 
 
 @dataclass
@@ -29,61 +107,83 @@ class Live:
 
     Args:
         store: writes cells.
-        url: of the same datastore, for workers.
-        folder: where they write down what they were given.
-        early: have workers write locations down before their cells are dealt with, which loses cells: the control.
+        url: of the same datastore, for workers and for who moves shards.
+        folder: where workers write down what they were given.
+        control: the fault that the run has to find; empty for none.
         patience_s: how long cells are waited for.
+        tells: whether it says on standard error how far it is.
 
     Attributes:
-        there: shard and added_id of every cell that was put.
+        given: the cells.
         deaths: how often a worker was killed.
         freezes: how often one was frozen past its lease, and let go on.
+        moved: how often a shard was moved.
     """
 
     store: schemaless.Datastore
     url: str
     folder: Path
-    early: bool = False
+    control: str = ""
     patience_s: float = 120.0
-    there: set[tuple[int, int]] = field(default_factory=set)
+    tells: bool = False
+    given: Given = field(default_factory=Given)
     deaths: int = 0
     freezes: int = 0
-    _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    _frozen: list[tuple[float, subprocess.Popen[bytes]]] = field(default_factory=list)
+    moved: int = 0
+    parts: int = 0
+    scale: int = 1
+    _running: list[BaseProcess] = field(default_factory=list)
+    _frozen: list[tuple[float, BaseProcess]] = field(default_factory=list)
     _started: int = 0
-    _lines: list[tuple[int, int]] = field(default_factory=list)
     _read: int = 0
+    _wanted: int = 0
+    _began_s: float = 0.0
+    _told_s: float = 0.0
+    _putting: threading.Lock = field(default_factory=threading.Lock)
+    _move: Future[None] | None = None
 
-    def run(self, workers: int, cells: int, kills: int, freezes: int, seed: int) -> None:
-        """Put the cells, hurt the workers, and wait until every cell was dealt with.
+    @property
+    def batch(self) -> int:
+        """How many cells are put at once."""
+        return 100 * self.scale
+
+    def run(self, workers: int, cells: int, kills: int, freezes: int, seed: int, moves: int = 0) -> None:
+        """Put the cells, hurt the workers, move shards meanwhile, and wait until every cell was dealt with.
 
         Raises:
             TimeoutError: some are not.
         """
         chance = random.Random(seed)
+        self.scale = _LARGER if cells >= _MANY else 1
+        self._wanted, self._began_s, self._told_s = cells, time.monotonic(), time.monotonic()
         self._begin()
         self._running = [self._start() for _ in range(workers)]
         hurts = ["kill"] * kills + ["freeze"] * freezes
         chance.shuffle(hurts)
-        parts = max(1, cells // _BATCH)
-        every = max(1, parts // (len(hurts) + 1))
+        hurt = shifted = 0
+        faulty = CONTROLS.get(self.control, nullcontext)
         try:
-            for part in range(parts):
-                self._put(part)
-                if part == 0 or (part % every == every - 1 and hurts):
+            with ThreadPoolExecutor(1) as mover, schemaless.connect(self.url, read_timeout_s=20) as away, faulty():
+                while self.given.put < cells:
+                    self._put_more()
                     # The last ones are in somebody's hands, or will be in a moment.
-                    self._until(len(self.there) - _NEARLY if part else 1)
-                if part % every == every - 1 and hurts:
-                    self._hurt(hurts.pop(), chance)
-                self._thaw(time.monotonic())
-            for until_s, _ in list(self._frozen):
-                time.sleep(max(0.0, until_s - time.monotonic()))
-                self._thaw(time.monotonic())
-            self._until(len(self.there))
+                    self._until(self.given.put - int(_BEHIND[self.scale] * self.batch) if self.parts > 1 else 1)
+                    part = min(1.0, self.given.put / cells)
+                    while hurt < int(part * len(hurts)):
+                        self._hurt(hurts[hurt], chance)
+                        hurt += 1
+                    while shifted < int(part * (moves + 1)) and shifted < moves:
+                        self._moved()
+                        self._move = mover.submit(self._move_one, away, chance.randrange(self.store.shard_count))
+                        shifted += 1
+                self._moved()
+                while self._frozen:
+                    self._pause()
+                self._until(self.given.put)
         finally:
             for process in self._running:
                 process.kill()
-                process.wait()
+                process.join()
 
     def _begin(self) -> None:
         """Make the follower."""
@@ -91,77 +191,111 @@ class Live:
             Settings(store).make(NAME, {}, lambda shard: 0)
         (self.folder / "seen").touch()
 
-    def seen(self) -> list[tuple[int, int]]:
-        """Return what workers were given so far, in its order: shard and added_id."""
-        with (self.folder / "seen").open("rb") as file:
-            file.seek(self._read)
-            for line in file.read().splitlines(keepends=True):
-                if line.endswith(b"\n"):
-                    self._read += len(line)
-                    shard, added_id = line.split()
-                    self._lines.append((int(shard), int(added_id)))
-        return self._lines
+    # Cells
 
-    @property
-    def missing(self) -> set[tuple[int, int]]:
-        """The cells that nobody was given."""
-        return self.there - set(self.seen())
-
-    @property
-    def out_of_turn(self) -> int:
-        """How many cells were first given to somebody when a later one of their shard had been already."""
-        highest: dict[int, int] = {}
-        count = 0
-        for shard, added_id in dict.fromkeys(self.seen()):
-            count += added_id < highest.get(shard, 0)
-            highest[shard] = max(added_id, highest.get(shard, 0))
-        return count
+    def _put_more(self) -> None:
+        """Put the next cells."""
+        with self._putting:
+            self._put(self.parts)
+            self.parts += 1
 
     def _put(self, part: int) -> None:
-        rows = (uuid.UUID(int=part * _BATCH + number) for number in range(_BATCH))
-        puts = self.store.put_cells([schemaless.NewCell(row, "BASE", 1, part) for row in rows])
-        self.there |= {(self.store.shard_of(put.key.row_key), put.added_id) for put in puts}
+        rows = (uuid.UUID(int=part * self.batch + number) for number in range(self.batch))
+        for put in self.store.put_cells([schemaless.NewCell(row, "BASE", 1, part) for row in rows]):
+            self.given.note_put(self.store.shard_of(put.key.row_key), put.added_id)
+
+    def _dealt(self) -> int:
+        """Return how many cells were dealt with."""
+        with (self.folder / "seen").open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                shard, added_id = line.split()
+                self.given.note_given(int(shard), int(added_id))
+        return self.given.put - len(self.given.missing)
+
+    def _until(self, enough: int) -> None:
+        until_s = time.monotonic() + self.patience_s
+        while True:
+            dealt = self._dealt()
+            self._tell(dealt)
+            if dealt >= enough:
+                return
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{self.given.put - dealt} cells are missing after {self.patience_s:.0f} s")
+            self._pause()
+
+    def _pause(self) -> None:
+        self._thaw(time.monotonic())
+        time.sleep(0.01 if self.scale == 1 else 0.05)
+
+    def _tell(self, dealt: int) -> None:
+        now_s = time.monotonic()
+        if self.tells and now_s - self._told_s > _TELL_S:
+            self._told_s, took_s = now_s, now_s - self._began_s
+            left_s = took_s / max(1, dealt) * max(0, self._wanted - dealt)
+            print(
+                f"{self.control or 'as it is'}: {dealt:,} of {self._wanted:,} cells dealt with, {self.deaths} killed, "
+                f"{self.freezes} frozen, {self.moved} moves, {took_s:.0f} s, {left_s:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    # Shards that move
+
+    def _moved(self) -> None:
+        """Wait until the last move has ended; raises what it met."""
+        while self._move is not None and not self._move.done():
+            self._pause()
+        if self._move is not None:
+            self._move.result()
+            self._move = None
+
+    def _move_one(self, store: schemaless.Datastore, shard: int) -> None:
+        move_away(store, shard)
+        self.moved += 1
+
+    # Workers
 
     def _hurt(self, how: str, chance: random.Random) -> None:
+        while how == "freeze" and len(self._frozen) >= len(self._running) - 1:
+            self._pause()
         asleep = [process for _, process in self._frozen]
-        victim = chance.choice([each for each in self._running if each not in asleep] or self._running)
-        if how == "freeze" and len(asleep) < len(self._running) - 1:
+        victim = chance.choice([each for each in self._running if each not in asleep])
+        if how == "freeze":
             self._freeze(victim)
             self._frozen.append((time.monotonic() + 2 * TIMING.lease_s, victim))
             return
         victim.kill()
-        victim.wait()
+        victim.join()
         self.deaths += 1
-        self._frozen = [each for each in self._frozen if each[1] is not victim]
         self._running[self._running.index(victim)] = self._start()
 
-    def _freeze(self, victim: subprocess.Popen[bytes]) -> None:
-        os.kill(victim.pid, signal.SIGSTOP)
+    def _freeze(self, victim: BaseProcess) -> None:
+        send(victim, signal.SIGSTOP)
 
     def _thaw(self, now_s: float) -> None:
-        for until_s, victim in list(self._frozen):
-            if now_s >= until_s:
-                os.kill(victim.pid, signal.SIGCONT)
-                self._frozen.remove((until_s, victim))
+        for frozen in list(self._frozen):
+            if now_s >= frozen[0]:
+                send(frozen[1], signal.SIGCONT)
+                self._frozen.remove(frozen)
                 self.freezes += 1
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> BaseProcess:
         self._started += 1
-        command = [sys.executable, "-m", *self._program(f"w{self._started}")]
-        return subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        function, arguments = self._program(f"w{self._started}")
+        process = _processes.Process(target=function, args=arguments, daemon=True)
+        process.start()
+        return process
 
-    def _program(self, name: str) -> list[str]:
-        """Return what a worker is started by: a module, and what it is told."""
-        return ["tests.feed.child", self.url, str(self.folder / "seen"), name, *(["early"] * self.early)]
+    def _program(self, name: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """Return what a worker does: a function, and what it is told."""
+        return child.work, (self.url, str(self.folder / "seen"), name, self.control)
 
-    def _dealt(self) -> int:
-        """Return how many cells were dealt with."""
-        return len(self.there & set(self.seen()))
 
-    def _until(self, enough: int) -> None:
-        until_s = time.monotonic() + self.patience_s
-        while (dealt := self._dealt()) < enough:
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"{len(self.there) - dealt} cells are missing after {self.patience_s:.0f} s")
-            self._thaw(time.monotonic())
-            time.sleep(0.01)
+def send(process: BaseProcess, number: int) -> None:
+    """Send a worker a signal."""
+    assert process.pid is not None
+    os.kill(process.pid, number)

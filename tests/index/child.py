@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from schemaless.feed.indexing import Indexing
 from schemaless.feed.owned import Owned
 from schemaless.feed.worker import Worker
 from schemaless.mysql.sql import indexes as sql
-from tests.feed.child import TIMING
+from tests.feed.child import TIMING, end_with_parent
 
 FREEZES_WITHIN_S: Final = 0.5
 """Whoever has come to no such page by then does not freeze."""
@@ -87,8 +86,9 @@ def _freeze_when_told() -> None:
     signal.signal(signal.SIGUSR1, told)
 
 
-if __name__ == "__main__":
-    url, control, name = sys.argv[1:]
+def work(url: str, control: str, name: str) -> None:
+    """Be a worker for ever."""
+    end_with_parent()
     _freeze_when_told()
     CONTROLS.get(control, lambda: None)()
     with schemaless.connect(url) as store:

@@ -1,33 +1,45 @@
 """Workers of an index killed with -9 and frozen past their lease while cells come; then each row has its entry.
 
 Half of the rows are written once, so that nothing heals what is lost of them. The others go from one shard of the
-index to another and back, and change there, while old workers sleep over it.
+index to another and back, and change there, while old workers sleep over it. Shards are moved meanwhile, and whenever
+the entries of one were copied, more are written behind the mover's back.
 
 What the suite does with a few hundred cells, ``benchmarks/indexes.py --live`` does with as many as one likes.
 """
 
 from __future__ import annotations
 
-import os
 import random
+import re
 import signal
-import subprocess
 import time
 import uuid
+from array import array
 from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, Final
+from unittest import mock
 
 import schemaless
 from schemaless.feed.indexes import Indexes
 from schemaless.feed.rows import FollowerRows
+from schemaless.move.fence import Fence
+from schemaless.move.indexes import MovedIndexes
 from schemaless.mysql.sql import indexes as sql
+from schemaless.mysql.sql import moves
 from schemaless.store.definitions import define
 from schemaless.store.indexes import values_of
 from schemaless.store.registry import IndexEntry
 from schemaless.store.tools import tools_of
 from tests.feed.child import TIMING
-from tests.feed.live import Live
+from tests.feed.live import CONTROLS as MOVER_CONTROLS
+from tests.feed.live import Live, send
+from tests.index import child
 from tests.index.child import FREEZES_WITHIN_S
 
 TRIPS = define("trips", "BASE.client:uuid", ["BASE.at:int"])
@@ -40,7 +52,20 @@ _CLIENTS = ((0, 1, 0), (0, 1, 0, 0))
 _LATER_S = 1.5
 """Who sleeps gets so much longer, for others to come to a row's last version meanwhile, on a busy machine too."""
 
-_AT_ONCE = 1_000
+_AT_ONCE = 5_000
+
+NOT_SET_BACK: Final = "followers not set back by a move"
+
+
+def _not_setting_back() -> AbstractContextManager[Any]:
+    return mock.patch.object(moves, "rewind_follower", return_value=b"DO 0")
+
+
+MOVER_CONTROLS[NOT_SET_BACK] = _not_setting_back
+CONTROLS: Final = (*child.CONTROLS, NOT_SET_BACK)
+
+Said = tuple[uuid.UUID, int, uuid.UUID, int]
+"""A row, its version, and what that says: client and time."""
 
 
 @dataclass
@@ -48,90 +73,157 @@ class LiveIndex(Live):
     """One run.
 
     Attributes:
-        follow: sees how far the follower is; ``store`` unless it is given.
-        entry: the index; made by ``run`` unless it is given.
-        control: the fault that workers have; empty for none.
-        expected: what the entry of each row has to say.
+        entry: the index, once it runs.
     """
 
-    follow: schemaless.Datastore | None = None
-    control: str = ""
-    expected: dict[uuid.UUID, tuple[uuid.UUID, int]] = field(default_factory=dict)
     entry: IndexEntry | None = None
-    _ids: dict[int, list[int]] = field(default_factory=dict)
+    _ids: dict[int, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("q")))
     _aimed: bool = False
 
-    def missing_entries(self) -> int:
-        """Return how many rows have no entry in the shard where it belongs, or one that says something else."""
+    @property
+    def batch(self) -> int:
+        """How many cells are put at once."""
+        return self.scale * (_ONCE + sum(len(_CLIENTS[number % len(_CLIENTS)]) for number in range(_OFTEN)))
+
+    def missing_entries(self) -> tuple[int, int]:
+        """Return how many rows lack their entry where it belongs, or say something else, and how many others are there.
+
+        Those others are what late workers have left behind, if anything: queries read the row, and leave them out.
+        """
         assert self.entry is not None
         if self.control:
             # Locations came before the entries, or a worker has just been let go on.
             time.sleep(2 * TIMING.lease_s)
-        shards = tools_of(self.store).shards
-        found: dict[uuid.UUID, list[tuple[int, tuple[object, ...]]]] = {}
-        for shard in range(self.store.shard_count):
-            after = b""
+        shards, count = tools_of(self.store).shards, self.store.shard_count
+        expected: list[set[bytes]] = [set() for _ in range(count)]
+        for row, _, client, at in self.last_said():
+            shard = TRIPS.shard_of(client, count)
+            assert shard is not None
+            expected[shard].add(_key(row.bytes, client, at))
+        missing = others = 0
+        for shard in range(count):
+            after, found = b"", set[bytes]()
             while rows := shards.rows(
                 shard, sql.select_entries_after(shards.database(shard), self.entry.layout, after, _AT_ONCE)
             ):
                 after = bytes(rows[-1][0])
-                for row in rows:
-                    place = shard, values_of(TRIPS, row[1:])
-                    found.setdefault(uuid.UUID(bytes=bytes(row[0])), []).append(place)
-        count = self.store.shard_count
-        return sum(
-            (TRIPS.shard_of(values[0], count), values) not in found.get(row, [])
-            for row, values in self.expected.items()
-        )
+                found |= {_key(bytes(row[0]), *values_of(TRIPS, row[1:])) for row in rows}
+            missing += len(expected[shard] - found)
+            others += len(found - expected[shard])
+        return missing, others
+
+    def last_said(self) -> Iterator[Said]:
+        """Return each row once, with its last version."""
+        for part in range(self.parts):
+            yield from self._once(part)
+            for number in range(self.scale * _OFTEN):
+                clients = _CLIENTS[number % len(_CLIENTS)]
+                yield _often(part, number, min(len(clients), self.parts - part))
 
     def _begin(self) -> None:
-        if self.entry is None:
-            self.entry, _ = Indexes(self.store).create(TRIPS)
+        self.entry, _ = Indexes(self.store).create(TRIPS)
 
-    def _program(self, name: str) -> list[str]:
-        return ["tests.index.child", self.url, self.control, name]
+    def _program(self, name: str) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        return child.work, (self.url, self.control, name)
+
+    # Cells
+
+    def _once(self, part: int) -> Iterator[Said]:
+        """Return the rows of a part that are written once."""
+        chance = random.Random(part)
+        for _ in range(self.scale * _ONCE):
+            yield uuid.UUID(int=chance.getrandbits(128)), 1, uuid.UUID(int=chance.getrandbits(128)), part
 
     def _put(self, part: int) -> None:
-        chance = random.Random(part)
-
-        def new_id() -> uuid.UUID:
-            return uuid.UUID(int=chance.getrandbits(128))
-
-        said = {new_id(): (new_id(), part) for _ in range(_ONCE)}
-        cells = [(row, 1) for row in said]
-        for number in range(_OFTEN):
-            for version, which in enumerate(_CLIENTS[number % len(_CLIENTS)], 1):
-                # A batch behind the other: who sleeps over one has missed the next one.
-                group = part - version + 1
-                if group >= 0:
-                    row = uuid.UUID(int=(group + 1) << 64 | number)
-                    said[row] = uuid.UUID(int=row.int * 2 + which), version
-                    cells.append((row, version))
-        self.expected |= said
-        new = [
-            schemaless.NewCell(row, "BASE", version, {"client": str(said[row][0]), "at": said[row][1]})
-            for row, version in cells
+        # The versions of a row come a batch behind the other: who sleeps over one has missed the next one.
+        said = [
+            *self._once(part),
+            *(
+                _often(part - version + 1, number, version)
+                for number in range(self.scale * _OFTEN)
+                for version in range(1, 1 + min(part + 1, len(_CLIENTS[number % len(_CLIENTS)])))
+            ),
         ]
-        for put in self.store.put_cells(new):
-            shard = self.store.shard_of(put.key.row_key)
-            self.there.add((shard, put.added_id))
-            self._ids.setdefault(shard, []).append(put.added_id)
+        new = [
+            schemaless.NewCell(row, "BASE", version, {"client": str(client), "at": at})
+            for row, version, client, at in said
+        ]
+        for put in sorted(self.store.put_cells(new), key=lambda put: put.added_id):
+            ids = self._ids[self.store.shard_of(put.key.row_key)]
+            assert not ids or ids[-1] < put.added_id, "one who writes alone is given ids that rise"
+            ids.append(put.added_id)
+            self.given.put += 1
+
+    def _locations(self) -> dict[int, int]:
+        """Return how far each shard is that can be asked now."""
+        assert self.entry is not None
+        rows = FollowerRows(tools_of(self.store).shards)
+        looked = rows.look((self.entry.follower, shard) for shard in range(self.store.shard_count)).rows
+        return {shard: row.location for (_, shard), row in looked.items()}
 
     def _dealt(self) -> int:
-        assert self.entry is not None
-        rows = FollowerRows(tools_of(self.follow or self.store).shards)
-        looked = rows.look((self.entry.follower, shard) for shard in self._ids).rows
-        return sum(bisect_right(sorted(self._ids[shard]), row.location) for (_, shard), row in looked.items())
+        return sum(bisect_right(self._ids[shard], location) for shard, location in self._locations().items())
 
-    def _freeze(self, victim: subprocess.Popen[bytes]) -> None:
+    # Shards that move
+
+    def _move_one(self, store: schemaless.Datastore, shard: int) -> None:
+        copy = MovedIndexes.copy
+
+        def copied(run: MovedIndexes, fence: Fence, token: str) -> set[str]:
+            tables = copy(run, fence, token)
+            self._write_beside()
+            return tables
+
+        with mock.patch.object(MovedIndexes, "copy", copied):
+            super()._move_one(store, shard)
+
+    def _write_beside(self) -> None:
+        """Put more, and wait until workers have dealt with it."""
+        self._put_more()
+        enough = {shard: ids[-1] for shard, ids in list(self._ids.items()) if ids}
+        until_s = time.monotonic() + self.patience_s
+        while any(self._locations().get(shard, 0) < added_id for shard, added_id in enough.items()):
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"what was put while a shard moved is not dealt with after {self.patience_s:.0f} s")
+            time.sleep(0.05)
+
+    # Workers
+
+    def _freeze(self, victim: BaseProcess) -> None:
         self._aimed = not self._aimed
-        os.kill(victim.pid, signal.SIGUSR1 if self._aimed else signal.SIGSTOP)
+        # One that has just been started would die of it.
+        send(victim, signal.SIGUSR1 if self._aimed and _catches(victim, signal.SIGUSR1) else signal.SIGSTOP)
 
     def _thaw(self, now_s: float) -> None:
         for frozen in list(self._frozen):
             until_s, victim = frozen
-            if now_s >= until_s + FREEZES_WITHIN_S + _LATER_S:
+            if now_s >= until_s - 2 * TIMING.lease_s + FREEZES_WITHIN_S and not _is_stopped(victim):
+                # It came to no such page.
+                send(victim, signal.SIGSTOP)
+                self._frozen[self._frozen.index(frozen)] = now_s + 2 * TIMING.lease_s, victim
+            elif now_s >= until_s + FREEZES_WITHIN_S + _LATER_S:
+                send(victim, signal.SIGCONT)
                 self._frozen.remove(frozen)
-                # By now it has stopped, or will not for this signal.
-                self.freezes += Path(f"/proc/{victim.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-                os.kill(victim.pid, signal.SIGCONT)
+                self.freezes += 1
+
+
+def _often(group: int, number: int, version: int) -> Said:
+    """Return a version of a row that is written often."""
+    row = uuid.UUID(int=(group + 1) << 64 | number)
+    which = _CLIENTS[number % len(_CLIENTS)][version - 1]
+    return row, version, uuid.UUID(int=row.int * 2 + which), version
+
+
+def _key(row_key: bytes, client: Any, at: Any) -> bytes:
+    """Return an entry, short: so many are held against each other."""
+    return b"%b %b %d" % (row_key, client.bytes, at)
+
+
+def _catches(process: BaseProcess, number: int) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)
+    return bool(int(caught, 16) >> number - 1 & 1)
+
+
+def _is_stopped(process: BaseProcess) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
