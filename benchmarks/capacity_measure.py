@@ -29,11 +29,11 @@ from datetime import UTC, datetime
 from schemaless.admin.create import create
 from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.capacity.measure import measure
-from schemaless.capacity.measurement import Measurement, added
+from schemaless.capacity.measurement import Measurement
 from schemaless.cell import NewStoredCell
 from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.mysql.sql.schema import rebuild_table
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.store.datastore import Datastore
 from schemaless.store.opening import connect
 from schemaless.store.tools import tools_of

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
-from schemaless.capacity.reporting import make
+from schemaless.capacity.reporting import Asked, make
 from schemaless.cell import NewStoredCell
 from schemaless.jobs.rebuild import run as rebuild
 from schemaless.migrate.run import run as migrate
@@ -53,7 +53,7 @@ def main() -> None:
 def held(store: Datastore, server: str, codec: str, size: int, seed: int) -> None:
     """Fill a datastore, predict, re-encode, rebuild, and print the line."""
     cells = fill(store, size, seed)
-    found = make(store, codec=codec, seed=seed)
+    found = make(store, Asked(codec=codec, seed=seed))
     assert found.after is not None
     predicted = found.after.file_bytes
     assert predicted is not None

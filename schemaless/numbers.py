@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
@@ -50,6 +50,10 @@ class Interval:
             raise InvalidInput(f"an interval is low, mid, high, each at least the one before; got {low}, {mid}, {high}")
         return cls(low, mid, high)
 
+    def __iter__(self) -> Iterator[float]:
+        """Yield low, mid and high."""
+        return iter((self.low, self.mid, self.high))
+
     @property
     def exact(self) -> bool:
         """Whether it has no width: what it stands for was counted or given, and not estimated."""
@@ -57,7 +61,7 @@ class Interval:
 
     def map(self, function: Callable[[float], float]) -> Interval:
         """Return ``function`` of each; it must never fall where the value rises."""
-        return Interval(function(self.low), function(self.mid), function(self.high))
+        return Interval(*map(function, self))
 
     def times(self, factor: float) -> Interval:
         """Return it in another unit; ``factor`` is 0 or more."""
@@ -66,6 +70,30 @@ class Interval:
     def __mul__(self, other: Interval) -> Interval:
         """Return the product of two that are 0 or more."""
         return Interval(self.low * other.low, self.mid * other.mid, self.high * other.high)
+
+
+def added(estimates: Iterable[Interval]) -> Interval:
+    """Return the sum of figures that were estimated apart from each other: errors add up in squares.
+
+    >>> added([Interval(90, 100, 110), Interval(40, 50, 60), Interval.of(7)])
+    Interval(low=142.85786437626905, mid=157.0, high=171.14213562373095)
+    """
+    mid = below = above = 0.0
+    for estimate in estimates:
+        mid += estimate.mid
+        below += (estimate.mid - estimate.low) ** 2
+        above += (estimate.high - estimate.mid) ** 2
+    return Interval(mid - below**0.5, mid, mid + above**0.5)
+
+
+def summed(estimates: Iterable[Interval]) -> Interval:
+    """Return the sum of figures that are wrong together: errors add up in full.
+
+    >>> summed([Interval(90, 100, 110), Interval(40, 50, 60)])
+    Interval(low=130.0, mid=150.0, high=170.0)
+    """
+    parts = list(estimates)
+    return Interval(*(float(sum(ends)) for ends in zip(*parts, strict=True))) if parts else ZERO
 
 
 ZERO: Final = Interval(0.0, 0.0, 0.0)

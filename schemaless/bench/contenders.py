@@ -21,7 +21,7 @@ from schemaless.bench.needs import Missing, needed
 from schemaless.bench.record_schema import Record
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
-from schemaless.codec.compressors import Compressor as StoreCompressor
+from schemaless.codec.dictionaries import NO_DICTIONARIES
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import COMPRESSORS, MSGPACK, NONE, SERIALIZERS, Codec
 from schemaless.codec.serializers import NotHeld
@@ -172,7 +172,8 @@ def compressors() -> Iterator[Compressor | Absentee]:
     }
     for name in COMPRESSOR_NAMES:
         yield _made(name, makers[name])
-    yield from map(_store_compressor, COMPRESSORS)
+    for compressor in COMPRESSORS:
+        yield store_compressor(compressor.name, Codec(MSGPACK, compressor, compressor.level))
 
 
 def _made(name: str, make: Callable[[], Any]) -> Any:
@@ -279,16 +280,24 @@ def _store_serializer(kind: type[StoreSerializer]) -> Serializer:
     return Serializer(f"store {kind.name}", None, encode, decode, store=True)
 
 
-def _store_compressor(compressor: type[StoreCompressor]) -> Compressor:
-    """Return the second half: the payload in its envelope, checksum included, and out of it."""
-    codec = Codec(MSGPACK, compressor, compressor.level)  # seal() takes the serializer from the payload
+def store_compressor(name: str, codec: Codec) -> Compressor:
+    """Return the second half: the payload in its envelope, checksum included, and out of it.
+
+    Args:
+        name: as it is shown.
+        codec: with the level and the dictionary; ``seal`` takes the serializer from the payload.
+    """
     seal, unseal, limits = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS
+    dictionary = codec.dictionary
+    known = NO_DICTIONARIES if dictionary is None else dictionary
 
     def compress(payload: tuple[StoreSerializer, bytes]) -> bytes:
         return seal(payload[0], payload[1], codec, ENGINE)
 
     def inflate(body: bytes) -> tuple[StoreSerializer, Any]:
-        return unseal(body, limits, ENGINE)
+        return unseal(body, limits, ENGINE, known)
 
-    level = None if compressor.level is None else f"level {compressor.level}"
-    return Compressor(compressor.name, None, level, compress, inflate, store=True)
+    level = None if codec.level is None else f"level {codec.level}"
+    if dictionary is not None:
+        level = f"{level} with {len(dictionary.content):,} bytes"
+    return Compressor(name, None, level, compress, inflate, store=True)

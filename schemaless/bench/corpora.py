@@ -131,21 +131,22 @@ def _digest(documents: list[JSONDocument]) -> str:
 # ---- what is made up
 
 
-def _each(words: str) -> list[str]:
-    return words.split()
+def words_of(text: str) -> list[str]:
+    """Return the words of a text, in their order."""
+    return text.split()
 
 
-_FIRST: Final = _each(
+_FIRST: Final = words_of(
     "Ada Al Bob Chen Dana Eve Femi Grace Hugo Ines Jan Kofi Lena Mia Nils Olga Pia Raj Sven Uma Yan Zoe"
 )
-_LAST: Final = _each(
+_LAST: Final = words_of(
     "Aranow Brand Costa Dietz Engel Fuchs Gray Holm Ito Jensen Kaya Lund Mora Novak Okoro Perez Roth Silva"
 )
-_STREETS: Final = _each("Main Oak Park Cedar Lake Hill Church Mill Spring River Station Garden")
-_CITIES: Final = _each(
+_STREETS: Final = words_of("Main Oak Park Cedar Lake Hill Church Mill Spring River Station Garden")
+_CITIES: Final = words_of(
     "Anytown Bergen Cadiz Dover Essen Fargo Ghent Huelva Ithaca Jena Kiel Leeds Malmo Nice Oslo Porto"
 )
-_WORDS: Final = _each(
+_WORDS: Final = words_of(
     "adjustable black blue bottle brush cable case compact cotton cover dark desk double easy electric fit frame glass "
     "grip handle heavy home indoor kit lamp large light long metal mini outdoor pack pad pan paper pro rack red ring "
     "round set shelf short silver size slim small soft stand steel storage table tray white wide wood"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from schemaless.bench.contenders import Compressor
+from schemaless.bench.contenders import Compressor, store_compressor
 from schemaless.cell import JSONDocument
 from schemaless.codec import envelope
-from schemaless.codec.engine import ENGINE
 from schemaless.codec.registry import NONE, ZSTD, Codec
 from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import train
@@ -37,8 +36,8 @@ def compressors(
         InvalidInput: there is too little to train on.
     """
     first, second = (
-        _compressor(
-            _trained(serializer, [place for place in range(len(rows)) if halves[place] != half], documents, rows)
+        store_compressor(
+            NAME, _trained(serializer, [place for place in range(len(rows)) if halves[place] != half], documents, rows)
         )
         for half in (0, 1)
     )
@@ -59,17 +58,3 @@ def _trained(
         if filled >= _TRAINING_BYTES:
             break
     return train(cells, Codec(serializer, ZSTD, ZSTD.level)).codec
-
-
-def _compressor(codec: Codec) -> Compressor:
-    seal, unseal, limits, dictionary = envelope.seal, envelope.unseal, envelope.DEFAULT_LIMITS, codec.dictionary
-    assert dictionary is not None
-
-    def compress(payload: tuple[Serializer, bytes]) -> bytes:
-        return seal(payload[0], payload[1], codec, ENGINE)
-
-    def inflate(body: bytes) -> tuple[Serializer, Any]:
-        return unseal(body, limits, ENGINE, dictionary)
-
-    level = f"level {codec.level} with {len(dictionary.content):,} bytes"
-    return Compressor(NAME, None, level, compress, inflate, store=True)

@@ -104,21 +104,61 @@ def wrapper(slot: Slot, one: List | Map) -> Record:
     return Record(f"{slot.path}List", [inner], wraps=True)
 
 
-class Packer:
+class _Maker:
+    """What makes values of one kind from those of the other: the base of what packs and unpacks.
+
+    Args:
+        native: whether lists of lists and maps need no records.
+        wrap_lists: as in ``fields_of``.
+    """
+
+    def __init__(self, *, native: bool, wrap_lists: bool) -> None:
+        self._native = native
+        self._wrap_lists = wrap_lists
+
+    def record(self, record: Record) -> Convert:
+        """Return what makes a record, or is made of one."""
+        raise NotImplementedError
+
+    def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
+        """Return the same where a record is around the list."""
+        raise NotImplementedError
+
+    def _list(self, one: List) -> Convert:
+        item = self._item(one.item)
+        return None if item is None else lambda values: [item(value) for value in values]
+
+    def _map(self, one: Map) -> Convert:
+        value = self._item(one.value)
+        return None if value is None else lambda members: {key: value(member) for key, member in members.items()}
+
+    def _value(self, slot: Slot, one: Scalar | Record | List | Map) -> Convert:
+        if isinstance(one, Scalar):
+            return None
+        if isinstance(one, Record):
+            return self.record(one)
+        many = self._list(one) if isinstance(one, List) else self._map(one)
+        return self._wrapped(slot, one, many) if self._wrap_lists and needs_wrapper(slot, one) else many
+
+    def _item(self, item: Slot) -> Convert:
+        if self._native and item.certain:
+            return self._value(item, item.types[0])
+        one = element(item)
+        return None if isinstance(one, Scalar) else self.record(one)
+
+
+class Packer(_Maker):
     """Makes the members of records from documents.
 
     Args:
         make: returns for a record what makes it of its members; None leaves them a dict.
-        native: whether lists of lists and maps need no records.
-        wrap_lists: as in ``fields_of``.
     """
 
     def __init__(
         self, make: Callable[[Record], Callable[[dict[str, Any]], Any]] | None, *, native: bool, wrap_lists: bool
     ) -> None:
+        super().__init__(native=native, wrap_lists=wrap_lists)
         self._make = make
-        self._native = native
-        self._wrap_lists = wrap_lists
 
     def record(self, record: Record) -> Convert:
         """Return what makes a record: of an object, or of the value that it wraps."""
@@ -158,44 +198,24 @@ class Packer:
             found[type(None)] = (slot.null_mark, _true if slot.null_mark else None)
         return found
 
-    def _value(self, slot: Slot, one: Scalar | Record | List | Map) -> Convert:
-        if isinstance(one, Scalar):
-            return None
-        if isinstance(one, Record):
-            return self.record(one)
-        many = self._list(one) if isinstance(one, List) else self._map(one)
-        if self._wrap_lists and needs_wrapper(slot, one):
-            return lambda value: {"value": value if many is None else many(value)}
-        return many
-
-    def _list(self, one: List) -> Convert:
-        item = self._item(one.item)
-        return None if item is None else lambda values: [item(value) for value in values]
+    def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
+        return lambda value: {"value": value if many is None else many(value)}
 
     def _map(self, one: Map) -> Convert:
         if self._native:
-            value = self._item(one.value)
-            return None if value is None else lambda members: {key: value(each) for key, each in members.items()}
+            return super()._map(one)
         entry = self.record(one.entry)
         if entry is None:
-            return lambda members: [{"key": key, "value": each} for key, each in members.items()]
-        return lambda members: [entry({"key": key, "value": each}) for key, each in members.items()]
-
-    def _item(self, item: Slot) -> Convert:
-        if self._native and item.certain:
-            return self._value(item, item.types[0])
-        one = element(item)
-        return None if isinstance(one, Scalar) else self.record(one)
+            return lambda members: [{"key": key, "value": value} for key, value in members.items()]
+        return lambda members: [entry({"key": key, "value": value}) for key, value in members.items()]
 
 
-class Unpacker:
+class Unpacker(_Maker):
     """Makes documents from the members of records.
 
     Args:
         members: returns for a record what gives a made one's members as a dict that nobody else has, in the order of
             its fields; those that are not set are None or missing.
-        native: as in ``Packer``.
-        wrap_lists: as in ``fields_of``.
         copy_lists: whether lists come as something that is not a list.
     """
 
@@ -207,9 +227,8 @@ class Unpacker:
         wrap_lists: bool,
         copy_lists: bool,
     ) -> None:
+        super().__init__(native=native, wrap_lists=wrap_lists)
         self._members = members
-        self._native = native
-        self._wrap_lists = wrap_lists
         self._copy_lists = copy_lists
 
     def record(self, record: Record) -> Callable[[Any], Any]:
@@ -259,37 +278,21 @@ class Unpacker:
 
         return unpack
 
-    def _value(self, slot: Slot, one: Scalar | Record | List | Map) -> Convert:
-        if isinstance(one, Scalar):
-            return None
-        if isinstance(one, Record):
-            return self.record(one)
-        many = self._list(one) if isinstance(one, List) else self._map(one)
-        if self._wrap_lists and needs_wrapper(slot, one):
-            members_of = self._members(wrapper(slot, one))
-            if many is None:
-                return lambda made: members_of(made)["value"]
-            return lambda made: many(members_of(made)["value"])
-        return many
+    def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
+        members_of = self._members(wrapper(slot, one))
+        if many is None:
+            return lambda made: members_of(made)["value"]
+        return lambda made: many(members_of(made)["value"])
 
     def _list(self, one: List) -> Convert:
-        item = self._item(one.item)
-        if item is None:
-            return list if self._copy_lists else None
-        return lambda values: [item(value) for value in values]
+        made = super()._list(one)
+        return list if made is None and self._copy_lists else made
 
     def _map(self, one: Map) -> Convert:
         if self._native:
-            value = self._item(one.value)
-            return None if value is None else lambda members: {key: value(each) for key, each in members.items()}
+            return super()._map(one)
         entry = self.record(one.entry)
-        return lambda entries: {each["key"]: each["value"] for each in map(entry, entries)}
-
-    def _item(self, item: Slot) -> Convert:
-        if self._native and item.certain:
-            return self._value(item, item.types[0])
-        one = element(item)
-        return None if isinstance(one, Scalar) else self.record(one)
+        return lambda entries: {member["key"]: member["value"] for member in map(entry, entries)}
 
 
 def _true(value: object) -> bool:

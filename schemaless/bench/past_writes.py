@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
+from schemaless.bench.corpora import words_of
 from schemaless.cluster.placement import shard_for
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
@@ -23,24 +24,9 @@ from schemaless.mysql.sql.cells import insert_numbered_cells
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
-_WORDS: Final = (
-    *("accepted", "airport", "bay", "bridge", "car", "city", "driver", "east", "fare", "for", "from", "left", "meters"),
-    *(
-        "north",
-        "of",
-        "on",
-        "pickup",
-        "rider",
-        "right",
-        "south",
-        "stop",
-        "street",
-        "the",
-        "to",
-        "trip",
-        "uptown",
-        "west",
-    ),
+_WORDS: Final = words_of(
+    "accepted airport bay bridge car city driver east fare for from left meters north of on pickup rider right south "
+    "stop street the to trip uptown west"
 )
 _ROWS: Final = 400
 """One INSERT has so many rows."""

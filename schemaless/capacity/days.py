@@ -22,9 +22,9 @@ from typing import Final
 
 from schemaless.capacity.day_ends import PLACES, End, Places, Probe, inverted, search
 from schemaless.capacity.groups import Taken
-from schemaless.capacity.measurement import DayIntake, Method, added
+from schemaless.capacity.measurement import DayIntake, Method
 from schemaless.mysql.sql.figures import count_columns, select_moments
-from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
+from schemaless.numbers import LEVEL, Interval, added, poisson_bounds, student_t
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.store.tools import tools_of

@@ -56,5 +56,4 @@ def disk_bytes_range(body_bytes: Interval, *, column_name: str = "BASE", layout:
         InvalidInput: no such length.
     """
     # Sorted: lengths a few bytes apart may differ the wrong way by what a page in part leaves.
-    lengths = (body_bytes.low, body_bytes.mid, body_bytes.high)
-    return Interval(*sorted(disk_bytes(length, column_name=column_name, layout=layout) for length in lengths))
+    return Interval(*sorted(disk_bytes(length, column_name=column_name, layout=layout) for length in body_bytes))

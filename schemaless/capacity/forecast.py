@@ -69,6 +69,15 @@ class Band(NamedTuple):
     high_80: float
     high_95: float
 
+    def dates(self, first_day: datetime.date, earlier_days: float = 0.0) -> dict[str, datetime.date | None]:
+        """Return on which dates so many days from ``first_day`` on end, or so much earlier; None for infinite ones."""
+        return {
+            name: None
+            if math.isinf(days)
+            else first_day + datetime.timedelta(math.floor(days) - math.ceil(earlier_days))
+            for name, days in self._asdict().items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class BackTest:

@@ -15,7 +15,7 @@ from typing import Final
 from schemaless.capacity.days import grow
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, Taken, take
-from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement, added
+from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, nobody
@@ -23,7 +23,7 @@ from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.mysql.parallel import on_servers
 from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, other_table_sizes
 from schemaless.mysql.sql.servers import SELECT_NOW
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.store.tools import tools_of
@@ -91,40 +91,49 @@ def measure(
     """
     tools = tools_of(store)
     started = time.monotonic()
-    names = [cluster.name for cluster in tools.topology.clusters]
-    for name in disks or {}:
-        if name not in names:
-            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+    check_disks(store, disks or {})
     now = datetime.fromisoformat(tools.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    clusters = [each for each in tools.topology.clusters if tools.topology.shards_of(each.name)]
+    clusters = [cluster for cluster in tools.topology.clusters if tools.topology.shards_of(cluster.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
     work = _Work(store, of_part, bounds, by_shard, seed, now, disks or {})
-    found: list[_ClusterTaken] = []
-    for done in on_servers([(each.primary, each) for each in clusters], work.measure):
-        found.append(done)
+    measured: list[_ClusterTaken] = []
+    for done in on_servers([(cluster.primary, cluster) for cluster in clusters], work.measure):
+        measured.append(done)
         listener(Advanced())
-    found.sort(key=lambda each: each.space.cluster)
-    taken = [each for cluster in found for each in cluster.taken]
+    measured.sort(key=lambda done: done.space.cluster)
+    taken = [part for done in measured for part in done.taken]
     return Measurement(
         taken_at=now.astimezone(UTC),
         datastore=store.name,
         shard_count=store.shard_count,
         groups=tuple(
             sorted(
-                (group for each in taken for group in each.groups()),
+                (group for part in taken for group in part.groups()),
                 key=lambda group: (group.cluster, group.shard or 0, group.column_name, group.codec),
             )
         ),
-        growth=tuple(growth for each in found for growth in each.growth),
-        clusters=tuple(each.space for each in found),
-        notes=tuple(_notes(found)),
-        rows_read=sum(each.rows_read for each in found) + sum(each.rows_read for each in taken),
-        pages_read=round(sum(each.pages_read for each in taken)),
+        growth=tuple(growth for done in measured for growth in done.growth),
+        clusters=tuple(done.space for done in measured),
+        notes=tuple(_notes(measured)),
+        rows_read=sum(done.rows_read for done in measured) + sum(part.rows_read for part in taken),
+        pages_read=round(sum(part.pages_read for part in taken)),
         seconds=time.monotonic() - started,
         seed=seed,
     )
+
+
+def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
+    """Refuse disks of clusters that are not there.
+
+    Raises:
+        InvalidInput: there is one.
+    """
+    names = [cluster.name for cluster in tools_of(store).topology.clusters]
+    for name in disks:
+        if name not in names:
+            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +187,12 @@ class _Work:
         files = sum(sizes.values(), TableSize(0, 0))
         # Without PROCESS, a note says already what cannot be seen.
         others = other_table_sizes(pool, databases) if files.measured else {}
-        alone = [Part(cluster.name, (each,), each, layout, read_from) for each in numbers]
+        alone = [Part(cluster.name, (number,), number, layout, read_from) for number in numbers]
         parts = alone if self.by_shard else [Part(cluster.name, tuple(numbers), None, layout, read_from)]
         taken = [take(self.store, part, self.bounds, self.seed + part.shards[0], self.now) for part in parts]
-        rebuilt = added(each.file_bytes() for each in taken)
-        bodies = added(each.body_bytes() for each in taken)
-        between = sorted((rebuilt.low - bodies.low, rebuilt.mid - bodies.mid, rebuilt.high - bodies.high))
+        rebuilt = added(part.file_bytes() for part in taken)
+        bodies = added(part.body_bytes() for part in taken)
+        between = sorted(end - of_bodies for end, of_bodies in zip(rebuilt, bodies, strict=True))
         space = ClusterFiles(
             cluster=cluster.name,
             node=str(node),
@@ -219,25 +228,25 @@ class _Work:
         return replace(taken, space=space, notes=[*taken.notes, *notes])
 
 
-def _notes(found: Sequence[_ClusterTaken]) -> list[str]:
-    notes = [note for each in found for note in each.notes]
-    for cluster in found:
+def _notes(measured: Sequence[_ClusterTaken]) -> list[str]:
+    notes = [note for cluster in measured for note in cluster.notes]
+    for cluster in measured:
         name = cluster.space.cluster
-        damaged = sum(each.sample.count(("damaged",)).mid for each in cluster.taken)
+        damaged = sum(part.sample.count(("damaged",)).mid for part in cluster.taken)
         if damaged:
             notes.append(f"{name}: bodies that do not decode are among those that were tried; run 'schemaless check'")
-        undecoded = sorted({each for part in cluster.taken for each in part.undecoded})
+        undecoded = sorted({name for part in cluster.taken for name in part.undecoded})
         notes += [
             f"{name}: no body of {column} in {codec} could be decoded, so its JSON text is taken to be as long"
             for column, codec in undecoded
         ]
-    if not all(each.space.file_bytes_measured for each in found if each.space.problem is None):
+    if not all(cluster.space.file_bytes_measured for cluster in measured if cluster.space.problem is None):
         notes.append(
             "the account may not see files (PROCESS), so their sizes are of InnoDB's statistics, read again, which "
             "leave some MB of each out"
         )
-    if not any(each.sample.windows for cluster in found for each in cluster.taken):
+    if not any(part.sample.windows for cluster in measured for part in cluster.taken):
         notes.append("there are no cells")
-    elif not any(day.complete for cluster in found for day in cluster.growth):
+    elif not any(day.complete for cluster in measured for day in cluster.growth):
         notes.append("no day is complete yet, so growth is not known")
     return notes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Final, Literal
 
@@ -163,64 +163,10 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads: plain values for ``json.dumps``."""
-        return {
-            "format": JSON_FORMAT,
-            "taken_at": self.taken_at.isoformat(),
-            "datastore": self.datastore,
-            "shard_count": self.shard_count,
-            "groups": [
-                {
-                    "cluster": group.cluster,
-                    "shard": group.shard,
-                    "column_name": group.column_name,
-                    "codec": group.codec,
-                    "cells": _numbers(group.cells),
-                    "body_bytes": _numbers(group.body_bytes),
-                    "allocated_bytes": _numbers(group.allocated_bytes),
-                    "json_bytes": _numbers(group.json_bytes),
-                }
-                for group in self.groups
-            ],
-            "growth": [
-                {
-                    "day": each.day.isoformat(),
-                    "cluster": each.cluster,
-                    "column_name": each.column_name,
-                    "cells": _numbers(each.cells),
-                    "body_bytes": _numbers(each.body_bytes),
-                    "method": each.method,
-                    "complete": each.complete,
-                }
-                for each in self.growth
-            ],
-            "clusters": [
-                {
-                    "cluster": space.cluster,
-                    "node": space.node,
-                    "read_from": space.read_from,
-                    "copies": space.copies,
-                    "shards": space.shards,
-                    "problem": space.problem,
-                    "file_bytes": space.file_bytes,
-                    "file_allocated_bytes": space.file_allocated_bytes,
-                    "file_bytes_measured": space.file_bytes_measured,
-                    "rebuilt_bytes": space.rebuilt_bytes and _numbers(space.rebuilt_bytes),
-                    "overhead_bytes": space.overhead_bytes and _numbers(space.overhead_bytes),
-                    "disk_bytes": space.disk_bytes,
-                    "free_bytes": space.free_bytes,
-                    "disk_from": space.disk_from,
-                    "shard_files": [list(each) for each in space.shard_files],
-                    "other_files": dict(space.other_files),
-                }
-                for space in self.clusters
-            ],
-            "notes": list(self.notes),
-            "rows_read": self.rows_read,
-            "pages_read": self.pages_read,
-            "seconds": round(self.seconds, 3),
-            "seed": self.seed,
-            "level": self.level,
-        }
+        plain = {"format": JSON_FORMAT, **_plain(self), "seconds": round(self.seconds, 3)}
+        for cluster in plain["clusters"]:
+            cluster["other_files"] = dict(cluster["other_files"])
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Measurement:
@@ -235,56 +181,37 @@ class Measurement:
                 "use a later version of schemaless, or measure again"
             )
         sizes = ("cells", "body_bytes", "allocated_bytes", "json_bytes")
-        spaces = ("rebuilt_bytes", "overhead_bytes")
-        return cls(
-            taken_at=datetime.fromisoformat(data["taken_at"]).astimezone(UTC),
-            datastore=data["datastore"],
-            shard_count=data["shard_count"],
-            groups=tuple(Group(**{**each, **_estimates(each, sizes)}) for each in data["groups"]),
-            growth=tuple(
-                DayIntake(**{**each, **_estimates(each, sizes[:2]), "day": date.fromisoformat(each["day"])})
-                for each in data["growth"]
-            ),
-            clusters=tuple(
-                ClusterFiles(
-                    **{
-                        **each,
-                        **_estimates(each, spaces),
-                        "shard_files": _pairs(each.get("shard_files", ())),
-                        "other_files": tuple(each.get("other_files", {}).items()),
-                    }
-                )
-                for each in data["clusters"]
-            ),
-            notes=tuple(data["notes"]),
-            rows_read=data["rows_read"],
-            pages_read=data["pages_read"],
-            seconds=data["seconds"],
-            seed=data["seed"],
-            level=data["level"],
+        groups = tuple(Group(**{**group, **_estimates(group, sizes)}) for group in data["groups"])
+        growth = tuple(
+            DayIntake(**{**intake, **_estimates(intake, sizes[:2]), "day": date.fromisoformat(intake["day"])})
+            for intake in data["growth"]
         )
+        clusters = tuple(
+            ClusterFiles(
+                **{
+                    **cluster,
+                    **_estimates(cluster, ("rebuilt_bytes", "overhead_bytes")),
+                    "shard_files": tuple(map(tuple, cluster.get("shard_files", ()))),
+                    "other_files": tuple(cluster.get("other_files", {}).items()),
+                }
+            )
+            for cluster in data["clusters"]
+        )
+        taken_at = datetime.fromisoformat(data["taken_at"]).astimezone(UTC)
+        parts = {"taken_at": taken_at, "groups": groups, "growth": growth, "clusters": clusters}
+        own = {part.name: data[part.name] for part in fields(cls) if part.name in data}
+        return cls(**{**own, **parts, "notes": tuple(data["notes"])})
 
 
-def added(estimates: Iterable[Interval]) -> Interval:
-    """Return the sum of figures that were estimated apart from each other: errors add up in squares.
-
-    >>> added([Interval(90, 100, 110), Interval(40, 50, 60), Interval.of(7)])
-    Interval(low=142.85786437626905, mid=157.0, high=171.14213562373095)
-    """
-    mid = below = above = 0.0
-    for estimate in estimates:
-        mid += estimate.mid
-        below += (estimate.mid - estimate.low) ** 2
-        above += (estimate.high - estimate.mid) ** 2
-    return Interval(mid - below**0.5, mid, mid + above**0.5)
-
-
-def _numbers(estimate: Interval) -> list[int]:
-    return [round(estimate.low), round(estimate.mid), round(estimate.high)]
-
-
-def _pairs(data: Iterable[Iterable[int]]) -> tuple[tuple[int, int], ...]:
-    return tuple((shard, size) for shard, size in data)
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: intervals in whole numbers, days and times in ISO 8601."""
+    if isinstance(value, Interval):
+        return [round(end) for end in value]
+    if is_dataclass(value):
+        return {part.name: _plain(getattr(value, part.name)) for part in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return value.isoformat() if isinstance(value, date) else value
 
 
 def _estimates(data: Mapping[str, Any], names: Iterable[str]) -> dict[str, Interval | None]:

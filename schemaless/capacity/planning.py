@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from schemaless.capacity.disks import Disk
-from schemaless.capacity.forecast import Band, Forecast, NoForecast
-from schemaless.capacity.steps import Rate
+from schemaless.capacity.forecast import Band, Forecast
 from schemaless.capacity.whatif import DiskOutlook, Scenario, days_at_rate, days_until
 from schemaless.errors import InvalidInput
 from schemaless.numbers import Interval, check_number
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import DiskForecast
 
 __all__ = ["FULL", "TB", "THRESHOLDS", "Cost", "Level", "Planning", "Verdict", "Wishes", "costs", "levels", "verdict"]
 
@@ -104,13 +105,7 @@ class Level:
         return None if found is None else found["low_80"]
 
     def _dates(self, earlier_days: float) -> dict[str, datetime.date | None] | None:
-        first, days = self.first_day, self.days
-        if first is None or days is None:
-            return None
-        return {
-            name: None if math.isinf(value) else first + datetime.timedelta(math.floor(value) - math.ceil(earlier_days))
-            for name, value in days._asdict().items()
-        }
+        return None if self.first_day is None or self.days is None else self.days.dates(self.first_day, earlier_days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,52 +164,32 @@ class Planning:
         return [each for each in found if each.disk == found[0].disk and each.days is not None]
 
 
-def levels(
-    scenario: Scenario,
-    order: Sequence[str],
-    disks: Mapping[str, Disk],
-    forecasts: Mapping[str, Forecast | NoForecast],
-    rates: Mapping[str, Rate | None],
-    wishes: Wishes,
-) -> tuple[Level, ...]:
+def levels(scenario: Scenario, grown: Sequence[DiskForecast], wishes: Wishes) -> tuple[Level, ...]:
     """Return when each disk of a scenario is how full.
 
     Args:
         scenario: what becomes of the disks.
-        order: their names, as they are to be sorted.
-        disks: by name.
-        forecasts: of the bytes that a day takes of each disk, by its name.
-        rates: of the last weeks, likewise.
+        grown: disks, as they are to be sorted, with what a day takes of each.
         wishes: which thresholds, and how long an order takes.
     """
-    outlooks = {each.disk: each for each in scenario.disks}
+    outlooks = {outlook.disk: outlook for outlook in scenario.disks}
     return tuple(
-        _level(outlooks[name], disks[name], forecasts.get(name), rates.get(name), share, wishes.lead_days)
-        for name in order
+        _level(outlooks[of_disk.disk.name], of_disk, share, wishes.lead_days)
+        for of_disk in grown
         for share in (*wishes.thresholds, FULL)
     )
 
 
-def _level(
-    outlook: DiskOutlook,
-    disk: Disk,
-    forecast: Forecast | NoForecast | None,
-    rate: Rate | None,
-    share: float,
-    lead_days: float | None,
-) -> Level:
-    free, times, size = outlook.free_bytes, outlook.times, disk.disk_bytes
-    known = outlook.days is not None and free is not None and times is not None and size is not None
-    if not known or not isinstance(forecast, Forecast):
-        return Level(disk.name, share, None, None, None, None, outlook.why, lead_days)
-    assert free is not None
-    assert times is not None
-    assert size is not None
+def _level(outlook: DiskOutlook, grown: DiskForecast, share: float, lead_days: float | None) -> Level:
+    free, times, size = outlook.free_bytes, outlook.times, grown.disk.disk_bytes
+    forecast, rate = grown.forecast, grown.rate
+    if outlook.days is None or free is None or times is None or size is None or not isinstance(forecast, Forecast):
+        return Level(outlook.disk, share, None, None, None, None, outlook.why, lead_days)
     kept_free = (FULL - share) * size
-    room = Interval(free.low - kept_free, free.mid - kept_free, free.high - kept_free)
+    room = Interval(*(end - kept_free for end in free))
     days = days_until(forecast, room, times)
     at_rate = None if rate is None else days_at_rate(rate.per_day, room, times)
-    return Level(disk.name, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)
+    return Level(outlook.disk, share, days, at_rate, outlook.first_day, outlook.horizon_days, None, lead_days)
 
 
 def costs(forecast: Forecast, after: tuple[str, Interval] | None, wishes: Wishes) -> tuple[Cost, ...]:

@@ -16,7 +16,7 @@ from schemaless.capacity.measurement import ClusterFiles, Group, Measurement
 from schemaless.codec.registry import Codec
 from schemaless.mysql.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.mysql.sizes import layout_of
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, summed
 from schemaless.store.datastore import Datastore
 from schemaless.store.shards import ReadFrom
 from schemaless.store.tools import tools_of
@@ -165,9 +165,7 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
             for shard in shards
         ]
         # The model is wrong about all of them in the same way.
-        sizes[space.cluster, codec.name] = Interval(
-            *(sum(getattr(size, end) for size in files) for end in ("low", "mid", "high"))
-        )
+        sizes[space.cluster, codec.name] = summed(files)
     return sizes
 
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from schemaless.capacity.disks import Disk
 from schemaless.capacity.filling import Filling
 from schemaless.capacity.forecast import Forecast, NoForecast
-from schemaless.capacity.measurement import Measurement, added
+from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Planning
 from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.series import Series
@@ -21,7 +21,7 @@ from schemaless.capacity.skew import ShardSize, Skew
 from schemaless.capacity.steps import Rate, Step
 from schemaless.capacity.whatif import CodecEffect, Scenario
 from schemaless.mysql.page_model import MYSQL, Layout
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.survey.choice import Choice
 from schemaless.survey.column_trials import ColumnTrial
 

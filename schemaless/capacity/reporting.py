@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schemaless.capacity import history
 from schemaless.capacity.disks import Disk, GivenDisk, disks_of, with_disks
 from schemaless.capacity.filling import filling
 from schemaless.capacity.forecast import Forecast, forecast
-from schemaless.capacity.measure import measure
+from schemaless.capacity.measure import check_disks, measure
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.planning import Cost, Level, Planning, Wishes, costs, levels, verdict
 from schemaless.capacity.rebuilt import Unit, disk_per_body, is_small, predicted_files, unit_of, whole_files
@@ -24,7 +24,7 @@ from schemaless.capacity.report_notes import beside_the_cells, how_obtained, not
 from schemaless.capacity.series import Series, daily, errors, weighted
 from schemaless.capacity.skew import skew_of
 from schemaless.capacity.steps import rate, steps
-from schemaless.capacity.whatif import Scenario, best_codec, codec_effects, growth_weights, mean, scenarios
+from schemaless.capacity.whatif import CodecEffect, Scenario, best_codec, codec_effects, growth_weights, mean, scenarios
 from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.errors import InvalidInput, ServerError
@@ -32,7 +32,7 @@ from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
-from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
+from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
 from schemaless.survey.sampling import Bounds
 
@@ -42,29 +42,43 @@ TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, wh
 _MOST_COLUMN_FORECASTS: Final = 40
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of a report.
+
+    Attributes:
+        codec: what a re-encoding would be to; by default the one that is worth it, if any.
+        disks: by cluster, in place of what was measured.
+        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
+        most_cpu: how many times the time of the default codec the one that is worth it may take.
+        wishes: thresholds, lead time, price, and how long the disks have to last.
+        seed: of samples and simulated futures.
+    """
+
+    codec: str | None = None
+    disks: Mapping[str, GivenDisk] = field(default_factory=dict)
+    least_gain: float = LEAST_GAIN
+    most_cpu: float = MOST_CPU
+    wishes: Wishes = field(default_factory=Wishes)
+    seed: int = 1
+
+    def choice(self, trials: Sequence[CodecEffect], measurement: Measurement) -> Choice | None:
+        """Return which codec is worth it, and why; None where nothing was tried."""
+        return best_codec(trials, measurement, DEFAULT.name, self.least_gain, self.most_cpu)
+
+
+NOTHING_ASKED: Final = Asked()
+
+
 def make(
-    store: Datastore,
-    *,
-    codec: str | None = None,
-    disks: Mapping[str, GivenDisk] | None = None,
-    fresh: bool = False,
-    least_gain: float = LEAST_GAIN,
-    most_cpu: float = MOST_CPU,
-    wishes: Wishes | None = None,
-    seed: int = 1,
-    listener: Listener = nobody,
+    store: Datastore, asked: Asked = NOTHING_ASKED, *, fresh: bool = False, listener: Listener = nobody
 ) -> CapacityReport:
     """Make a report of a datastore. Writes nothing.
 
     Args:
         store: the datastore.
-        codec: what a re-encoding would be to; by default the one that is worth it, if any.
-        disks: by cluster, in place of what was measured.
+        asked: what it is to answer.
         fresh: measure anew, although the catalog has measurements; without any that is done anyhow.
-        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
-        most_cpu: how many times the time of the default codec the one that is worth it may take.
-        wishes: thresholds, lead time, price, and how long the disks have to last.
-        seed: of samples and simulated futures.
         listener: told each step.
 
     Raises:
@@ -72,64 +86,47 @@ def make(
         InvalidInput: ``disks`` names a cluster that is not there, or [report] is not installed.
         ServerError: the catalog's server cannot be reached. Other servers may be down: the report says it.
     """
-    if codec is not None:
-        codec = codec_named(codec).name
-    names = [cluster.name for cluster in tools_of(store).topology.clusters]
-    for name in disks or {}:
-        if name not in names:
-            raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
+    if asked.codec is not None:
+        codec_named(asked.codec)
+    check_disks(store, asked.disks)
     listener(Step("reading the measurements that are kept"))
     measurements = history.read(store, [sample.sample_id for sample in history.kept(store)])
     notes: list[str] = []
     if fresh or not measurements:
         listener(Step("measuring"))
-        measurements.append(measure(store, disks=disks, seed=seed))
+        measurements.append(measure(store, disks=asked.disks, seed=asked.seed))
         if not fresh:
             notes.append(
                 "no measurement is kept in the catalog, so one was taken for this report; 'capacity measure' keeps them"
             )
     tried = NOTHING_TRIED
     try:
-        cells = _cells(store, measurements[-1], seed)
+        cells = _cells(store, measurements[-1], asked.seed)
         if cells is not None:
             tried = try_all(cells, listener)
-            choice = best_codec(codec_effects(tried.columns, []), measurements[-1], DEFAULT.name, least_gain, most_cpu)
-            target = codec or (choice.chosen.name if choice is not None and choice.chosen is not None else None)
+            target = asked.codec or _chosen(asked.choice(codec_effects(tried.columns, []), measurements[-1]))
             if target is not None and is_small(measurements[-1]):
                 listener(Step(f"trying {target} on every cell"))
-                files = whole_files(store, measurements[-1], codec_named(target), seed)
+                files = whole_files(store, measurements[-1], codec_named(target), asked.seed)
                 tried = replace(tried, files=files)
             if not worth_trying(Codec(PACKED, NONE)):
                 notes.append(NOT_TRIED)
     except (ServerError, InvalidInput) as error:
         notes.append(f"no codec could be tried: {error}")
     listener(Step("forecasting"))
-    now = datetime.datetime.now(datetime.UTC)
-    return put_together(
-        measurements,
-        tried,
-        now,
-        codec=codec,
-        disks=disks,
-        least_gain=least_gain,
-        most_cpu=most_cpu,
-        wishes=wishes,
-        seed=seed,
-        notes=notes,
-    )
+    return put_together(measurements, tried, datetime.datetime.now(datetime.UTC), asked, notes=notes)
+
+
+def _chosen(choice: Choice | None) -> str | None:
+    return None if choice is None or choice.chosen is None else choice.chosen.name
 
 
 def put_together(
     measurements: Sequence[Measurement],
     tried: Tried,
     made_at: datetime.datetime,
+    asked: Asked = NOTHING_ASKED,
     *,
-    codec: str | None = None,
-    disks: Mapping[str, GivenDisk] | None = None,
-    least_gain: float = LEAST_GAIN,
-    most_cpu: float = MOST_CPU,
-    wishes: Wishes | None = None,
-    seed: int = 1,
     notes: Sequence[str] = (),
 ) -> CapacityReport:
     """Return a report of what was measured and tried. Asks no server.
@@ -138,66 +135,49 @@ def put_together(
         measurements: oldest first, one at least; sizes are those of the last.
         tried: every codec on sampled cells of every column.
         made_at: now, UTC.
-        codec: what a re-encoding would be to; by default the one that is worth it, if any.
-        disks: by cluster, in place of what was measured.
-        least_gain: what a rewrite has to save of the pages to be worth it, 0 to 1.
-        most_cpu: how many times the time of the default codec the one that is worth it may take.
-        wishes: thresholds, lead time, price, and how long the disks have to last.
-        seed: of the simulated futures.
+        asked: what the report is to answer.
         notes: what the reading has to say.
 
     Raises:
         InvalidInput: the extra [report] is not installed.
     """
-    spaces, differences = with_disks(measurements[-1].clusters, disks or {})
+    spaces, differences = with_disks(measurements[-1].clusters, asked.disks)
     newest = replace(measurements[-1], clusters=spaces)
     series = daily([*measurements[:-1], newest])
     trials = codec_effects(tried.columns, series)
-    choice = best_codec(trials, newest, DEFAULT.name, least_gain, most_cpu)
-    if codec is None:
-        codec = choice.chosen.name if choice is not None and choice.chosen is not None else None
-    elif not any(trial.codec == codec for trial in trials):
+    choice = asked.choice(trials, newest)
+    codec = asked.codec or _chosen(choice)
+    if not any(trial.codec == codec for trial in trials):
         codec = None
     weights = growth_weights(newest, tried.disk_per_body)
-    forecasts = [
-        replace(each, used=filling(each.disk, each.history, [*measurements[:-1], newest]))
-        for each in (
-            _disk_forecast(disk, [each for each in series if each.cluster in disk.clusters], weights, seed)
-            for disk in disks_of(newest)
-        )
-    ]
-    outlooks = scenarios(
-        newest,
-        [each.disk for each in forecasts],
-        {each.disk.name: each.forecast for each in forecasts},
-        series,
-        trials,
-        _files(newest, tried),
-        weights,
-        codec,
-        {each.disk.name: each.rate for each in forecasts},
-    )
+    grown = []
+    for disk in disks_of(newest):
+        of_disk = [one for one in series if one.cluster in disk.clusters]
+        forecasted = _disk_forecast(disk, of_disk, weights, asked.seed)
+        used = filling(disk, forecasted.history, [*measurements[:-1], newest])
+        grown.append(replace(forecasted, used=used))
+    outlooks = scenarios(newest, grown, series, trials, _files(newest, tried), weights, codec)
     report = CapacityReport(
         made_at=made_at,
         measurement=newest,
-        measured_at=tuple(each.taken_at for each in measurements),
+        measured_at=tuple(measurement.taken_at for measurement in measurements),
         series=tuple(series),
-        disks=tuple(forecasts),
-        total=_total(forecasts, series, weights, seed),
-        too_few=tuple(sorted({each.column_name for each in tried.columns if not each.carried})),
-        columns=tuple(_column_forecasts(series, seed)),
+        disks=tuple(grown),
+        total=_total(grown, series, weights, asked.seed),
+        too_few=tuple(sorted({trial.column_name for trial in tried.columns if not trial.carried})),
+        columns=tuple(_column_forecasts(series, asked.seed)),
         trials=tuple(trials),
         weights=weights,
         choice=choice,
         codec=codec,
         scenarios=tuple(outlooks),
-        planning=Planning(wishes or Wishes()),
+        planning=Planning(asked.wishes),
         skew=skew_of(newest),
         warnings=(),
         notes=(),
         how=how_obtained(newest, codec),
     )
-    report = replace(report, planning=_planning(report, seed))
+    report = replace(report, planning=_planning(report, asked.seed))
     return replace(
         report,
         warnings=tuple(warnings_of(report)),
@@ -207,13 +187,11 @@ def put_together(
 
 def _planning(report: CapacityReport, seed: int) -> Planning:
     now, after, wishes = report.now, report.after, report.planning.wishes
-    order = [outlook.disk for outlook in now.worst_first]
-    disks = {each.disk.name: each.disk for each in report.disks}
-    forecasts = {each.disk.name: each.forecast for each in report.disks}
-    rates = {each.disk.name: each.rate for each in report.disks}
+    grown = {forecasted.disk.name: forecasted for forecasted in report.disks}
+    in_order = [grown[outlook.disk] for outlook in now.worst_first]
 
     def of(scenario: Scenario | None) -> tuple[Level, ...]:
-        return () if scenario is None else levels(scenario, order, disks, forecasts, rates, wishes)
+        return () if scenario is None else levels(scenario, in_order, wishes)
 
     return Planning(wishes, of(now), of(after), _costs(report, seed), verdict(now, wishes))
 
@@ -223,16 +201,17 @@ def _costs(report: CapacityReport, seed: int) -> tuple[Cost, ...]:
     codec, after, wishes = report.codec, report.after, report.planning.wishes
     if wishes.price_per_tb is None:
         return ()
-    copies = {name: each.disk.copies for each in report.disks for name in each.disk.clusters}
+    disks = [forecasted.disk for forecasted in report.disks]
+    copies = {name: disk.copies for disk in disks for name in disk.clusters}
     weights = {key: weight * copies.get(key[0], 1) for key, weight in report.weights.items()}
     grown = forecast(weighted(report.series, weights), seed=seed)
     if not isinstance(grown, Forecast):
         return ()
     if codec is None or after is None:
         return costs(grown, None, wishes)
-    of_disk = {each.disk.name: each.disk.copies for each in report.disks}
-    days = {each.disk: (each.bytes_per_day or 0.0) * of_disk[each.disk] for each in report.now.disks}
-    times = mean({each.disk: each.times for each in after.disks if each.times is not None}, days)
+    of_disk = {disk.name: disk.copies for disk in disks}
+    days = {outlook.disk: (outlook.bytes_per_day or 0.0) * of_disk[outlook.disk] for outlook in report.now.disks}
+    times = mean({outlook.disk: outlook.times for outlook in after.disks if outlook.times is not None}, days)
     return costs(grown, (codec, times), wishes)
 
 
@@ -259,13 +238,13 @@ def try_all(cells: CellSample, listener: Listener = nobody) -> Tried:
 
 def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Interval]:
     """Return how long files are after a migration and a rebuild, by cluster and codec."""
-    found = {}
+    predicted = {}
     for space in measurement.clusters:
         for name, units in tried.units.items():
             size = predicted_files(measurement, space, units, tried.layout)
             if size is not None:
-                found[space.cluster, name] = size
-    return found | dict(tried.files)
+                predicted[space.cluster, name] = size
+    return predicted | dict(tried.files)
 
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
@@ -278,25 +257,26 @@ def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | Non
 
 
 def _total(
-    disks: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
+    grown: Sequence[DiskForecast], series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
 ) -> DiskForecast | None:
-    if len(disks) == 1:
-        return disks[0]
-    if not disks:
+    if len(grown) == 1:
+        return grown[0]
+    if not grown:
         return None
+    disks = [forecasted.disk for forecasted in grown]
 
     def sum_of(name: str) -> int | None:
-        values = [getattr(each.disk, name) for each in disks]
+        values = [getattr(disk, name) for disk in disks]
         return None if None in values else sum(values)
 
     everything = Disk(
-        clusters=tuple(name for each in disks for name in each.disk.clusters),
+        clusters=tuple(name for disk in disks for name in disk.clusters),
         disk_bytes=sum_of("disk_bytes"),
         free_bytes=sum_of("free_bytes"),
-        free_assumed=any(each.disk.free_assumed for each in disks),
+        free_assumed=any(disk.free_assumed for disk in disks),
         file_bytes=sum_of("file_bytes"),
-        copies=min(each.disk.copies for each in disks),
-        problem="; ".join(each.disk.problem for each in disks if each.disk.problem) or None,
+        copies=min(disk.copies for disk in disks),
+        problem="; ".join(disk.problem for disk in disks if disk.problem) or None,
     )
     return _disk_forecast(everything, series, weights, seed)
 
@@ -305,15 +285,15 @@ def _disk_forecast(
     disk: Disk, series: Sequence[Series], weights: Mapping[tuple[str, str], float], seed: int
 ) -> DiskForecast:
     days = weighted(series, weights)
-    found = forecast(days, seed=seed)
-    changes = steps(days) if isinstance(found, Forecast) else ()
-    return DiskForecast(disk, tuple(days), found, changes, rate(days, changes), tuple(errors(series, weights)))
+    foretold = forecast(days, seed=seed)
+    changes = steps(days) if isinstance(foretold, Forecast) else ()
+    return DiskForecast(disk, tuple(days), foretold, changes, rate(days, changes), tuple(errors(series, weights)))
 
 
 def _column_forecasts(series: Sequence[Series], seed: int) -> list[ColumnForecast]:
-    most = sorted(series, key=lambda each: -each.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
-    found = []
-    for each in sorted(most, key=lambda each: (each.cluster, each.column_name)):
-        days = tuple((day.day, day.body_bytes) for day in each.days)
-        found.append(ColumnForecast(each.cluster, each.column_name, days, forecast(days, seed=seed)))
-    return found
+    most = sorted(series, key=lambda one: -one.bytes_per_day)[:_MOST_COLUMN_FORECASTS]
+    forecasts = []
+    for one in sorted(most, key=lambda one: (one.cluster, one.column_name)):
+        days = tuple((day.day, day.body_bytes) for day in one.days)
+        forecasts.append(ColumnForecast(one.cluster, one.column_name, days, forecast(days, seed=seed)))
+    return forecasts

@@ -14,17 +14,19 @@ import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from schemaless.capacity.disks import Disk
 from schemaless.capacity.forecast import Band, Forecast, NoForecast
-from schemaless.capacity.measurement import Group, Measurement, added
+from schemaless.capacity.measurement import Group, Measurement
 from schemaless.capacity.series import Series
-from schemaless.capacity.steps import Rate
 from schemaless.codec.registry import LEGACY
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added, summed
 from schemaless.survey.choice import Choice, Option, choose
 from schemaless.survey.column_trials import ColumnTrial
+
+if TYPE_CHECKING:
+    from schemaless.capacity.report import DiskForecast
 
 __all__ = [
     "CodecEffect",
@@ -226,30 +228,26 @@ def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, float])
 
 def scenarios(
     measurement: Measurement,
-    disks: Sequence[Disk],
-    forecasts: Mapping[str, Forecast | NoForecast],
+    grown: Sequence[DiskForecast],
     series: Sequence[Series],
     trials: Sequence[CodecEffect],
     files: Mapping[tuple[str, str], Interval],
     weights: Mapping[tuple[str, str], float],
     codec: str | None,
-    rates: Mapping[str, Rate | None],
 ) -> list[Scenario]:
     """Return every scenario, ``now`` first.
 
     Args:
         measurement: the newest one.
-        disks: its disks.
-        forecasts: of the bytes that a day takes of each disk, by the disk's name.
+        grown: its disks, with what a day takes of each.
         series: daily series of its clusters and columns.
         trials: of codecs; none where no cell could be read.
         files: how long files are after a migration and a rebuild, by cluster and codec.
         weights: what ``growth_weights`` gives.
         codec: that a re-encoding would be to, one of those tried, or None.
-        rates: of the last weeks, by the disk's name.
     """
-    what_if = _WhatIf(measurement, disks, forecasts, series, trials, files, weights, rates)
-    found = [
+    what_if = _WhatIf(measurement, grown, series, trials, files, weights)
+    foretold = [
         what_if.scenario("now", "As it is.", None),
         what_if.scenario(
             "rebuilt", "The tables are rebuilt where that gives space back; no body is re-encoded.", None, rebuilt=True
@@ -260,47 +258,44 @@ def scenarios(
         if there == {name}:
             continue  # nothing would be re-encoded: that is 'rebuilt'
         text = "All bodies are in this codec, and the tables are rebuilt."
-        found += [what_if.scenario(name, text, name, rebuilt=True)]
+        foretold.append(what_if.scenario(name, text, name, rebuilt=True))
     if codec is not None:
         text = f"All bodies are re-encoded to {codec}; the files keep their length, and new cells take less."
-        found += [what_if.scenario(f"{codec}, not rebuilt", text, codec)]
+        foretold.append(what_if.scenario(f"{codec}, not rebuilt", text, codec))
     for factor in GROWTH_FACTORS:
         text = f"Each day brings {factor} times as much."
-        found += [what_if.scenario(f"growth x{factor}", text, None, factor)]
+        foretold.append(what_if.scenario(f"growth x{factor}", text, None, factor))
         if codec is not None:
             text = f"The same, re-encoded to {codec} and rebuilt."
-            found += [what_if.scenario(f"growth x{factor}, {codec}", text, codec, factor, rebuilt=True)]
-    found.append(what_if.lost_host())
-    return found
+            foretold.append(what_if.scenario(f"growth x{factor}, {codec}", text, codec, factor, rebuilt=True))
+    return [*foretold, what_if.lost_host()]
 
 
 @dataclass(frozen=True, slots=True)
 class _WhatIf:
     measurement: Measurement
-    disks: Sequence[Disk]
-    forecasts: Mapping[str, Forecast | NoForecast]
+    grown: Sequence[DiskForecast]
     series: Sequence[Series]
     trials: Sequence[CodecEffect]
     files: Mapping[tuple[str, str], Interval]
     weights: Mapping[tuple[str, str], float]
-    rates: Mapping[str, Rate | None]
 
     def scenario(
         self, name: str, text: str, codec: str | None, factor: float = 1.0, *, rebuilt: bool = False
     ) -> Scenario:
         """Return what becomes of every disk."""
         outlooks, sizes = [], []
-        for disk in self.disks:
+        for grown in self.grown:
+            disk = grown.disk
             files = self.file_bytes(disk, codec, rebuilt=rebuilt)
             free = None
             if disk.free_bytes is not None and files is not None and disk.file_bytes is not None:
-                given_back = Interval(*(disk.file_bytes - size for size in (files.high, files.mid, files.low)))
-                free = Interval(*(disk.free_bytes + back for back in (given_back.low, given_back.mid, given_back.high)))
-            grows = self.growth_factor(disk, codec).times(factor)
-            outlooks.append(self.outlook(disk, free, grows))
+                room = disk.free_bytes + disk.file_bytes
+                free = Interval(room - files.high, room - files.mid, room - files.low)
+            outlooks.append(self.outlook(grown, free, self.growth_factor(disk, codec).times(factor)))
             if files is not None:
                 sizes.append(files)
-        known = added(sizes) if sizes and len(sizes) == len(self.disks) else None
+        known = added(sizes) if sizes and len(sizes) == len(self.grown) else None
         return Scenario(name, text, codec, tuple(outlooks), known)
 
     def file_bytes(self, disk: Disk, codec: str | None, *, rebuilt: bool) -> Interval | None:
@@ -311,17 +306,16 @@ class _WhatIf:
         """
         if disk.file_bytes is None:
             return None
-        spaces = [each for each in self.measurement.clusters if each.cluster in disk.clusters]
         if not rebuilt:
             return Interval.of(disk.file_bytes)
         shrinks = self.growth_factor(disk, codec).mid <= 1
         sizes = []
-        for space in spaces:
+        for space in (space for space in self.measurement.clusters if space.cluster in disk.clusters):
             size = space.rebuilt_bytes if codec is None else self.files.get((space.cluster, codec))
             if size is None:
                 return None
             if shrinks and space.file_bytes is not None and space.file_bytes_measured:
-                size = Interval(*(min(end, float(space.file_bytes)) for end in (size.low, size.mid, size.high)))
+                size = Interval(*(min(end, float(space.file_bytes)) for end in size))
             sizes.append(size)
         return added(sizes)
 
@@ -329,38 +323,32 @@ class _WhatIf:
         """Return how much a day takes of the disk in a codec, as a part of what it takes now."""
         return mean(
             {each.column_name: each.allocated_share for each in self.trials if each.codec == codec},
-            {name: self._bytes_per_day(disk, name) for name in self.measurement.column_names},
+            self._bytes_per_day(disk),
         )
 
-    def outlook(self, disk: Disk, free: Interval | None, factor: Interval) -> DiskOutlook:
+    def outlook(self, grown: DiskForecast, free: Interval | None, factor: Interval) -> DiskOutlook:
         """Return how long so much lasts."""
-        per_day = sum(self._bytes_per_day(disk, name) for name in self.measurement.column_names)
-        forecast = self.forecasts.get(disk.name)
-        rate = None if forecast is None else per_day * factor.mid
+        disk, forecast, last = grown.disk, grown.forecast, grown.rate
+        per_day = sum(self._bytes_per_day(disk).values()) * factor.mid
 
         def cannot(why: str) -> DiskOutlook:
-            return DiskOutlook(disk.name, free, rate, None, why, None, None, times=factor)
+            return DiskOutlook(disk.name, free, per_day, None, why, None, None, times=factor)
 
         if disk.problem is not None:
             return cannot(f"not measured: {disk.problem}")
-        if forecast is None:
-            return cannot("no growth was measured")
         if isinstance(forecast, NoForecast):
             return cannot(forecast.reason)
         if free is None:
             return cannot("its disk is not known; give --disk CLUSTER=SIZE:FREE")
-        days = days_until(forecast, free, factor)
-        last = self.rates.get(disk.name)
-        at_rate = None if last is None else days_at_rate(last.per_day, free, factor)
         return DiskOutlook(
             disk=disk.name,
             free_bytes=free,
-            bytes_per_day=rate,
-            days=days,
+            bytes_per_day=per_day,
+            days=days_until(forecast, free, factor),
             why=None,
             first_day=forecast.first_day,
             horizon_days=forecast.horizon_days,
-            at_rate=at_rate,
+            at_rate=None if last is None else days_at_rate(last.per_day, free, factor),
             rate_days=None if last is None else last.days,
             times=factor,
         )
@@ -368,12 +356,12 @@ class _WhatIf:
     def lost_host(self) -> Scenario:
         """Return what becomes of the others when the host goes whose loss is worst."""
         name = "a lost host"
-        alone = [disk for disk in self.disks if disk.copies == 1 and disk.problem is None]
-        others = {disk.name: [each for each in self.disks if each is not disk and each.free_bytes] for disk in alone}
+        alone = [grown.disk for grown in self.grown if grown.disk.copies == 1 and grown.disk.problem is None]
         if not alone:
             text = "A host is lost: its cluster's other copies hold every cell, and no disk gets more than it has."
             return Scenario(name, text, None, self.scenario(name, text, None).disks)
-        candidates = [self._without(disk, others[disk.name]) for disk in alone if others[disk.name]]
+        others = [[grown for grown in self.grown if grown.disk is not lost and grown.disk.free_bytes] for lost in alone]
+        candidates = [self._without(lost, left) for lost, left in zip(alone, others, strict=True) if left]
         if not candidates:
             text = "A host is lost: there is no other disk known that could take its shards."
             outlooks = [
@@ -382,33 +370,33 @@ class _WhatIf:
             return Scenario(name, text, None, tuple(outlooks))
         return min(candidates, key=lambda each: each.first.days[2] if each.first and each.first.days else math.inf)
 
-    def _without(self, lost: Disk, others: Sequence[Disk]) -> Scenario:
+    def _without(self, lost: Disk, others: Sequence[DiskForecast]) -> Scenario:
         text = (
             f"The host of {lost.name} is lost, and its shards, from a backup or a dump, go to the others by what is "
             "free there; of all hosts without a replica, the one whose loss is worst."
         )
-        free = sum(disk.free_bytes or 0 for disk in others)
-        moving_per_day = sum(self._bytes_per_day(lost, name) for name in self.measurement.column_names)
+        free = sum(grown.disk.free_bytes or 0 for grown in others)
+        moving_per_day = sum(self._bytes_per_day(lost).values())
         outlooks = []
-        for disk in others:
+        for grown in others:
+            disk = grown.disk
             share = (disk.free_bytes or 0) / free
-            own = sum(self._bytes_per_day(disk, name) for name in self.measurement.column_names)
-            left = (disk.free_bytes or 0) - share * (lost.file_bytes or 0)
+            own = sum(self._bytes_per_day(disk).values())
+            left = Interval.of((disk.free_bytes or 0) - share * (lost.file_bytes or 0))
             if own:
-                factor = Interval.of(1 + share * moving_per_day / own)
-                outlooks.append(self.outlook(disk, Interval.of(left), factor))
+                outlooks.append(self.outlook(grown, left, Interval.of(1 + share * moving_per_day / own)))
             else:
-                outlooks.append(
-                    DiskOutlook(disk.name, Interval.of(left), None, None, "it has no growth of its own", None, None)
-                )
+                outlooks.append(DiskOutlook(disk.name, left, None, None, "it has no growth of its own", None, None))
         return Scenario("a lost host", text, None, tuple(outlooks))
 
-    def _bytes_per_day(self, disk: Disk, column: str) -> float:
-        return sum(
-            each.bytes_per_day * self.weights.get((each.cluster, column), 0.0)
-            for each in self.series
-            if each.column_name == column and each.cluster in disk.clusters
-        )
+    def _bytes_per_day(self, disk: Disk) -> dict[str, float]:
+        """Return what a day takes of a disk now, by column."""
+        brings = dict.fromkeys(self.measurement.column_names, 0.0)
+        for series in self.series:
+            if series.cluster in disk.clusters and series.column_name in brings:
+                weight = self.weights.get((series.cluster, series.column_name), 0.0)
+                brings[series.column_name] += series.bytes_per_day * weight
+        return brings
 
 
 def days_until(forecast: Forecast, free: Interval, factor: Interval) -> Band:
@@ -448,11 +436,11 @@ def mean(shares: Mapping[str, Interval], weights: Mapping[str, float]) -> Interv
     if not total:
         return Interval.of(1.0)
     parts = [shares.get(name, Interval.of(1.0)).times(weight / total) for name, weight in weights.items() if weight]
-    return Interval(*(sum(getattr(each, end) for each in parts) for end in ("low", "mid", "high")))
+    return summed(parts)
 
 
 def _by_codec(trials: Sequence[CodecEffect]) -> dict[str, list[CodecEffect]]:
-    found: dict[str, list[CodecEffect]] = {}
-    for each in trials:
-        found.setdefault(each.codec, []).append(each)
-    return found
+    by_codec: dict[str, list[CodecEffect]] = {}
+    for trial in trials:
+        by_codec.setdefault(trial.codec, []).append(trial)
+    return by_codec

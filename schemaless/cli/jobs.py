@@ -34,7 +34,7 @@ from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.names import who
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
-from schemaless.terminal.output import bytes_text, err, note, out, print_json, print_table
+from schemaless.terminal.output import bytes_text, err, facts, note, out, print_json, print_table
 from schemaless.terminal.progress import ProgressLine, amount_text, duration
 
 _LINE_S: Final = 5.0
@@ -369,16 +369,20 @@ def _shard_row(state: ShardState) -> dict[str, str]:
     }
 
 
-def _status_json(status: JobStatus, events: list[tuple[datetime, str, str]]) -> dict[str, Any]:
+def progress_json(status: JobStatus) -> dict[str, Any]:
+    """Return how far a job is, for ``--json``."""
     return {
         "job": asdict(status.job),
-        "fraction": status.fraction,
-        "bytes_total": status.bytes_total,
-        "bytes_through": status.bytes_through,
-        "runners": status.runners,
-        "mb_per_s": status.mb_per_s,
-        "eta": None if status.eta is None else asdict(status.eta),
+        **facts(status, "fraction", "runners", "mb_per_s"),
+        "eta": status.eta and asdict(status.eta),
         "waits": [{"cluster": cluster, "reason": reason} for cluster, reason in status.waits],
+    }
+
+
+def _status_json(status: JobStatus, events: list[tuple[datetime, str, str]]) -> dict[str, Any]:
+    return {
+        **progress_json(status),
+        **facts(status, "bytes_total", "bytes_through"),
         "clusters": [asdict(cluster) for cluster in status.clusters],
         "shards": [{**asdict(state), "held": state.held, "fraction": state.fraction} for state in status.shards],
         "events": [{"at": at, "who": name, "what": what} for at, name, what in events],

@@ -126,14 +126,8 @@ def load(
             total.body_bytes += outcome.body_bytes
             passed_over += [{"file": name, "line": number, "why": message} for number, message in outcome.failures]
     if as_json:
-        print_json(
-            {
-                "created": total.created,
-                "there_already": total.there,
-                "body_bytes": total.body_bytes,
-                "passed_over": passed_over,
-            }
-        )
+        counts = {"created": total.created, "there_already": total.there, "body_bytes": total.body_bytes}
+        print_json({**counts, "passed_over": passed_over})
     else:
         out().print(
             f"{total.created:,} cells created, {total.there:,} were there already, "

@@ -22,34 +22,30 @@ from schemaless.errors import InvalidCell, InvalidInput, SchemalessError, Unknow
 from schemaless.terminal.output import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, error, redacted
 from schemaless.terminal.shown import shown
 
-_NOUNS: dict[str, tuple[str, str, str]] = {
-    # name: (module, attribute, one line for the overview; held against the command's own help by a test)
-    "config": ("schemaless.cli.config.group", "config", "Name datastores, and show which setting is used."),
-    "local": (
-        "schemaless.cli.local.group",
-        "local",
-        "Run private MySQL servers on this machine, without root or Docker.",
-    ),
-    "create": ("schemaless.cli.create", "create", "Create a datastore."),
-    "grants": ("schemaless.cli.grants", "grants", "Print the SQL that gives an account a role."),
-    "info": ("schemaless.cli.info", "info", "Show a datastore's topology and cell counts."),
-    "topology": ("schemaless.cli.topology.group", "topology", "Show and change the servers of a datastore."),
-    "shards": ("schemaless.cli.shards.group", "shards", "Move shards to another cluster."),
-    "schema": ("schemaless.cli.schema.group", "schema", "Upgrade tables, or show their versions."),
-    "cell": ("schemaless.cli.cell.group", "cell", "Write and read single cells, or follow them all."),
-    "load": ("schemaless.cli.load", "load", "Load documents from an NDJSON file."),
-    "dump": ("schemaless.cli.dump", "dump", "Write cells as NDJSON."),
-    "check": ("schemaless.cli.check", "check", "Decode every cell, and verify its place and the tables of its shard."),
-    "trigger": ("schemaless.cli.trigger.group", "trigger", "Call a function for each new cell."),
-    "index": ("schemaless.cli.index.group", "index", "Find rows by what is in their documents."),
-    "migrate": ("schemaless.cli.migrate.group", "migrate", "Re-encode bodies in place."),
-    "codec": ("schemaless.cli.codec.group", "codec", "Choose the codec of each column, and manage zstd dictionaries."),
-    "rebuild": ("schemaless.cli.rebuild", "rebuild", "Rebuild tables, so that files give free space back."),
-    "capacity": ("schemaless.cli.capacity.group", "capacity", "Measure a datastore, and say how long its disks last."),
-    "metrics": ("schemaless.cli.metrics", "metrics", "Serve metrics for Prometheus, until Ctrl-C."),
-    "bench": ("schemaless.cli.bench.group", "bench", "Compare codecs on your own documents."),
-    "man": ("schemaless.cli.man", "man", "Print the manual page."),
-    "demo": ("schemaless.cli.demo", "demo", "Run the whole story on 2,219 real documents."),
+_NOUNS: dict[str, tuple[str, str]] = {
+    # name: (module with a command of that name, one line for the overview; held against its own help by a test)
+    "config": ("schemaless.cli.config.group", "Name datastores, and show which setting is used."),
+    "local": ("schemaless.cli.local.group", "Run private MySQL servers on this machine, without root or Docker."),
+    "create": ("schemaless.cli.create", "Create a datastore."),
+    "grants": ("schemaless.cli.grants", "Print the SQL that gives an account a role."),
+    "info": ("schemaless.cli.info", "Show a datastore's topology and cell counts."),
+    "topology": ("schemaless.cli.topology.group", "Show and change the servers of a datastore."),
+    "shards": ("schemaless.cli.shards.group", "Move shards to another cluster."),
+    "schema": ("schemaless.cli.schema.group", "Upgrade tables, or show their versions."),
+    "cell": ("schemaless.cli.cell.group", "Write and read single cells, or follow them all."),
+    "load": ("schemaless.cli.load", "Load documents from an NDJSON file."),
+    "dump": ("schemaless.cli.dump", "Write cells as NDJSON."),
+    "check": ("schemaless.cli.check", "Decode every cell, and verify its place and the tables of its shard."),
+    "trigger": ("schemaless.cli.trigger.group", "Call a function for each new cell."),
+    "index": ("schemaless.cli.index.group", "Find rows by what is in their documents."),
+    "migrate": ("schemaless.cli.migrate.group", "Re-encode bodies in place."),
+    "codec": ("schemaless.cli.codec.group", "Choose the codec of each column, and manage zstd dictionaries."),
+    "rebuild": ("schemaless.cli.rebuild", "Rebuild tables, so that files give free space back."),
+    "capacity": ("schemaless.cli.capacity.group", "Measure a datastore, and say how long its disks last."),
+    "metrics": ("schemaless.cli.metrics", "Serve metrics for Prometheus, until Ctrl-C."),
+    "bench": ("schemaless.cli.bench.group", "Compare codecs on your own documents."),
+    "man": ("schemaless.cli.man", "Print the manual page."),
+    "demo": ("schemaless.cli.demo", "Run the whole story on 2,219 real documents."),
 }
 
 
@@ -89,24 +85,6 @@ READ_ONLY = frozenset(
 )
 """Commands that change nothing in a datastore."""
 
-ONLY_WITH_EXECUTE = frozenset(
-    {
-        "trigger remove",
-        "trigger replay",
-        "trigger reset",
-        "trigger skip",
-        "index check",
-        "index drop",
-        "migrate run",
-        "migrate restore",
-        "rebuild",
-        "shards drop-moved",
-        "shards move",
-        "codec remove",
-    }
-)
-"""Commands that change nothing without ``--execute``."""
-
 
 class _Nouns(click.Group):
     """Loads a noun's module when it is named, so that ``--help`` and each command start fast."""
@@ -117,18 +95,17 @@ class _Nouns(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _NOUNS:
             return None
-        module, attribute, _ = _NOUNS[cmd_name]
-        command = getattr(import_module(module), attribute)
+        command = getattr(import_module(_NOUNS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in _NOUNS.items()])
+            formatter.write_dl([(name, line) for name, (_, line) in _NOUNS.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return what a shell may complete to, without loading every noun for its line of help."""
-        nouns = [(name, line) for name, (_, _, line) in _NOUNS.items() if name.startswith(incomplete)]
+        nouns = [(name, line) for name, (_, line) in _NOUNS.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [CompletionItem(name, help=line) for name, line in nouns] + options
 
@@ -209,43 +186,49 @@ def run(arguments: list[str]) -> int:
         usage_error.show(file=said)
         sys.stderr.write(shown(redacted(said.getvalue())))
         return EXIT_USAGE
-    except (click.Abort, KeyboardInterrupt):
-        if show_traceback:
-            sys.stderr.write(shown(traceback.format_exc()))
-        kept = "nothing that is stored was changed" if _changes_nothing(arguments) else "what was written is kept"
-        error(f"stopped; {kept}, and the same command can be run again")
-        return EXIT_STOPPED
     except _ReaderGone:
         # Not a fault.
         _drop_output()
         return 0
-    except (InvalidInput, InvalidCell, UnknownCodec) as problem:
+    except (click.Abort, KeyboardInterrupt, SchemalessError, OSError) as problem:
         if show_traceback:
             sys.stderr.write(shown(traceback.format_exc()))
-        error(str(problem))
-        return EXIT_USAGE
-    except SchemalessError as problem:
-        if show_traceback:
-            sys.stderr.write(shown(traceback.format_exc()))
-        error(str(problem))
-        return EXIT_FAILED
-    except OSError as problem:
-        if show_traceback:
-            sys.stderr.write(shown(traceback.format_exc()))
-        error(f"{problem.filename or 'reading or writing'}: {problem.strerror or problem}")
-        try:
-            sys.stdout.flush()
-        except OSError:
-            _drop_output()
-        return EXIT_FAILED
+        return _ended_by(problem, arguments)
+
+
+def _ended_by(problem: BaseException, arguments: list[str]) -> int:
+    """Say what ended a command, and return its exit status."""
+    match problem:
+        case InvalidInput() | InvalidCell() | UnknownCodec():
+            error(str(problem))
+            return EXIT_USAGE
+        case SchemalessError():
+            error(str(problem))
+            return EXIT_FAILED
+        case OSError():
+            error(f"{problem.filename or 'reading or writing'}: {problem.strerror or problem}")
+            try:
+                sys.stdout.flush()
+            except OSError:
+                _drop_output()
+            return EXIT_FAILED
+    kept = "nothing that is stored was changed" if _changes_nothing(arguments) else "what was written is kept"
+    error(f"stopped; {kept}, and the same command can be run again")
+    return EXIT_STOPPED
 
 
 def _changes_nothing(arguments: list[str]) -> bool:
     words = list(arguments)
     while words and words[0].startswith("-"):  # of -d NAME, the name goes with it
         words = words[2:] if words[0] in ("-d", "--datastore") else words[1:]
-    commands = {" ".join(words[:count]) for count in (1, 2)}
-    return bool(commands & READ_ONLY or (commands & ONLY_WITH_EXECUTE and "--execute" not in arguments))
+    if not READ_ONLY.isdisjoint({" ".join(words[:count]) for count in (1, 2)}):
+        return True
+    command: click.Command | None = cli
+    for word in words:
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word)
+    has_execute = command is not None and any(parameter.name == "execute" for parameter in command.params)
+    return has_execute and "--execute" not in arguments
 
 
 def _drop_output() -> None:

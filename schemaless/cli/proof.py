@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from schemaless.cell import CellKey
 from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.events import Listener, only, together
 from schemaless.feed.table_check import TableFault
@@ -15,7 +16,7 @@ from schemaless.migrate.faults import Fault
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
-from schemaless.terminal.output import facts, out, progress
+from schemaless.terminal.output import facts, key_json, out, progress
 
 
 @contextmanager
@@ -53,15 +54,11 @@ class ShownFaults:
         if not self._as_json:
             out().print(str(fault), markup=False)
             return
-        key = fault.key
         beside = facts(fault, "server", "table", "name") if isinstance(fault, TableFault) else {}
         self.found.append(
             {
-                "kind": fault.kind,
-                "shard": fault.shard,
-                "row_key": None if key is None else str(key.row_key),
-                "column_name": None if key is None else key.column_name,
-                "ref_key": None if key is None else key.ref_key,
+                **facts(fault, "kind", "shard"),
+                **(dict.fromkeys(CellKey._fields) if fault.key is None else key_json(fault.key)),
                 "added_id": fault.added_id,
                 **beside,
                 "message": fault.message,

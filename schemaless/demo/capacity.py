@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from schemaless.capacity import history
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.measure import measure
-from schemaless.capacity.reporting import make
+from schemaless.capacity.reporting import Asked, make
 from schemaless.pages.capacity_page import capacity_html
 from schemaless.store.datastore import Datastore
 from schemaless.terminal.files import write_whole
@@ -64,6 +64,6 @@ def report(store: Datastore, codec: str, file: Path) -> CapacityReport:
     disks = {name: GivenDisk(size + free[name], free[name]) for name, size in files.items()}
     spaces, _ = with_disks(first.clusters, disks)
     history.keep(store, replace(first, clusters=spaces))
-    found = make(store, codec=codec)
+    found = make(store, Asked(codec=codec))
     write_whole(file, capacity_html(found))
     return found

@@ -225,12 +225,12 @@ class FollowerRows:
 
     def begin_replay(self, pair: Pair, epoch: int, added_id: int, begun: int) -> None:
         """Write down how often it was begun to try a parked cell again; the wish stays, whatever becomes of that."""
-        statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, {b"replay": begun + 1})
+        statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, {"replay": begun + 1})
         self._shards.execute(pair[1], statement)
 
     def end_replay(self, pair: Pair, epoch: int, added_id: int, attempts: int, error: str) -> None:
         """Take the wish from a parked cell, and write down how it went."""
-        changes: dict[bytes, Value] = {b"replay": 0, b"attempts": attempts, b"error": error}
+        changes: dict[str, Value] = {"replay": 0, "attempts": attempts, "error": error}
         statement = sql.note_replay(self._shards.database(pair[1]), pair[0], epoch, added_id, changes)
         self._shards.execute(pair[1], statement)
 

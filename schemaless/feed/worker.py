@@ -85,8 +85,7 @@ class Worker:
         self._doubtful: set[Pair] = set()
         self._listen = listen
         self._wakes: Wakes | None = None
-        # Those with something to be done, now or later, and whose turn it was last.
-        self._open: set[Pair] = set()
+        self._open: set[Pair] = set()  # with something to be done, now or later; whose turn it was last:
         self._last: Pair | None = None
         # In how many shards new cells were heard of, and in how many they were found by looking.
         self._heard = self._found = 0
@@ -347,13 +346,15 @@ class Worker:
         ready = deque(owned for owned in left if owned.state == RUNNING and self._is_due(view, owned))
         while ready:
             together = next_ones(ready)
-            pages = read_together(self.store, together, self._dealers[together[0].pair[0]].column)
+            dealer = self._dealers[together[0].pair[0]]
+            pages = read_together(self.store, together, dealer.column)
+            done = dealer.deal_together(self, [(o, pages[o.pair[1]].cells) for o in together if o.pair[1] in pages])
             for owned in together:
                 self._last = owned.pair
                 if self.owned.get(owned.pair) is owned and owned.free and self._page(owned, pages.get(owned.pair[1])):
                     ready.append(owned)
-                # Behind a page, however long reading took; what was read of those that are left out is read again.
-                if time.monotonic() >= until_s:
+                # Behind one, however long reading took; those that are left out are read again.
+                if time.monotonic() >= until_s and (not done or owned is together[-1]):
                     return
 
     def _is_due(self, view: View, owned: Owned) -> bool:

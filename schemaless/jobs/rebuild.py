@@ -309,10 +309,9 @@ class _ShardWork:
         if planned.refusal is not None:
             self._leave(planned.refusal)
             return
-        predicted = planned.prediction.file_bytes
         noted |= {
-            "predicted": [predicted.low, predicted.mid, predicted.high],
-            "predicted_seconds": [planned.seconds.low, planned.seconds.mid, planned.seconds.high],
+            "predicted": list(planned.prediction.file_bytes),
+            "predicted_seconds": list(planned.seconds),
             "free_checked": planned.free_bytes is not None,
             "measured": planned.size.measured,
         }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from schemaless.errors import LocalServerError
@@ -154,21 +153,11 @@ class Description(_Server):
 
     def write(self) -> None:
         """Write it beside its data, whole or not at all."""
-        state: dict[str, Any] = {
-            "number": self.number,
-            "replica": self.replica,
-            "flavour": self.flavour,
-            "asked": self.asked,
-            "version": self.version,
-            "command": list(self.command),
-            "root": None if self.root is None else str(self.root),
-            "name": self.program,
-            "socket": str(self.socket),
-            "port": self.port,
-            "options": list(self.options),
-        }
+        state = asdict(self)
+        del state["folder"]
+        state["name"] = state.pop("program")
         part = self.folder / "server.json.part"
-        part.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(state, indent=1, default=str) + "\n", encoding="utf-8")
         part.replace(self.folder / "server.json")
 
     @classmethod
@@ -187,17 +176,8 @@ class Description(_Server):
                 f"{folder / 'server.json'} is damaged ({problem}); with 'schemaless local down --delete' all servers "
                 "of the folder and their data go"
             ) from problem
-        return cls(
-            number=state["number"],
-            replica=state.get("replica", 0),  # folders from before there were replicas
-            flavour=state["flavour"],
-            asked=state["asked"],
-            version=state["version"],
-            command=tuple(state["command"]),
-            root=None if state["root"] is None else Path(state["root"]),
-            program=state["name"],
-            socket=Path(state["socket"]),
-            port=state.get("port"),
-            options=tuple(state["options"]),
-            folder=folder,
-        )
+        state["program"] = state.pop("name")
+        state |= {name: tuple(state[name]) for name in ("command", "options")}
+        state |= {name: state[name] and Path(state[name]) for name in ("root", "socket")}
+        # Folders from before there were replicas have neither of the first two.
+        return cls(**{"replica": 0, "port": None, **state, "folder": folder})

@@ -23,7 +23,7 @@ from schemaless.keys import check_column_name
 from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
 from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, summed
 from schemaless.store.datastore import Datastore
 from schemaless.store.paging import PageSize, Row
 from schemaless.store.tools import tools_of
@@ -352,11 +352,7 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
     one_byte_s = 1 / read_bytes_per_s + 1 / recode_bytes_per_s
     before = total.bytes_before
     return RunTime(
-        Interval(
-            before.low * one_byte_s / (1 - _WRITE_SHARE.low),
-            before.mid * one_byte_s / (1 - _WRITE_SHARE.mid),
-            before.high * one_byte_s / (1 - _WRITE_SHARE.high),
-        ),
+        Interval(*(size * one_byte_s / (1 - share) for size, share in zip(before, _WRITE_SHARE, strict=True))),
         read_bytes_per_s,
         recode_bytes_per_s,
     )
@@ -374,16 +370,8 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 
     def cost(image: str) -> Interval:
         log = BinaryLog(True, "ROW", True, image, None)
-        low, mid, high = (
-            predicted_bytes(
-                log,
-                round(getattr(total.cells, bound)),
-                round(getattr(total.bytes_before, bound)),
-                round(getattr(total.bytes_after, bound)),
-            )
-            for bound in ("low", "mid", "high")
-        )
-        return Interval(low, mid, high)
+        ends = zip(total.cells, total.bytes_before, total.bytes_after, strict=True)
+        return Interval(*(predicted_bytes(log, *map(round, counts)) for counts in ends))
 
     return LogCost(cost("NOBLOB"), cost("FULL"), kept, dict(sorted(grants.items())))
 
@@ -414,7 +402,7 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> FilesForecast 
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {
-        when: _sum(rebuilt_files(taken, (when, str(layout)), layout, shards) for layout, shards in kinds.items())
+        when: summed(rebuilt_files(taken, (when, str(layout)), layout, shards) for layout, shards in kinds.items())
         for when in ("now", "after")
     }
     pages = taken.total(*taken.found("new pages"))
@@ -425,10 +413,3 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> FilesForecast 
     )
     largest = max((size.file_bytes for size in sizes), default=0) / max(1, files.file_bytes)
     return FilesForecast(files, growth, rebuilt["now"], rebuilt["after"], rebuilt["after"].high * largest)
-
-
-def _sum(estimates: Iterable[Interval]) -> Interval:
-    low = mid = high = 0.0
-    for estimate in estimates:
-        low, mid, high = low + estimate.low, mid + estimate.mid, high + estimate.high
-    return Interval(low, mid, high)

@@ -6,7 +6,6 @@ notes, so that it needs no server but the catalog's, and can be had again later.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally, Tally, total_of
 from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
 from schemaless.mysql.sizes import known_table_sizes
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added, summed
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
@@ -97,7 +96,7 @@ def note_plan(store: Datastore, job: Job) -> None:
 
 
 def _noted(estimate: Interval) -> list[int]:
-    return [round(estimate.low), round(estimate.mid), round(estimate.high)]
+    return [round(end) for end in estimate]
 
 
 # ---- the report
@@ -286,17 +285,9 @@ def _stored(clusters: Iterable[ClusterState]) -> list[tuple[str, str, Interval, 
                 return []  # noted without its interval, by an earlier version
             by_codec.setdefault((column, codec), []).append(sizes)
     return [
-        (column, codec, *(_added(parts[place] for parts in noted) for place in (0, 1)))  # type: ignore[misc]
+        (column, codec, *(added(Interval(*parts[place]) for parts in noted) for place in (0, 1)))  # type: ignore[misc]
         for (column, codec), noted in sorted(by_codec.items())
     ]
-
-
-def _added(noted: Iterable[Sequence[int]]) -> Interval:
-    """Return the sum of figures that were estimated apart from each other: errors add up in squares."""
-    parts = list(noted)
-    mid = float(sum(part[1] for part in parts))
-    below, above = (math.hypot(*(part[place] - part[1] for part in parts)) for place in (0, 2))
-    return Interval(mid - below, mid, mid + above)
 
 
 def _predictions(
@@ -308,7 +299,7 @@ def _predictions(
         values = [state.measures.get("predicted", {}).get(name) for state in clusters]
         if not values or None in values:
             return None
-        return Interval(*(float(sum(value[bound] for value in values)) for bound in range(3)))
+        return summed(Interval(*value) for value in values)
 
     total, job = report.total, report.job
     through = not job.unfinished and job.state != "aborted"
@@ -325,10 +316,8 @@ def _predictions(
         predicted = noted(name)
         if through and predicted is not None and actual is not None:
             yield Foretold(what, predicted, actual)
-    mine = [rebuilds[part_shard] for part_shard in sorted(rebuilds) if "predicted" in rebuilds[part_shard].counters]
     shards = {int(part.name.removeprefix("shard ")) for part in report.shards}
-    mine = [state for state in mine if state.shard in shards]
+    mine = [state for shard, state in sorted(rebuilds.items()) if shard in shards and "predicted" in state.counters]
     if mine:
-        low, mid, high = (sum(state.counters["predicted"][bound] for state in mine) for bound in range(3))
-        actual = sum(state.bytes_after for state in mine)
-        yield Foretold("files after a rebuild, just before it", Interval(low, mid, high), actual)
+        predicted = summed(Interval(*state.counters["predicted"]) for state in mine)
+        yield Foretold("files after a rebuild, just before it", predicted, sum(state.bytes_after for state in mine))

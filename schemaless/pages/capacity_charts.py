@@ -38,8 +38,8 @@ _FUTURE_TIMES: Final = 1.0
 
 def charts(report: CapacityReport) -> list[Chart]:
     """Return the charts that there are figures for, in the order of the page."""
-    found = [_fill(report), _growth(report), _bytes(report), _days_by_codec(report), _skew(report)]
-    return [each for each in found if each is not None]
+    drawn = [_fill(report), _growth(report), _bytes(report), _days_by_codec(report), _skew(report)]
+    return [chart for chart in drawn if chart is not None]
 
 
 def overview(report: CapacityReport) -> Chart | None:
@@ -86,26 +86,26 @@ def _fill(report: CapacityReport) -> Chart | None:
     first = report.now.first
     if first is None:
         return None
-    disk = next(each for each in report.disks if each.disk.name == first.disk)
-    found, size = disk.forecast, disk.disk.disk_bytes
-    if not isinstance(found, Forecast) or size is None or first.free_bytes is None:
+    filled = next(grown for grown in report.disks if grown.disk.name == first.disk)
+    forecast, size = filled.forecast, filled.disk.disk_bytes
+    if not isinstance(forecast, Forecast) or size is None or first.free_bytes is None:
         return None
     lines: list[tuple[str, str, float, float]] = [("as it is", _NOW, size - first.free_bytes.mid, 1.0)]
     after = report.after
-    outlook = next((each for each in after.disks if each.disk == first.disk), None) if after else None
+    outlook = next((then for then in after.disks if then.disk == first.disk), None) if after else None
     if outlook is not None and outlook.free_bytes is not None and outlook.bytes_per_day and first.bytes_per_day:
         factor = outlook.bytes_per_day / first.bytes_per_day
         lines.append((f"as {report.codec}", _AFTER, size - outlook.free_bytes.mid, factor))
-    until = _until(report, first.disk, found.horizon_days)
+    until = _until(report, first.disk, forecast.horizon_days)
     # As many as are seen: the bands of five years by day are most of a page.
     ahead = [*range(0, until, math.ceil(until / _MOST_POINTS)), until]
-    days = [found.first_day + datetime.timedelta(day) for day in ahead]
-    sums = [found.cumulative[day - 1] if day else Band(0, 0, 0, 0, 0) for day in ahead]
-    past = disk.used.by_day[-max(_FEWEST_PAST_DAYS, until) :]
+    days = [forecast.first_day + datetime.timedelta(day) for day in ahead]
+    sums = [forecast.cumulative[day - 1] if day else Band(0, 0, 0, 0, 0) for day in ahead]
+    past = filled.used.by_day[-max(_FEWEST_PAST_DAYS, until) :]
     begin = past[0][0] if past else days[0]
-    measured = [(at, used) for at, used in disk.used.measured if at.date() >= begin]
-    levels = [(each, _NOW) for each in report.planning.now if each.disk == first.disk]
-    levels += [(each, _AFTER) for each in report.planning.after if each.disk == first.disk]
+    measured = [(at, used) for at, used in filled.used.measured if at.date() >= begin]
+    levels = [(level, _NOW) for level in report.planning.now if level.disk == first.disk]
+    levels += [(level, _AFTER) for level in report.planning.after if level.disk == first.disk]
 
     top = size * 1.12
 
@@ -144,9 +144,9 @@ def _fill(report: CapacityReport) -> Chart | None:
         _legend(figure)
 
     texts = "; ".join(
-        f"{name} it is full in {days_text(each)}"
-        for name, each in (("as it is", first), (f"as {report.codec}", outlook))
-        if each is not None
+        f"{name} it is full in {days_text(then)}"
+        for name, then in (("as it is", first), (f"as {report.codec}", outlook))
+        if then is not None
     )
     title = f"How the disk of {first.disk} fills" if len(report.disks) > 1 else "How the disk fills"
     description = (
@@ -154,7 +154,7 @@ def _fill(report: CapacityReport) -> Chart | None:
         f"percent bands. {texts[:1].upper()}{texts[1:]}."
     )
     marks = [
-        f"{level_name(each)} on {each.on['mid']}" for each in report.planning.first() if each.on and each.on["mid"]
+        f"{level_name(level)} on {level.on['mid']}" for level in report.planning.first() if level.on and level.on["mid"]
     ]
     if marks:
         description += f" As it is: {'; '.join(marks)}; marks are as wide as 80 of 100 cases."
@@ -165,7 +165,7 @@ def _until(report: CapacityReport, disk: str, horizon: int) -> int:
     """Return how many days of the filling are worth a picture: until both lines are well through, or the horizon."""
     ends = []
     for scenario in (report.now, report.after):
-        outlook = next((each for each in scenario.disks if each.disk == disk), None) if scenario else None
+        outlook = next((of_disk for of_disk in scenario.disks if of_disk.disk == disk), None) if scenario else None
         if outlook is not None and outlook.days is not None:
             ends.append(outlook.days.high_80 if math.isfinite(outlook.days.high_80) else horizon)
     return max(7, min(horizon, math.ceil(1.15 * max(ends, default=horizon))))
@@ -176,10 +176,10 @@ def _growth(report: CapacityReport) -> Chart | None:
     total = report.total
     if total is None or len(total.history) < 2:
         return None
-    history, found = total.history, total.forecast
+    history, forecast = total.history, total.forecast
     ahead: Sequence[Band] = ()
-    if isinstance(found, Forecast):
-        ahead = found.daily[: max(28, math.ceil(_FUTURE_TIMES * len(history)))]
+    if isinstance(forecast, Forecast):
+        ahead = forecast.daily[: max(28, math.ceil(_FUTURE_TIMES * len(history)))]
 
     step = 7 if len(history) >= _FEWEST_DAYS_BY_WEEK else 1
 
@@ -191,10 +191,10 @@ def _growth(report: CapacityReport) -> Chart | None:
         label = "measured" if step == 1 else "measured, by week"
         axes.plot(x, values, color=INK, linewidth=1.2, label=label, marker="o", markersize=2)
         top = max(values)
-        if ahead and isinstance(found, Forecast):
+        if ahead and isinstance(forecast, Forecast):
             starts = range(0, len(ahead) - step + 1, step)
-            days = [found.first_day + datetime.timedelta(day) for day in starts]
-            bands = [found.between(day, day + step) for day in starts]
+            days = [forecast.first_day + datetime.timedelta(day) for day in starts]
+            bands = [forecast.between(day, day + step) for day in starts]
             parts = [[band[place] / step for band in bands] for place in range(5)]
             axes.fill_between(days, parts[0], parts[4], color=_NOW, alpha=0.16, linewidth=0, label="95 %")
             axes.fill_between(days, parts[1], parts[3], color=_NOW, alpha=0.3, linewidth=0, label="80 %")
@@ -225,49 +225,51 @@ def _averages(history: Sequence[tuple[datetime.date, float]], step: int) -> list
 
 def _bytes(report: CapacityReport) -> Chart | None:
     """Return what the columns take of the files now, and in each codec."""
-    found = bars(report)
-    if not found:
+    in_codecs = bars(report)
+    if not in_codecs:
         return None
-    now = found[0].columns
+    now = in_codecs[0].columns
     names = sorted(now, key=lambda name: -now[name])
     most = len(SERIES) - 1 if len(names) < len(SERIES) else len(SERIES) - 2  # the last colour is what is free
     shown, others = names[:most], names[most:]
 
     def draw(figure: Figure, _: bool) -> None:
         axes: Any = figure.subplots()
-        rows = range(len(found))
-        left = [0.0] * len(found)
-        parts = [(name, [bar.columns[name] for bar in found]) for name in shown]
+        rows = range(len(in_codecs))
+        left = [0.0] * len(in_codecs)
+        parts = [(name, [bar.columns[name] for bar in in_codecs]) for name in shown]
         if others:
-            parts.append(("others", [sum(bar.columns[name] for name in others) for bar in found]))
-        parts.append((_FREE, [bar.rest for bar in found]))
+            parts.append(("others", [sum(bar.columns[name] for name in others) for bar in in_codecs]))
+        parts.append((_FREE, [bar.rest for bar in in_codecs]))
         for place, (name, sizes) in enumerate(parts):
             colour = SERIES[-1] if name == _FREE else SERIES[place]
             axes.barh(rows, sizes, left=left, color=colour, label=name, height=0.66)
             left = [before + size for before, size in zip(left, sizes, strict=True)]
-        for row, bar in enumerate(found):
+        for row, bar in enumerate(in_codecs):
             total = bar.total
             if not total.exact:
                 axes.plot([total.low, total.high], [row, row], color=INK, linewidth=1.2)
             text = estimate_text(total, bytes_text).replace(" (", "\n(")
             _beside(axes, text, max(total.mid, total.high), row)
-        axes.set_yticks(rows, [bar.name for bar in found])
+        axes.set_yticks(rows, [bar.name for bar in in_codecs])
         axes.invert_yaxis()
-        axes.set_xlim(0, max(bar.total.high for bar in found) * 1.6)
+        axes.set_xlim(0, max(bar.total.high for bar in in_codecs) * 1.6)
         axes.grid(axis="x")
         _bytes_axis(axes.xaxis, "files", 4)
         axes.tick_params(axis="y", labelcolor=INK)
         _legend(figure)
 
-    description = f"Files of {len(names)} columns: now {estimate_text(found[0].total, bytes_text)}"
-    if len(found) > 1:
-        description += f"; the least is {estimate_text(found[1].total, bytes_text)}, as {found[1].name}"
+    description = f"Files of {len(names)} columns: now {estimate_text(in_codecs[0].total, bytes_text)}"
+    if len(in_codecs) > 1:
+        description += f"; the least is {estimate_text(in_codecs[1].total, bytes_text)}, as {in_codecs[1].name}"
     return Chart("bytes", "Files by column, now and in each codec", f"{description}.", draw, _SIZE, None)
 
 
 def _days_by_codec(report: CapacityReport) -> Chart | None:
     """Return the days until full in each codec, with their intervals."""
-    rows = [(each.name, each.first) for each in report.scenarios if each.name in ("now", each.codec)]
+    rows = [
+        (scenario.name, scenario.first) for scenario in report.scenarios if scenario.name in ("now", scenario.codec)
+    ]
     known = [(name, first) for name, first in rows if first is not None and first.days is not None]
     if len(known) < 2:
         return None
@@ -302,15 +304,15 @@ def _days_by_codec(report: CapacityReport) -> Chart | None:
 
 def _ending(days: Band | None, horizon: int | None) -> list[float]:
     """Return the band with the horizon in place of infinity."""
-    return [min(each, horizon or 0) for each in days or ()]
+    return [min(end, horizon or 0) for end in days or ()]
 
 
 def _skew(report: CapacityReport) -> Chart | None:
     """Return the shards' sizes: one by one, or how they are distributed where they are many; else the clusters'."""
     skew, sizes = report.skew, report.shard_sizes
-    if not any(each.now_bytes for each in skew.clusters):
+    if not any(fill.now_bytes for fill in skew.clusters):
         return None
-    names = [each.cluster for each in skew.clusters]
+    names = [fill.cluster for fill in skew.clusters]
     colours = {name: SERIES[place % len(SERIES)] for place, name in enumerate(names)}
     many = len(sizes) > MANY_SHARDS
 
@@ -318,29 +320,29 @@ def _skew(report: CapacityReport) -> Chart | None:
         axes: Any = figure.subplots()
         if many:
             stacked = names if len(names) < len(SERIES) else [""]
-            parts = [[each.size_bytes for each in sizes if each.cluster == name or not name] for name in stacked]
+            parts = [[shard.size_bytes for shard in sizes if shard.cluster == name or not name] for name in stacked]
             label = [name or "all clusters" for name in stacked]
             axes.hist(parts, bins=_BINS, stacked=True, color=SERIES[: len(parts)], label=label)
             axes.set_xlim(0, None)
             axes.set_ylabel("shards")
             _bytes_axis(axes.xaxis, "a shard's file" if not skew.shards else "a shard's allocated bytes", 5)
             axes.yaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(nbins=6, integer=True))
-            mean = sum(each.size_bytes for each in sizes) / len(sizes)
+            mean = sum(shard.size_bytes for shard in sizes) / len(sizes)
             axes.axvline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
         elif sizes:
             for name in names:
-                mine = [each for each in sizes if each.cluster == name]
-                x = [each.shard for each in mine]
-                axes.bar(x, [each.size_bytes for each in mine], color=colours[name], label=name)
-            mean = sum(each.size_bytes for each in sizes) / skew.shard_count
+                mine = [shard for shard in sizes if shard.cluster == name]
+                numbers = [shard.shard for shard in mine]
+                axes.bar(numbers, [shard.size_bytes for shard in mine], color=colours[name], label=name)
+            mean = sum(shard.size_bytes for shard in sizes) / skew.shard_count
             axes.axhline(mean, color=SOFT, linewidth=1.2, linestyle="--", label="average")
             axes.set_xlabel("shard")
             axes.xaxis.set_major_locator(import_module("matplotlib.ticker").MaxNLocator(integer=True))
         else:
-            worst = sorted(skew.clusters, key=lambda each: -each.now_bytes / (each.even_bytes or 1))
-            for place, each in enumerate(worst):
-                axes.bar(place, each.now_bytes, color=colours[each.cluster])
-                axes.plot([place - 0.4, place + 0.4], [each.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
+            worst = sorted(skew.clusters, key=lambda fill: -fill.now_bytes / (fill.even_bytes or 1))
+            for place, fill in enumerate(worst):
+                axes.bar(place, fill.now_bytes, color=colours[fill.cluster])
+                axes.plot([place - 0.4, place + 0.4], [fill.even_bytes] * 2, color=SOFT, linestyle="--", linewidth=1.2)
             axes.set_xlabel("cluster, the fullest first; dashed: its share")
         axes.grid(axis="y")
         if not many:

@@ -112,7 +112,5 @@ def _dates(dates: Mapping[str, datetime.date | None]) -> list[str]:
 
 def _five(interval: Interval, text: Callable[[float], float] = float) -> tuple[Any, ...]:
     """Return an interval of 95 % as the five values of a line."""
-    low, mid, high = (
-        value if math.isinf(value) else text(value) for value in (interval.low, interval.mid, interval.high)
-    )
+    low, mid, high = (value if math.isinf(value) else text(value) for value in interval)
     return low, "", mid, "", high

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from schemaless.capacity.forecast import Band, NoForecast
@@ -12,12 +13,14 @@ from schemaless.capacity.skew import fullest
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
 from schemaless.survey.choice import Choice
+from schemaless.terminal.output import facts
 
 if TYPE_CHECKING:
     from schemaless.capacity.planning import Level, Planning
     from schemaless.capacity.report import CapacityReport, ColumnForecast, DiskForecast
+    from schemaless.capacity.skew import ShardSize
 
-__all__ = ["full_on", "report_json"]
+__all__ = ["report_json"]
 
 
 def report_json(report: CapacityReport) -> dict[str, Any]:
@@ -37,14 +40,10 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             "disks": [
                 {
                     "disk": filling.disk.name,
-                    "disk_bytes": filling.disk.disk_bytes,
-                    "free_bytes": filling.disk.free_bytes,
-                    "free_assumed": filling.disk.free_assumed,
-                    "file_bytes": filling.disk.file_bytes,
+                    **facts(filling.disk, "disk_bytes", "free_bytes", "free_assumed", "file_bytes"),
                     "steps": [{"day": step.day.isoformat(), "times": round(step.times, 4)} for step in filling.steps],
-                    "rate": None
-                    if filling.rate is None
-                    else {"days": filling.rate.days, "bytes_per_day": _bytes(filling.rate.per_day)},
+                    "rate": filling.rate
+                    and {"days": filling.rate.days, "bytes_per_day": _rounded(filling.rate.per_day)},
                     "used": {
                         "by_growth": [[day.isoformat(), round(size)] for day, size in filling.used.by_day],
                         "by_files": [
@@ -56,19 +55,18 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
                 for filling in report.disks
             ],
             "columns": [
-                {"cluster": column.cluster, "column_name": column.column_name, **_forecast_json(column)}
-                for column in report.columns
+                {**facts(column, "cluster", "column_name"), **_forecast_json(column)} for column in report.columns
             ],
         },
         "codecs": [
             {
-                "column_name": trial.column_name,
-                "codec": trial.codec,
+                **facts(trial, "column_name", "codec"),
                 "sampled_cells": trial.sampled,
                 "left_cells": trial.left,
-                "body_share": _shares(trial.body_share),
-                "allocated_share": _shares(trial.allocated_share),
-                "migrated_share": _shares(trial.migrated_share),
+                **{
+                    name: _rounded(getattr(trial, name), 5)
+                    for name in ("body_share", "allocated_share", "migrated_share")
+                },
                 "cells_per_day": round(trial.cells_per_day, 3),
                 "encode_cpu_s_per_day": trial.encode_s_per_day,
                 "decode_cpu_s_per_day": trial.decode_s_per_day,
@@ -78,10 +76,8 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
         "choice": None if report.choice is None else _choice_json(report.choice),
         "scenarios": [
             {
-                "name": scenario.name,
-                "text": scenario.text,
-                "codec": scenario.codec,
-                "file_bytes": None if scenario.file_bytes is None else _bytes(scenario.file_bytes),
+                **facts(scenario, "name", "text", "codec"),
+                "file_bytes": scenario.file_bytes and _rounded(scenario.file_bytes),
                 "disks": [_outlook_json(outlook) for outlook in scenario.disks],
             }
             for scenario in report.scenarios
@@ -92,30 +88,15 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
             "fullest_cluster_over_its_share_after_moves": report.skew.cluster_ratio_after,
             "shares_by_disk": report.skew.by_disk,
             "clusters": [
-                {
-                    "cluster": fill.cluster,
-                    "now_bytes": round(fill.now_bytes),
-                    "even_bytes": round(fill.even_bytes),
-                    "after_bytes": round(fill.after_bytes),
-                }
+                {"cluster": fill.cluster}
+                | {name: round(getattr(fill, name)) for name in ("now_bytes", "even_bytes", "after_bytes")}
                 for fill in report.skew.clusters
             ],
-            "shards": [
-                {"shard": shard.shard, "cluster": shard.cluster, "bytes": round(shard.size_bytes)}
-                for shard in report.skew.shards
-            ],
-            "fullest_shards": [
-                {"shard": shard.shard, "cluster": shard.cluster, "bytes": round(shard.size_bytes)}
-                for shard in fullest(report.shard_sizes)
-            ],
+            "shards": [_shard_json(size) for size in report.skew.shards],
+            "fullest_shards": [_shard_json(size) for size in fullest(report.shard_sizes)],
             "fullest_by": "allocated" if report.skew.shards else "file",
             "moves": [
-                {
-                    "shard": move.shard,
-                    "from": move.from_cluster,
-                    "to": move.to_cluster,
-                    "bytes": round(move.size_bytes),
-                }
+                {"shard": move.shard, "from": move.from_cluster, "to": move.to_cluster, "bytes": round(move.size_bytes)}
                 for move in report.skew.moves
             ],
         },
@@ -124,12 +105,14 @@ def report_json(report: CapacityReport) -> dict[str, Any]:
     }
 
 
+def _shard_json(size: ShardSize) -> dict[str, Any]:
+    return {"shard": size.shard, "cluster": size.cluster, "bytes": round(size.size_bytes)}
+
+
 def _planning_json(planning: Planning) -> dict[str, Any]:
     asked, verdict = planning.wishes, planning.verdict
     return {
-        "thresholds": list(asked.thresholds),
-        "lead_days": asked.lead_days,
-        "price_per_tb": asked.price_per_tb,
+        **facts(asked, "thresholds", "lead_days", "price_per_tb"),
         "now": [_level_json(level) for level in planning.now],
         "after_re_encoding": [_level_json(level) for level in planning.after],
         "costs": [
@@ -141,22 +124,18 @@ def _planning_json(planning: Planning) -> dict[str, Any]:
             }
             for cost in planning.costs
         ],
-        "verdict": None
-        if verdict is None
-        else {"fail_below_days": verdict.asked_days, "failed": verdict.failed, "reasons": list(verdict.reasons)},
+        "verdict": verdict and {"fail_below_days": verdict.asked_days, **facts(verdict, "failed", "reasons")},
     }
 
 
 def _level_json(level: Level) -> dict[str, Any]:
     return {
-        "disk": level.disk,
-        "share": level.share,
-        "days": None if level.days is None else _band(level.days),
+        **facts(level, "disk", "share"),
+        "days": level.days and _band(level.days),
         "on": _dates_json(level.on),
         "order_by": _dates_json(level.order_by),
-        "at_constant_rate": None if level.at_rate is None else _plain_json(level.at_rate),
-        "horizon_days": level.horizon_days,
-        "why": level.why,
+        "at_constant_rate": level.at_rate and _rounded(level.at_rate, 3),
+        **facts(level, "horizon_days", "why"),
     }
 
 
@@ -168,12 +147,11 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
     return {
         "codec": None if choice.chosen is None else choice.chosen.name,
         "best": choice.best.name,
-        "gain": _shares(choice.best.gain if choice.chosen is None else choice.chosen.gain),
-        "least_gain": choice.least_gain,
-        "most_cpu": choice.most_cpu,
+        "gain": _rounded((choice.chosen or choice.best).gain, 5),
+        **facts(choice, "least_gain", "most_cpu"),
         "knee": choice.knee.name,
         "edge": [
-            {"codec": option.name, "share": _shares(option.share), "cpu_times": choice.cpu_times(option)}
+            {"codec": option.name, "share": _rounded(option.share, 5), "cpu_times": choice.cpu_times(option)}
             for option in choice.edge
         ],
         "reason": choice.reason,
@@ -181,48 +159,23 @@ def _choice_json(choice: Choice) -> dict[str, Any]:
 
 
 def _first_json(scenario: Scenario) -> dict[str, Any]:
-    first = scenario.first
-    return {
-        "disk": None if first is None else first.disk,
-        "days_until_full": None if first is None or first.days is None else _band(first.days),
-        "full_on": None if first is None else full_on(first),
-        "horizon_days": None if first is None else first.horizon_days,
-        "at_constant_rate": None if first is None else _at_rate_json(first),
-        "unknown": {unknown.disk: unknown.why for unknown in scenario.unknown},
-    }
+    names = ("disk", "days_until_full", "full_on", "horizon_days", "at_constant_rate")
+    first = {} if scenario.first is None else _outlook_json(scenario.first)
+    unknown = {outlook.disk: outlook.why for outlook in scenario.unknown}
+    return {**{name: first.get(name) for name in names}, "unknown": unknown}
 
 
 def _outlook_json(outlook: DiskOutlook) -> dict[str, Any]:
+    days = outlook.at_rate
     return {
         "disk": outlook.disk,
-        "free_bytes": None if outlook.free_bytes is None else _bytes(outlook.free_bytes),
+        "free_bytes": outlook.free_bytes and _rounded(outlook.free_bytes),
         "bytes_per_day": None if outlook.bytes_per_day is None else round(outlook.bytes_per_day),
-        "days_until_full": None if outlook.days is None else _band(outlook.days),
-        "full_on": full_on(outlook),
+        "days_until_full": outlook.days and _band(outlook.days),
+        "full_on": _dates_json(outlook.days.dates(outlook.first_day) if outlook.days and outlook.first_day else None),
         "horizon_days": outlook.horizon_days,
-        "at_constant_rate": _at_rate_json(outlook),
+        "at_constant_rate": days and {"rate_of_days": outlook.rate_days, "days_until_full": _rounded(days, 3)},
         "why": outlook.why,
-    }
-
-
-def _at_rate_json(outlook: DiskOutlook) -> dict[str, Any] | None:
-    days = outlook.at_rate
-    return None if days is None else {"rate_of_days": outlook.rate_days, "days_until_full": _plain_json(days)}
-
-
-def _plain_json(days: Interval) -> dict[str, float | None]:
-    ends = {name: getattr(days, name) for name in ("low", "mid", "high")}
-    return {name: None if math.isinf(value) else round(value, 3) for name, value in ends.items()}
-
-
-def full_on(outlook: DiskOutlook) -> dict[str, str | None] | None:
-    """Return the dates of an outlook's days, null for those beyond the horizon."""
-    first, days = outlook.first_day, outlook.days
-    if first is None or days is None:
-        return None
-    return {
-        name: None if math.isinf(value) else (first + datetime.timedelta(math.floor(value))).isoformat()
-        for name, value in days._asdict().items()
     }
 
 
@@ -232,30 +185,16 @@ def _forecast_json(grown: ColumnForecast | DiskForecast) -> dict[str, Any]:
     if isinstance(forecast, NoForecast):
         return {**result, "forecast": None, "reason": forecast.reason}
     test = forecast.back_test
+    shares = ("daily_error_share", "total_error_share", "failure", "inside_80_share", "inside_95_share")
     result["forecast"] = {
         "first_day": forecast.first_day.isoformat(),
-        "history_days": forecast.history_days,
-        "horizon_days": forecast.horizon_days,
+        **facts(forecast, "history_days", "horizon_days"),
         "growth_share_per_year": _band(forecast.growth_share_per_year),
-        "weekdays": forecast.weekdays,
-        "weekly_share": forecast.weekly_share,
-        "compound_share": forecast.compound_share,
+        **facts(forecast, "weekdays", "weekly_share", "compound_share"),
         "daily": [[round(value) for value in band] for band in forecast.daily],
         "cumulative": [[round(value) for value in band] for band in forecast.cumulative],
         "bands": list(Band._fields),
-        "back_test": None
-        if test is None
-        else {
-            "fitted_days": test.fitted_days,
-            "held_days": test.held_days,
-            "daily_error_share": test.daily_error_share,
-            "total_error_share": test.total_error_share,
-            "failure": test.failure,
-            "inside_80_share": test.inside_80_share,
-            "inside_95_share": test.inside_95_share,
-            "total_inside_80": test.total_inside_80,
-            "total_inside_95": test.total_inside_95,
-        },
+        "back_test": test and facts(test, "fitted_days", "held_days", *shares, "total_inside_80", "total_inside_95"),
     }
     return result
 
@@ -264,9 +203,6 @@ def _band(band: Band) -> dict[str, float | None]:
     return {name: None if math.isinf(value) else round(value, 4) for name, value in band._asdict().items()}
 
 
-def _bytes(estimate: Interval) -> dict[str, int]:
-    return {"low": round(estimate.low), "mid": round(estimate.mid), "high": round(estimate.high)}
-
-
-def _shares(estimate: Interval) -> dict[str, float]:
-    return {"low": round(estimate.low, 5), "mid": round(estimate.mid, 5), "high": round(estimate.high, 5)}
+def _rounded(interval: Interval, digits: int | None = None) -> dict[str, float | None]:
+    """Return an interval in whole numbers, or with so many digits behind the point; null for what is infinite."""
+    return {name: None if math.isinf(end) else round(end, digits) for name, end in asdict(interval).items()}

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from schemaless.capacity.forecast import Band
-from schemaless.capacity.measurement import added
 from schemaless.capacity.planning import FULL, Level
 from schemaless.capacity.skew import fullest
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_words import Answer, Table, at_rate_text, until_text
 from schemaless.terminal.output import bytes_text, estimate_text
 

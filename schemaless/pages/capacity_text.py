@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemaless.capacity.forecast import Forecast, NoForecast
-from schemaless.capacity.measurement import added
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.pages.capacity_planning import allocated, costs_table, fullest_table, levels_table
 from schemaless.pages.capacity_words import (
     Table,

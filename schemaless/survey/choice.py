@@ -183,5 +183,5 @@ def _knee(edge: Sequence[Option]) -> Option:
 
 def share_text(share: Interval, *, digits: int = 1) -> str:
     """Return a share as percent, with its interval unless it is exact."""
-    low, mid, high = (f"{value:.{digits}%}" for value in (share.low, share.mid, share.high))
+    low, mid, high = (f"{value:.{digits}%}" for value in share)
     return mid if share.exact else f"{mid} ({low} to {high})"

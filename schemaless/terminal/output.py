@@ -22,6 +22,7 @@ from schemaless.terminal.shown import JSONTerminal, shown, shown_json
 from schemaless.terminal.tables import table_lines
 
 if TYPE_CHECKING:  # it would have --help import SQLAlchemy
+    from schemaless.cell import CellKey
     from schemaless.numbers import Interval
 
 EXIT_FAILED: Final = 1
@@ -141,7 +142,7 @@ def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".f
     """Return an estimate for people: its middle, and its interval in brackets unless it is exact."""
     if estimate.exact:
         return text(estimate.mid)
-    low, mid, high = (text(value) for value in (estimate.low, estimate.mid, estimate.high))
+    low, mid, high = map(text, estimate)
     unit = high.partition(" ")[2]
     if unit and low.endswith(f" {unit}") and mid.endswith(f" {unit}"):
         return f"{mid} ({low.removesuffix(f' {unit}')} to {high.removesuffix(f' {unit}')})"
@@ -160,15 +161,20 @@ def estimate_json(estimate: Interval, *, digits: int | None = None) -> dict[str,
 
 def facts(value: object, *names: str) -> dict[str, Any]:
     """Return attributes of a value by their names, for ``print_json``: intervals by their ends, times in ISO 8601."""
-    found = {name: getattr(value, name) for name in names}
-    return {
-        name: estimate_json(fact)
-        if hasattr(fact, "exact")
-        else fact.isoformat()
-        if isinstance(fact, datetime)
-        else fact
-        for name, fact in found.items()
-    }
+    return {name: _plain(getattr(value, name)) for name in names}
+
+
+def _plain(fact: Any) -> Any:
+    if hasattr(fact, "exact"):
+        return estimate_json(fact)
+    if isinstance(fact, datetime):
+        return fact.isoformat()
+    return list(fact) if isinstance(fact, tuple) else fact
+
+
+def key_json(key: CellKey) -> dict[str, Any]:
+    """Return a cell's key for ``print_json``, its row_key in text."""
+    return {**key._asdict(), "row_key": str(key.row_key)}
 
 
 @contextmanager

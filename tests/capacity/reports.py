@@ -15,7 +15,7 @@ from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Meas
 from schemaless.capacity.planning import Wishes
 from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, Tried
-from schemaless.capacity.reporting import put_together
+from schemaless.capacity.reporting import Asked, put_together
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.mysql.page_model import Content
 from schemaless.numbers import Interval
@@ -161,7 +161,7 @@ def report(*measurements: Measurement, trials: Tried | None = None, **options: o
         measurements or (measurement(),),
         tried() if trials is None else trials,
         made_at,
-        **options,  # type: ignore[arg-type]
+        Asked(**options),  # type: ignore[arg-type]
     )
 
 

@@ -17,10 +17,10 @@ from schemaless.admin.nodes import add_replica
 from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measure import MeasureBounds, measure
-from schemaless.capacity.measurement import Measurement, added
+from schemaless.capacity.measurement import Measurement
 from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
-from schemaless.numbers import Interval
+from schemaless.numbers import Interval, added
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 from tests.accounts import accounts_on

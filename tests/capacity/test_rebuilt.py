@@ -11,7 +11,7 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
-from schemaless.capacity.reporting import make
+from schemaless.capacity.reporting import Asked, make
 from schemaless.jobs import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
@@ -77,7 +77,7 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
         cells.append(NewStoredCell(new_row(), "BASE" if number % 4 else "STATUS", 1, text))
     fresh_store.put_stored_cells(cells)
 
-    found = make(fresh_store, codec="msgpack+zlib", fresh=True)
+    found = make(fresh_store, Asked(codec="msgpack+zlib"), fresh=True)
     assert found.after is not None
     predicted = found.after.file_bytes
     assert predicted is not None

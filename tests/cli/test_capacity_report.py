@@ -18,7 +18,7 @@ from schemaless import NewStoredCell
 from schemaless.capacity import reporting
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import CapacityReport
-from schemaless.capacity.reporting import make
+from schemaless.capacity.reporting import Asked, make
 from schemaless.cluster.topology import Node
 from schemaless.events import Listener
 from schemaless.pages.capacity_json import report_json
@@ -56,11 +56,11 @@ def grown(_shared, monkeypatch):
     """A datastore that nobody changes. A report of it is made once, and shown as often as tests ask for it."""
     url, reports = _shared
 
-    def make_once(store: schemaless.Datastore, *, listener: Listener, **options: object) -> CapacityReport:
-        asked = repr(sorted(options.items()))
-        if asked not in reports:
-            reports[asked] = make(store, listener=listener, **options)
-        return reports[asked]
+    def make_once(store: schemaless.Datastore, asked: Asked, *, fresh: bool, listener: Listener) -> CapacityReport:
+        key = repr((asked, fresh))
+        if key not in reports:
+            reports[key] = make(store, asked, fresh=fresh, listener=listener)
+        return reports[key]
 
     monkeypatch.setattr(reporting, "make", make_once)
     return url
@@ -208,7 +208,7 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
         up, down = tools_of(store).topology.clusters
         topology = replace(tools_of(store).topology, clusters=(up, replace(down, nodes=(nobody,))))
         with opened_as(store, topology) as half:
-            found = make(half, fresh=True, disks=disks)
+            found = make(half, Asked(disks=disks), fresh=True)
 
     data = report_json(found)
     assert data["answer"]["now"]["disk"] == up.name

@@ -50,7 +50,7 @@ def history(url: str, last: int, as_json: bool) -> None:
 
 
 def _line(number: int, measurement: Measurement) -> list[str]:
-    from schemaless.capacity.measurement import added
+    from schemaless.numbers import added
 
     files = [space.file_bytes for space in measurement.clusters]
     days = sorted({each.day for each in measurement.growth if each.complete})[-LAST_DAYS:]

@@ -78,8 +78,8 @@ def measure(url: str, disks: tuple[str, ...], no_keep: bool, seed: int | None, a
 
 
 def _show(measurement: Measurement) -> None:
-    from schemaless.capacity.measurement import added
     from schemaless.capacity.report_notes import beside_the_cells
+    from schemaless.numbers import added
 
     names = sorted({(group.cluster, group.column_name, group.codec) for group in measurement.groups})
     rows = []
@@ -133,7 +133,7 @@ def _show(measurement: Measurement) -> None:
 
 
 def _show_growth(measurement: Measurement) -> None:
-    from schemaless.capacity.measurement import added
+    from schemaless.numbers import added
 
     days = sorted({each.day for each in measurement.growth if each.complete})[-LAST_DAYS:]
     if not days:

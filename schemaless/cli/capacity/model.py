@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 import click
@@ -311,8 +311,7 @@ def _answer(variant: _Variant) -> dict[str, Any]:
 
 def _low_mid_high(values: Interval) -> dict[str, float | None]:
     """Return an interval for JSON, which has no infinity: null, for never."""
-    ends = {"low": values.low, "mid": values.mid, "high": values.high}
-    return {name: None if math.isinf(value) else value for name, value in ends.items()}
+    return {name: None if math.isinf(value) else value for name, value in asdict(values).items()}
 
 
 def _sentence(variant: _Variant) -> str:
@@ -387,7 +386,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
 
 
 def _range_text(values: Interval, text: Callable[[float], str]) -> str:
-    ends = [text(value) for value in (values.low, values.mid, values.high)]
+    ends = [text(value) for value in values]
     return ends[1] if ends[0] == ends[2] else f"{ends[1]} ({ends[0]} to {ends[2]})"
 
 

@@ -115,24 +115,15 @@ def report(
       schemaless capacity report --disk cluster-1=4TB:1.5TB --to msgpack+zstd --json
     """
     from schemaless.capacity.planning import Wishes
-    from schemaless.capacity.reporting import make
+    from schemaless.capacity.reporting import Asked, make
 
     wishes = Wishes(
         thresholds=thresholds, lead_days=lead_days, price_per_tb=price_per_tb, fail_below_days=fail_below_days
     )
     given = dict(disk_of(disk) for disk in disks)
+    asked = Asked(codec=codec, disks=given, least_gain=least_gain, most_cpu=most_cpu, wishes=wishes, seed=seed)
     with open_store(url) as store:
-        found = make(
-            store,
-            codec=codec,
-            disks=given,
-            fresh=fresh,
-            least_gain=least_gain,
-            most_cpu=most_cpu,
-            wishes=wishes,
-            seed=seed,
-            listener=only(Step, lambda step: note(step.what)),
-        )
+        found = make(store, asked, fresh=fresh, listener=only(Step, lambda step: note(step.what)))
     if html_file is not None:
         from schemaless.pages.capacity_page import capacity_html
 

@@ -8,7 +8,7 @@ import click
 
 from schemaless.cell import Cell
 from schemaless.cli.options import open_store, row_key_of, url_option
-from schemaless.terminal.output import EXIT_FAILED, error, json_option, print_json
+from schemaless.terminal.output import EXIT_FAILED, error, facts, json_option, print_json
 
 
 @click.command()
@@ -45,10 +45,4 @@ def get(row_key: str, column: str, ref_key: int | None, url: str, as_json: bool)
 
 def cell_facts(cell: Cell | Any) -> dict[str, Any]:
     """Return what identifies a cell, for ``--json``."""
-    return {
-        "row_key": str(cell.row_key),
-        "column_name": cell.column_name,
-        "ref_key": cell.ref_key,
-        "added_id": cell.added_id,
-        "created_at": cell.created_at.isoformat(),
-    }
+    return {"row_key": str(cell.row_key), **facts(cell, "column_name", "ref_key", "added_id", "created_at")}

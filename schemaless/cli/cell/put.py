@@ -13,7 +13,7 @@ from schemaless.codec.lines import MAX_LINE_BYTES
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
 from schemaless.errors import BatchError, CorruptBody, InvalidInput
-from schemaless.terminal.output import json_option, note, print_json
+from schemaless.terminal.output import facts, json_option, note, print_json
 
 
 @click.command()
@@ -59,16 +59,7 @@ def put(row_key: str, column: str, ref_key: int, body: str, url: str, codec: str
             raise next(iter(batch_error.causes.values())) from None
         shard = store.shard_of(done.key.row_key)
     if as_json:
-        print_json(
-            {
-                "row_key": done.key.row_key,
-                "column_name": done.key.column_name,
-                "ref_key": done.key.ref_key,
-                "shard": shard,
-                "added_id": done.added_id,
-                "created": done.created,
-            }
-        )
+        print_json({**done.key._asdict(), "shard": shard, **facts(done, "added_id", "created")})
         return
     what = "created" if done.created else "was there already"
     note(f"{what}: cell {done.key} in shard {shard}, added_id {done.added_id}")

@@ -22,6 +22,7 @@ from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
+    facts,
     json_option,
     note,
     out,
@@ -96,7 +97,8 @@ def advise(
             )
         days = _days(store, advice, per_day, disk_bytes)
     if as_json:
-        print_json({"columns": [_advice_json(each) for each in advice], "days": _days_json(days)})
+        last = days and facts(days, "now", "advised", "basis")
+        print_json({"columns": [_advice_json(of_column) for of_column in advice], "days": last})
         return
     if not advice:
         out().print("no cells were found" + (" of these columns" if columns else ""))
@@ -265,19 +267,16 @@ def _days(
 
 def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
     return {
-        "column_name": advice.column_name,
-        "cells": estimate_json(advice.cells),
-        "body_bytes": estimate_json(advice.body_bytes),
-        "allocated_bytes": estimate_json(advice.allocated_bytes),
+        **facts(advice, "column_name", "cells", "body_bytes", "allocated_bytes"),
         "stored": dict(advice.stored),
         "setting": str(advice.setting),
         "compared_cells": advice.compared,
         "seed": advice.seed,
-        "advice": None if advice.chosen is None else _candidate_json(advice.chosen),
-        "default": None if advice.default is None else _candidate_json(advice.default),
-        "knee": None if advice.choice is None else advice.choice.knee.name,
-        "least_gain": None if advice.choice is None else advice.choice.least_gain,
-        "reason": None if advice.choice is None else advice.choice.reason,
+        "advice": advice.chosen and _candidate_json(advice.chosen),
+        "default": advice.default and _candidate_json(advice.default),
+        "knee": advice.choice and advice.choice.knee.name,
+        "least_gain": advice.choice and advice.choice.least_gain,
+        "reason": advice.choice and advice.choice.reason,
         "candidates": [_candidate_json(each) for each in advice.candidates],
         "notes": advice.notes,
         "commands": commands(advice),
@@ -292,15 +291,7 @@ def _candidate_json(candidate: Candidate) -> dict[str, Any]:
         "dictionary_bytes": None if dictionary is None else len(dictionary.content),
         "body_share": estimate_json(candidate.body_share, digits=5),
         "share": estimate_json(candidate.share, digits=5),
-        "body_bytes": estimate_json(candidate.body_bytes),
-        "allocated_bytes": estimate_json(candidate.allocated_bytes),
-        "encode_s": candidate.trial.encode_s,
-        "decode_s": candidate.trial.decode_s,
+        **facts(candidate, "body_bytes", "allocated_bytes"),
+        **facts(candidate.trial, "encode_s", "decode_s"),
         "left": dict(candidate.trial.left),
     }
-
-
-def _days_json(days: _Days | None) -> dict[str, Any] | None:
-    if days is None:
-        return None
-    return {"now": estimate_json(days.now), "advised": estimate_json(days.advised), "basis": days.basis}

@@ -56,9 +56,9 @@ def run(names: tuple[str, ...], workers: int, once: bool, url: str, as_json: boo
                 supervisor.run(Watch(indexes, names, listener, once=once))
             if once:
                 break
-        found = [indexes.status(entry) for entry in indexes.kept(names)]
+        statuses = [indexes.status(entry) for entry in indexes.kept(names)]
     if as_json:
-        print_json([status_json(each) for each in found])
+        print_json([status_json(index) for index in statuses])
     else:
-        show_statuses(found)
-    return EXIT_FAILED if any(each.stands for each in found) else 0
+        show_statuses(statuses)
+    return EXIT_FAILED if any(index.stands for index in statuses) else 0

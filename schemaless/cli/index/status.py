@@ -11,7 +11,7 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.feed.indexes import Indexes, IndexStatus
 from schemaless.store.registry import BACKFILLING, READY
-from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
 
 _FAULTS_SHOWN: Final = 16
@@ -38,97 +38,89 @@ def status(name: str | None, url: str, as_json: bool) -> int:
     """
     with open_store(url) as store:
         indexes = Indexes(store)
-        found = [indexes.status(entry) for entry in (indexes.all() if name is None else indexes.named(name))]
+        statuses = [indexes.status(entry) for entry in (indexes.all() if name is None else indexes.named(name))]
     if as_json:
-        print_json([status_json(each) for each in found])
-    elif not found:
+        print_json([status_json(index) for index in statuses])
+    elif not statuses:
         out().print("there is no index yet; 'schemaless index create' makes one")
     else:
-        show_statuses(found)
-    return EXIT_FAILED if any(each.stands for each in found) else 0
+        show_statuses(statuses)
+    return EXIT_FAILED if any(index.stands for index in statuses) else 0
 
 
-def show_statuses(found: Sequence[IndexStatus]) -> None:
+def show_statuses(statuses: Sequence[IndexStatus]) -> None:
     """Print where indexes are."""
     print_table(
         None,
         ["index", "number", "state", "filled", "ids behind", "for", "workers"],
-        [_row(each) for each in found],
+        [_row(index) for index in statuses],
         text_columns=1,
     )
-    for each in found:
-        name = each.entry.name
-        for server, advice in each.small_caches.items():
+    for index in statuses:
+        name = index.entry.name
+        for server, advice in index.small_caches.items():
             note(f"{server}: {advice}")
-        fields = ", ".join(f"{field.name} {field.type}" for field in each.entry.definition.all_fields)
-        note(f"{name} ({each.entry.number}): {fields}; of {', '.join(each.entry.definition.sources)}")
-        if each.entry.message is not None:
-            note(f"{name} ({each.entry.number}): {each.entry.message}")
-        if each.entry.state in (BACKFILLING, READY) and not each.workers:
+        fields = ", ".join(f"{field.name} {field.type}" for field in index.entry.definition.all_fields)
+        note(f"{name} ({index.entry.number}): {fields}; of {', '.join(index.entry.definition.sources)}")
+        if index.entry.message is not None:
+            note(f"{name} ({index.entry.number}): {index.entry.message}")
+        if index.entry.state in (BACKFILLING, READY) and not index.workers:
             note(f"no worker keeps {name} up to date now; start one with 'schemaless index run'")
-        faults = [(shard.shard, shard.fault) for shard in each.shards if shard.fault is not None]
+        faults = [(shard.shard, shard.fault) for shard in index.shards if shard.fault is not None]
         for shard, fault in faults[:_FAULTS_SHOWN]:
             note(f"{name}, shard {shard}: {fault}")
         if len(faults) > _FAULTS_SHOWN:
             note(f"{name}: {len(faults) - _FAULTS_SHOWN:,} more shards have faults; --json names each")
-        for worker in each.workers:
+        for worker in index.workers:
             for _, shard, reason in worker.told.get("waits", []):
                 note(f"worker {worker.worker} waits in shard {shard}: {reason}")
 
 
-def _row(each: IndexStatus) -> list[str]:
-    behind_s = max((shard.behind_s for shard in each.shards), default=0.0)
-    if not each.shards:
-        return [each.entry.name, str(each.entry.number), each.entry.state, "-", "-", "-", "-"]
+def _row(index: IndexStatus) -> list[str]:
+    behind_s = max((shard.behind_s for shard in index.shards), default=0.0)
+    if not index.shards:
+        return [index.entry.name, str(index.entry.number), index.entry.state, "-", "-", "-", "-"]
     return [
-        each.entry.name,
-        str(each.entry.number),
-        each.entry.state,
-        f"{_filled(each):.1%}",
-        f"{_behind(each):,}",
+        index.entry.name,
+        str(index.entry.number),
+        index.entry.state,
+        f"{_filled(index):.1%}",
+        f"{_behind(index):,}",
         duration(behind_s) if behind_s else "-",
-        str(len(each.workers)),
+        str(len(index.workers)),
     ]
 
 
-def _behind(each: IndexStatus) -> int:
-    return sum(shard.ids_behind for shard in each.shards)
+def _behind(index: IndexStatus) -> int:
+    return sum(shard.ids_behind for shard in index.shards)
 
 
-def _filled(each: IndexStatus) -> float:
-    top = sum(shard.row.top for shard in each.shards if shard.row is not None)
-    return 1 - _behind(each) / top if top else 1.0
+def _filled(index: IndexStatus) -> float:
+    top = sum(shard.row.top for shard in index.shards if shard.row is not None)
+    return 1 - _behind(index) / top if top else 1.0
 
 
-def status_json(each: IndexStatus) -> dict[str, Any]:
+def status_json(index: IndexStatus) -> dict[str, Any]:
     """Return a status for ``--json``."""
-    definition = each.entry.definition
+    definition = index.entry.definition
     return {
-        "name": each.entry.name,
-        "number": each.entry.number,
-        "state": each.entry.state,
-        "created_at": each.entry.created_at,
-        "ready_at": each.entry.ready_at,
-        "message": each.entry.message,
-        "stands": each.stands,
+        **facts(index.entry, "name", "number", "state", "created_at", "ready_at", "message"),
+        "stands": index.stands,
         "shard_field": definition.shard_field.name,
         "fields": [
             {"name": field.name, "column": field.column, "path": list(field.path), "type": field.type}
             for field in definition.all_fields
         ],
-        "filled": _filled(each),
-        "ids_behind": _behind(each),
-        "behind_s": max((shard.behind_s for shard in each.shards), default=0.0),
-        "small_table_caches": dict(each.small_caches),
-        "workers": [asdict(worker) for worker in each.workers],
+        "filled": _filled(index),
+        "ids_behind": _behind(index),
+        "behind_s": max((shard.behind_s for shard in index.shards), default=0.0),
+        "small_table_caches": dict(index.small_caches),
+        "workers": [asdict(worker) for worker in index.workers],
         "shards": [
             {
                 **({} if shard.row is None else asdict(shard.row)),
-                "shard": shard.shard,
-                "ids_behind": shard.ids_behind,
-                "behind_s": shard.behind_s,
-                "fault": shard.fault,
+                **facts(shard, "shard", "ids_behind", "behind_s", "fault"),
             }
-            for shard in each.shards
+            for shard in index.shards
         ],
     }

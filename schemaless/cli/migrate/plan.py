@@ -16,7 +16,9 @@ from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
+    facts,
     json_option,
+    key_json,
     line_break,
     note,
     out,
@@ -193,43 +195,22 @@ def _plan_json(result: MigrationPlan) -> dict[str, Any]:
             "body_bytes": taken.body_bytes,
         },
         "cells": estimate_json(result.cells),
-        "stored": [
-            {
-                "column_name": stored.column_name,
-                "codec": stored.codec,
-                "cells": estimate_json(stored.cells),
-                "body_bytes": estimate_json(stored.body_bytes),
-            }
-            for stored in result.stored
-        ],
+        "stored": [facts(stored, "column_name", "codec", "cells", "body_bytes") for stored in result.stored],
         "total": _change_json(result.total),
         "columns": [{"column_name": name, **_change_json(change)} for name, change in result.columns.items()],
         "kept_as_text": {reason: estimate_json(cells) for reason, cells in result.kept_as_text.items()},
-        "left": {
-            reason: {"cells": estimate_json(left.cells), "body_bytes": estimate_json(left.body_bytes)}
-            for reason, left in result.left.items()
-        },
-        "examples": [
-            {**asdict(example), "key": {**example.key._asdict(), "row_key": str(example.key.row_key)}}
-            for example in result.examples
-        ],
+        "left": {reason: facts(left, "cells", "body_bytes") for reason, left in result.left.items()},
+        "examples": [{**asdict(example), "key": key_json(example.key)} for example in result.examples],
         "run_time": result.run_time
         and {
             "seconds_of_one_worker": estimate_json(result.run_time.seconds, digits=2),
             "read_bytes_per_s": round(result.run_time.read_bytes_per_s),
             "recode_bytes_per_s": round(result.run_time.recode_bytes_per_s),
         },
-        "binary_log_bytes": result.binary_log
-        and {
-            "noblob": estimate_json(result.binary_log.noblob),
-            "full": estimate_json(result.binary_log.full),
-            "kept": result.binary_log.kept,
-            "grants": result.binary_log.grants,
-        },
+        "binary_log_bytes": result.binary_log and facts(result.binary_log, "noblob", "full", "kept", "grants"),
         "space": result.space
         and {
-            "file_bytes": result.space.files.file_bytes,
-            "allocated_bytes": result.space.files.allocated_bytes,
+            **facts(result.space.files, "file_bytes", "allocated_bytes"),
             "file_bytes_measured": result.space.files.measured,
             "growth_bytes": estimate_json(result.space.growth),
             "rebuilt_now_bytes": estimate_json(result.space.rebuilt_now),
@@ -241,8 +222,6 @@ def _plan_json(result: MigrationPlan) -> dict[str, Any]:
 
 def _change_json(change: Change) -> dict[str, Any]:
     return {
-        "cells": estimate_json(change.cells),
-        "bytes_before": estimate_json(change.bytes_before),
-        "bytes_after": estimate_json(change.bytes_after),
+        **facts(change, "cells", "bytes_before", "bytes_after"),
         "after_share": change.after_share and estimate_json(change.after_share, digits=4),
     }

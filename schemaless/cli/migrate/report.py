@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, astuple
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import open_store, url_option
 from schemaless.jobs.ledger import Ledger
-from schemaless.migrate.reclaimed import Part, ReclaimedReport, Stages, reclaimed_report
+from schemaless.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
 from schemaless.migrate.tally import Tally
 from schemaless.pages.reclaimed_page import reclaimed_html
 from schemaless.terminal.files import OutputFile, write_and_say, write_csv
@@ -18,6 +19,7 @@ from schemaless.terminal.output import (
     bytes_text,
     estimate_json,
     estimate_text,
+    facts,
     json_option,
     note,
     out,
@@ -82,8 +84,8 @@ def csv_text(space: ReclaimedReport) -> str:
         return [
             *(level, each.name, each.cluster, each.shards, each.rebuilt_shards),
             *body(each.tally),
-            *(each.file.before, each.file.after, each.file.rebuilt),
-            *(each.allocated.before, each.allocated.after, each.allocated.rebuilt),
+            *astuple(each.file),
+            *astuple(each.allocated),
             log,
         ]
 
@@ -98,18 +100,14 @@ def csv_text(space: ReclaimedReport) -> str:
 
 
 def _json(space: ReclaimedReport) -> dict[str, Any]:
-    def stages(each: Stages) -> dict[str, int | None]:
-        return {"before": each.before, "after": each.after, "rebuilt": each.rebuilt}
-
     def part(each: Part) -> dict[str, Any]:
         return {
             "name": each.name,
             "cluster": each.cluster or None,
-            "shards": each.shards,
-            "rebuilt_shards": each.rebuilt_shards,
+            **facts(each, "shards", "rebuilt_shards"),
             **each.tally.as_json(),
-            "file_bytes": stages(each.file),
-            "allocated_bytes": stages(each.allocated),
+            "file_bytes": asdict(each.file),
+            "allocated_bytes": asdict(each.allocated),
             "sizes_measured": each.measured,
         }
 
@@ -129,9 +127,7 @@ def _json(space: ReclaimedReport) -> dict[str, Any]:
         ],
         "predictions": [
             {
-                "what": each.what,
-                "predicted": estimate_json(each.predicted),
-                "actual": each.actual,
+                **facts(each, "what", "predicted", "actual"),
                 "off": None if each.off is None else round(each.off, 4),
             }
             for each in space.predictions
@@ -159,8 +155,8 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         ["", "before", "after the run", rebuilt],
         [
             ["body bytes re-encoded", bytes_text(tally.bytes_before), bytes_text(tally.bytes_after), ""],
-            ["files", known(total.file.before), known(total.file.after), known(total.file.rebuilt)],
-            ["allocated", known(total.allocated.before), known(total.allocated.after), known(total.allocated.rebuilt)],
+            ["files", *map(known, astuple(total.file))],
+            ["allocated", *map(known, astuple(total.allocated))],
             ["binary log written", "", known(space.binary_log_bytes), ""],
         ],
     )
@@ -197,16 +193,7 @@ def _show_parts(space: ReclaimedReport) -> None:
     print_table(
         "\nby column",
         ["column", "cells", "left", "bodies before", "after"],
-        [
-            [
-                name,
-                f"{each.cells:,}",
-                f"{each.left.total():,}",
-                bytes_text(each.bytes_before),
-                bytes_text(each.bytes_after),
-            ]
-            for name, each in space.columns.items()
-        ],
+        [[name, *_tally(tally)] for name, tally in space.columns.items()],
     )
 
 
@@ -217,9 +204,11 @@ def _text_of(what: str) -> Any:
 def _row(part: Part) -> list[str]:
     return [
         part.name.removeprefix("shard "),
-        f"{part.tally.cells:,}",
-        f"{part.tally.left.total():,}",
-        bytes_text(part.tally.bytes_before),
-        bytes_text(part.tally.bytes_after),
-        *(known(size) for size in (part.file.before, part.file.after, part.file.rebuilt)),
+        *_tally(part.tally),
+        *(known(size) for size in astuple(part.file)),
     ]
+
+
+def _tally(tally: Tally) -> list[str]:
+    cells, left = f"{tally.cells:,}", f"{tally.left.total():,}"
+    return [cells, left, bytes_text(tally.bytes_before), bytes_text(tally.bytes_after)]

@@ -23,12 +23,24 @@ from schemaless.store.columns import settings
 from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 from schemaless.terminal.files import unwritable_folder
-from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import (
+    EXIT_FAILED,
+    bytes_text,
+    facts,
+    json_option,
+    key_json,
+    note,
+    out,
+    print_json,
+    print_table,
+)
 
 _ROWS_SHOWN = 40
 
 
 _FAILURES_SHOWN = 20
+
+_FIGURES = ("cells", "before", "after", "change", "left")
 
 
 @click.command()
@@ -153,24 +165,13 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
         return
     if not total.cells and not total.left:
         out().print(f"nothing to do: every body is in {outcome.codec}")
-        _show_exceptions(outcome, total, "")
+        _show_exceptions(outcome, total)
         return
-    rows = [
-        [
-            str(shard),
-            column,
-            f"{tally.cells:,}",
-            bytes_text(tally.bytes_before),
-            bytes_text(tally.bytes_after),
-            _change(tally),
-            f"{tally.left.total():,}",
-        ]
-        for (shard, column), tally in sorted(outcome.tallies.items())
-    ]
+    rows = [[str(shard), column, *_figures(tally)] for (shard, column), tally in sorted(outcome.tallies.items())]
     if len(rows) <= _ROWS_SHOWN:
         print_table(
             "by shard and column",
-            ["shard", "column", "cells", "before", "after", "change", "left"],
+            ["shard", "column", *_FIGURES],
             rows,
             text_columns=2,
         )
@@ -178,18 +179,8 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
         note(f"{len(rows)} shards and columns: --json lists them all")
     print_table(
         "by column",
-        ["column", "cells", "before", "after", "change", "left"],
-        [
-            [
-                column,
-                f"{tally.cells:,}",
-                bytes_text(tally.bytes_before),
-                bytes_text(tally.bytes_after),
-                _change(tally),
-                f"{tally.left.total():,}",
-            ]
-            for column, tally in outcome.by_column().items()
-        ],
+        ["column", *_FIGURES],
+        [[column, *_figures(tally)] for column, tally in outcome.by_column().items()],
     )
     out().print(
         f"\njob {outcome.job_id} re-encoded {total.cells:,} cells to {outcome.codec}: {total.bytes_before:,} body "
@@ -200,16 +191,21 @@ def _show_outcome(outcome: MigrateOutcome, as_json: bool) -> None:
             f"{outcome.interruptions} runners were killed: what each had done since its last checkpoint, "
             "about a second's work, is done but not in these counts"
         )
-    _show_exceptions(outcome, total, "")
+    _show_exceptions(outcome, total)
 
 
-def _show_exceptions(outcome: MigrateOutcome, total: Tally, prefix: str) -> None:
+def _figures(tally: Tally) -> list[str]:
+    before, after = bytes_text(tally.bytes_before), bytes_text(tally.bytes_after)
+    return [f"{tally.cells:,}", before, after, _change(tally), f"{tally.left.total():,}"]
+
+
+def _show_exceptions(outcome: MigrateOutcome, total: Tally) -> None:
     for reason, cells in total.kept_as_text.most_common():
-        out().print(f"{prefix}{cells:,} kept as JSON text, compressed: {reason}")
+        out().print(f"{cells:,} kept as JSON text, compressed: {reason}")
     for reason, cells in total.left.most_common():
-        out().print(f"{prefix}{cells:,} left as they are: {reason}")
+        out().print(f"{cells:,} left as they are: {reason}")
     if total.erased:
-        out().print(f"{prefix}{total.erased:,} erased meanwhile: nothing is left of them to re-encode")
+        out().print(f"{total.erased:,} erased meanwhile: nothing is left of them to re-encode")
     for failure in outcome.failures[:_FAILURES_SHOWN]:
         note(f"  shard {failure.shard}, cell {failure.key}: {failure.message}")
     if len(outcome.failures) > _FAILURES_SHOWN:
@@ -225,13 +221,7 @@ def _outcome_json(outcome: MigrateOutcome) -> dict[str, Any]:
             for (shard, column), tally in sorted(outcome.tallies.items())
         ],
         "failures": [
-            {
-                "key": {**failure.key._asdict(), "row_key": str(failure.key.row_key)},
-                "shard": failure.shard,
-                "added_id": failure.added_id,
-                "reason": failure.reason,
-                "message": failure.message,
-            }
+            {"key": key_json(failure.key), **facts(failure, "shard", "added_id", "reason", "message")}
             for failure in outcome.failures
         ],
     }

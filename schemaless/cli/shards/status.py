@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from schemaless.cli.jobs import chosen_job, job_option, show_status
+from schemaless.cli.jobs import chosen_job, job_option, progress_json, show_status
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.shards.shown import show_records
 from schemaless.jobs.ledger import Ledger
@@ -44,12 +44,7 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
         if as_json:
             print_json(
                 {
-                    "job": asdict(job),
-                    "fraction": found.fraction,
-                    "runners": found.runners,
-                    "mb_per_s": found.mb_per_s,
-                    "eta": None if found.eta is None else asdict(found.eta),
-                    "waits": [{"cluster": cluster, "reason": reason} for cluster, reason in found.waits],
+                    **progress_json(found),
                     "shards": [asdict(record) for record in records],
                 }
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from schemaless.admin.nodes import NodeChange
 from schemaless.admin.states import NodeState
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.store.shards import LATEST_LOOK_S
-from schemaless.terminal.output import note
+from schemaless.terminal.output import facts, note
 
 cluster_option = click.option(
     "--cluster", required=True, metavar="NAME", help="The cluster, such as cluster-1; 'topology show' lists them."
@@ -58,18 +57,14 @@ def say_adoption(done: Adoption) -> None:
 
 
 def _node_data(node: Node) -> dict[str, Any]:
-    return {"role": node.role, "address": str(node), "host": node.host, "port": node.port, "socket": node.socket}
+    return {"role": node.role, "address": str(node), **facts(node, "host", "port", "socket")}
 
 
 def state_data(state: NodeState) -> dict[str, Any]:
     """Return a server and what it answered, for ``--json``."""
     return {
         **_node_data(state.node),
-        "version": state.version,
-        "read_only": state.read_only,
-        "claim": state.claim,
-        "fault": state.fault,
-        "warnings": state.warnings,
+        **facts(state, "version", "read_only", "claim", "fault", "warnings"),
     }
 
 
@@ -80,29 +75,22 @@ def _cluster_data(cluster: Cluster) -> dict[str, Any]:
 def adoption_data(done: Adoption) -> dict[str, Any]:
     """Return what became of a takeover, for ``--json``."""
     return {
-        "changed": done.changed,
-        "cluster": _cluster_data(done.cluster),
-        "arrived_ms": _arrived_ms(done.arrived_s),
+        **_changed(done),
         "removed": [{**_node_data(node), "reason": reason} for node, reason in done.removed.items()],
         "unasked": [_node_data(node) for node in done.unasked],
-        "old_primary": done.old_primary,
-        "old_written_s": done.old_written_s,
-        "quorum": done.quorum,
-        "url": done.url,
+        **facts(done, "old_primary", "old_written_s", "quorum", "url"),
     }
 
 
-def _arrived_ms(arrived_s: Mapping[Node, float]) -> dict[str, float]:
-    return {str(node): round(seconds * 1000, 1) for node, seconds in arrived_s.items()}
+def _changed(done: Adoption | NodeChange) -> dict[str, Any]:
+    arrived_ms = {str(node): round(seconds * 1000, 1) for node, seconds in done.arrived_s.items()}
+    return {"changed": done.changed, "cluster": _cluster_data(done.cluster), "arrived_ms": arrived_ms}
 
 
 def change_data(change: NodeChange) -> dict[str, Any]:
     """Return what was changed, for ``--json``."""
     return {
-        "changed": change.changed,
-        "cluster": _cluster_data(change.cluster),
-        "arrived_ms": _arrived_ms(change.arrived_s),
+        **_changed(change),
         "removed": [_node_data(node) for node in change.removed],
-        "old_primary": change.old_primary,
-        "url": change.url,
+        **facts(change, "old_primary", "url"),
     }

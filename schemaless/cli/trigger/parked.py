@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, TypedDict, Unpack
 
 import click
@@ -11,7 +12,7 @@ from schemaless.cli.options import note_dry, open_store, shards_of, shards_optio
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
 from schemaless.feed.operations import ParkedCell, Triggers
-from schemaless.terminal.output import json_option, note, out, print_json, print_table
+from schemaless.terminal.output import json_option, key_json, note, out, print_json, print_table
 
 
 class _Chosen(TypedDict):
@@ -163,12 +164,4 @@ def _show(cells: list[ParkedCell]) -> None:
 
 
 def _json(cell: ParkedCell) -> dict[str, Any]:
-    return {
-        "shard": cell.shard,
-        "added_id": cell.added_id,
-        "key": {**cell.key._asdict(), "row_key": str(cell.key.row_key)},
-        "attempts": cell.attempts,
-        "error": cell.error,
-        "parked_at": cell.parked_at,
-        "replay": cell.replay,
-    }
+    return {**asdict(cell), "key": key_json(cell.key)}

@@ -48,9 +48,9 @@ def run(target: str, workers: int, once: bool, url: str, as_json: bool) -> int:
             supervisor.run()
             return 0
         supervisor.run(caught_up(store, loaded))
-        found = Triggers(store).status(loaded.name)
+        trigger = Triggers(store).status(loaded.name)
     if as_json:
-        print_json(status_json(found))
+        print_json(status_json(trigger))
     else:
-        show_status(found, each_shard=False)
-    return EXIT_FAILED if found.stands else 0
+        show_status(trigger, each_shard=False)
+    return EXIT_FAILED if trigger.stands else 0

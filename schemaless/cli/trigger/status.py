@@ -10,7 +10,7 @@ import click
 from schemaless.cli.options import open_store, url_option
 from schemaless.feed.operations import ShardStatus, Triggers, TriggerStatus
 from schemaless.feed.wakes import HEARD
-from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
+from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
 
 _SHARDS_SHOWN: Final = 16
@@ -41,99 +41,95 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     """
     with open_store(url) as store:
         triggers = Triggers(store)
-        found = [triggers.status(each) for each in ([name] if name is not None else triggers.names())]
+        statuses = [triggers.status(each) for each in ([name] if name is not None else triggers.names())]
     if as_json:
-        print_json(status_json(found[0]) if name is not None else [status_json(each) for each in found])
-    elif not found:
+        print_json(status_json(statuses[0]) if name is not None else [status_json(each) for each in statuses])
+    elif not statuses:
         out().print("no trigger was run yet; 'schemaless trigger run MODULE:NAME' begins one")
     else:
-        for each in found:
+        for each in statuses:
             show_status(each, each_shard)
-    return EXIT_FAILED if any(each.stands for each in found) else 0
+    return EXIT_FAILED if any(each.stands for each in statuses) else 0
 
 
-def show_status(found: TriggerStatus, each_shard: bool) -> None:
+def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     """Print a status."""
-    spec = found.setting.spec
+    spec = trigger.setting.spec
     of = "all columns" if spec["column"] is None else f"column {spec['column']}"
-    workers = len(found.workers)
+    workers = len(trigger.workers)
     by = "1 worker" if workers == 1 else f"{workers} workers"
-    out().print(f"[bold]{found.name}[/]: {found.setting.wanted}, cells of {of}, by {by}")
-    if not workers and found.setting.wanted != "paused":
+    out().print(f"[bold]{trigger.name}[/]: {trigger.setting.wanted}, cells of {of}, by {by}")
+    if not workers and trigger.setting.wanted != "paused":
         note("no worker runs it now; start one with 'schemaless trigger run MODULE:NAME'")
-    deaf = {server: how for server, how in found.finds_by.items() if how != HEARD}
-    if found.finds_by and not deaf:
+    deaf = {server: how for server, how in trigger.finds_by.items() if how != HEARD}
+    if trigger.finds_by and not deaf:
         note("new cells are heard of from the binary log")
     for server, how in deaf.items():
         note(f"new cells on {server} are found by {how}")
-    for server, advice in found.small_caches.items():
+    for server, advice in trigger.small_caches.items():
         note(f"{server}: {advice}")
-    shards = sorted(found.shards, key=_badness)
+    shards = sorted(trigger.shards, key=_badness)
     shown = shards if each_shard or len(shards) <= _SHARDS_SHOWN else shards[:_SHARDS_SHOWN]
     print_table(
         None,
         ["shard", "state", "ids behind", "for", "attempts", "parked", "location"],
-        [_shard_row(each) for each in shown],
+        [_shard_row(shard) for shard in shown],
         text_columns=2,
     )
     if len(shown) < len(shards):
         note(f"{len(shards) - len(shown):,} more shards are not shown, none of them worse; --shards shows each")
-    for each in shown:
-        said = each.fault if each.row is None or each.row.message is None else each.row.message.partition("\n")[0]
+    for shard in shown:
+        said = shard.fault if shard.row is None or shard.row.message is None else shard.row.message.partition("\n")[0]
         if said is not None:
-            note(f"shard {each.shard} {each.state}: {said}")
-    for worker in found.workers:
+            note(f"shard {shard.shard} {shard.state}: {said}")
+    for worker in trigger.workers:
         in_hand = worker.told.get("in_hand")
         if in_hand is not None and in_hand["for_s"] > _LONG_CALL_S:
             note(
                 f"worker {worker.worker} has been in one call since {in_hand['since']}: cell "
-                f"({', '.join(in_hand['key'])}) of shard {in_hand['shard']}, added_id {in_hand['added_id']}"
+                f"({', '.join(in_hand['key'])}) of shard {in_hand['number']}, added_id {in_hand['added_id']}"
             )
-        for _, shard, reason in worker.told.get("waits", []):
-            note(f"worker {worker.worker} waits in shard {shard}: {reason}")
+        for _, number, reason in worker.told.get("waits", []):
+            note(f"worker {worker.worker} waits in shard {number}: {reason}")
 
 
-def _badness(each: ShardStatus) -> tuple[Any, ...]:
-    return _ORDER.get(each.state, 3), -each.behind_s, -each.ids_behind, each.shard
+def _badness(shard: ShardStatus) -> tuple[Any, ...]:
+    return _ORDER.get(shard.state, 3), -shard.behind_s, -shard.ids_behind, shard.shard
 
 
-def _shard_row(each: ShardStatus) -> list[str]:
-    row = each.row
+def _shard_row(shard: ShardStatus) -> list[str]:
+    row = shard.row
     if row is None:
-        return [str(each.shard), each.state, "?", "?", "?", "?", "?"]
+        return [str(shard.shard), shard.state, "?", "?", "?", "?", "?"]
     return [
-        str(each.shard),
-        each.state,
-        f"{each.ids_behind:,}",
-        duration(each.behind_s) if each.behind_s else "-",
+        str(shard.shard),
+        shard.state,
+        f"{shard.ids_behind:,}",
+        duration(shard.behind_s) if shard.behind_s else "-",
         str(row.attempts),
         f"{row.parked:,}",
         f"{row.location:,}",
     ]
 
 
-def status_json(found: TriggerStatus) -> dict[str, Any]:
+def status_json(trigger: TriggerStatus) -> dict[str, Any]:
     """Return a status for ``--json``."""
     return {
-        "name": found.name,
-        "wanted": found.setting.wanted,
-        "spec": found.setting.spec,
-        "stands": found.stands,
-        "ids_behind": sum(each.ids_behind for each in found.shards),
-        "behind_s": max((each.behind_s for each in found.shards), default=0.0),
-        "parked": sum(each.row.parked for each in found.shards if each.row is not None),
-        "finds_by": found.finds_by,
-        "small_table_caches": dict(found.small_caches),
-        "workers": [asdict(worker) for worker in found.workers],
+        "name": trigger.name,
+        "wanted": trigger.setting.wanted,
+        "spec": trigger.setting.spec,
+        "stands": trigger.stands,
+        "ids_behind": sum(shard.ids_behind for shard in trigger.shards),
+        "behind_s": max((shard.behind_s for shard in trigger.shards), default=0.0),
+        "parked": sum(shard.row.parked for shard in trigger.shards if shard.row is not None),
+        "finds_by": trigger.finds_by,
+        "small_table_caches": dict(trigger.small_caches),
+        "workers": [asdict(worker) for worker in trigger.workers],
         "shards": [
             {
-                **({} if each.row is None else asdict(each.row)),
-                "shard": each.shard,
-                "state": each.state,
-                "ids_behind": each.ids_behind,
-                "behind_s": each.behind_s,
-                "fault": each.fault,
+                **({} if shard.row is None else asdict(shard.row)),
+                **facts(shard, "shard", "state", "ids_behind", "behind_s", "fault"),
             }
-            for each in sorted(found.shards, key=_badness)
+            for shard in sorted(trigger.shards, key=_badness)
         ],
     }

@@ -78,8 +78,8 @@ def remove(name: str, execute: bool, url: str, as_json: bool) -> None:
     """
     with open_store(url) as store:
         triggers = Triggers(store)
-        found = triggers.status(name)
-        parked = sum(each.row.parked for each in found.shards if each.row is not None)
+        trigger = triggers.status(name)
+        parked = sum(shard.row.parked for shard in trigger.shards if shard.row is not None)
         if execute:
             triggers.remove(name)
     if as_json:
@@ -135,7 +135,7 @@ def reset(
         raise InvalidInput("name one place: --from-beginning, --location or --since")
     with open_store(url) as store:
         triggers = Triggers(store)
-        before = {each.shard: each.row for each in triggers.status(name).shards}
+        before = {shard.shard: shard.row for shard in triggers.status(name).shards}
         shards = shards_of(shards_text, store.shard_count)
         if location is not None and len(shards) != 1:
             raise InvalidInput("--location is for one shard: name that shard with --shards")

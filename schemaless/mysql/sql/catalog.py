@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
 
-from schemaless.mysql.sql.parts import Value, blob, literal, numbers, table, text
+from schemaless.mysql.sql.parts import NOW, Term, blob, delete, insert, matching, numbers, table, text, update, upsert
 
 NodeRow = tuple[str, str | None, int | None, str | None]
 """A node's row is its role, host, port and socket."""
@@ -24,11 +23,8 @@ def select_datastore(catalog: str) -> bytes:
 
 def select_token(catalog: str, cluster: str) -> bytes:
     """Select the token of the topology, whether the server is set read-only, and a cluster's epoch."""
-    return b"SELECT topology_token, @@global.read_only, (SELECT primary_epoch FROM %b WHERE name=%b) FROM %b" % (
-        table(catalog, b"cluster"),
-        text(cluster),
-        table(catalog, b"datastore"),
-    )
+    epoch = b"(SELECT primary_epoch FROM %b WHERE name=%b)" % (table(catalog, b"cluster"), text(cluster))
+    return b"SELECT topology_token, @@global.read_only, %b FROM %b" % (epoch, table(catalog, b"datastore"))
 
 
 def update_token(catalog: str, token: bytes) -> bytes:
@@ -43,13 +39,8 @@ def lock_datastore(catalog: str) -> bytes:
 
 def insert_datastore(catalog: str, shard_count: int, placement: str, format_number: int) -> bytes:
     """Insert what a datastore is, which has the catalog's name, as not ready; refused where it is there."""
-    return b"INSERT INTO %b (only_row, name, shard_count, placement, format, ready) VALUES (1, %b, %d, %b, %d, 0)" % (
-        table(catalog, b"datastore"),
-        text(catalog),
-        shard_count,
-        text(placement),
-        format_number,
-    )
+    row = (1, catalog, shard_count, placement, format_number, 0)
+    return insert(table(catalog, b"datastore"), "only_row, name, shard_count, placement, format, ready", [row])
 
 
 def mark_ready(catalog: str) -> bytes:
@@ -64,20 +55,12 @@ def select_clusters(catalog: str) -> bytes:
 
 def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
     """Have another claim be asked for on a cluster's primary, and write down the block of added_ids that it begins."""
-    return b"UPDATE %b SET primary_epoch=%d, id_block=%d WHERE name=%b" % (
-        table(catalog, b"cluster"),
-        epoch,
-        id_block,
-        text(cluster),
-    )
+    return update(table(catalog, b"cluster"), {"primary_epoch": epoch, "id_block": id_block}, name=cluster)
 
 
 def insert_clusters(catalog: str, names: Iterable[str]) -> bytes:
     """Insert clusters."""
-    return b"INSERT INTO %b (name) VALUES %b" % (
-        table(catalog, b"cluster"),
-        b",".join(b"(%b)" % text(name) for name in names),
-    )
+    return insert(table(catalog, b"cluster"), "name", ((name,) for name in names))
 
 
 def select_nodes(catalog: str) -> bytes:
@@ -87,15 +70,12 @@ def select_nodes(catalog: str) -> bytes:
 
 def insert_nodes(catalog: str, cluster: str, nodes: Iterable[NodeRow]) -> bytes:
     """Insert nodes of a cluster."""
-    return b"INSERT INTO %b (cluster, role, host, port, socket) VALUES %b" % (
-        table(catalog, b"node"),
-        b",".join(b"(%b)" % b",".join(map(literal, (cluster, *node))) for node in nodes),
-    )
+    return insert(table(catalog, b"node"), "cluster, role, host, port, socket", ((cluster, *node) for node in nodes))
 
 
 def delete_nodes(catalog: str, cluster: str) -> bytes:
     """Delete the nodes of a cluster."""
-    return b"DELETE FROM %b WHERE cluster=%b" % (table(catalog, b"node"), text(cluster))
+    return delete(table(catalog, b"node"), cluster=cluster)
 
 
 def select_ranges(catalog: str) -> bytes:
@@ -105,10 +85,7 @@ def select_ranges(catalog: str) -> bytes:
 
 def insert_ranges(catalog: str, ranges: Iterable[tuple[int, int, str]]) -> bytes:
     """Insert ranges of shards: first, last and cluster of each."""
-    return b"INSERT INTO %b (first_shard, last_shard, cluster) VALUES %b" % (
-        table(catalog, b"shard_range"),
-        b",".join(b"(%d,%d,%b)" % (first, last, text(cluster)) for first, last, cluster in ranges),
-    )
+    return insert(table(catalog, b"shard_range"), "first_shard, last_shard, cluster", ranges)
 
 
 def delete_ranges(catalog: str) -> bytes:
@@ -131,30 +108,19 @@ def upsert_column_codec(
     catalog: str, column_name: str, codec: str, level: int | None, dictionary_id: int | None
 ) -> bytes:
     """Set what a column's new bodies are written in."""
-    values = b"codec=%b, level=%b, dictionary_id=%b, set_at=UTC_TIMESTAMP(6)" % (
-        text(codec),
-        literal(level),
-        literal(dictionary_id),
-    )
-    return b"INSERT INTO %b SET column_name=%b, %b ON DUPLICATE KEY UPDATE %b" % (
-        table(catalog, b"column_codec"),
-        text(column_name),
-        values,
-        values,
-    )
+    setting: dict[str, Term] = {"codec": codec, "level": level, "dictionary_id": dictionary_id, "set_at": NOW}
+    return upsert(table(catalog, b"column_codec"), {"column_name": column_name}, setting)
 
 
 def delete_column_codec(catalog: str, column_name: str) -> bytes:
     """Let a column be written in the default again."""
-    return b"DELETE FROM %b WHERE column_name=%b" % (table(catalog, b"column_codec"), text(column_name))
+    return delete(table(catalog, b"column_codec"), column_name=column_name)
 
 
 def select_columns_with(catalog: str, dictionary_id: int) -> bytes:
     """Select the names of the columns that are set to a dictionary, in their order."""
-    return b"SELECT column_name FROM %b WHERE dictionary_id=%d ORDER BY column_name" % (
-        table(catalog, b"column_codec"),
-        dictionary_id,
-    )
+    which = (table(catalog, b"column_codec"), dictionary_id)
+    return b"SELECT column_name FROM %b WHERE dictionary_id=%d ORDER BY column_name" % which
 
 
 # Dictionaries
@@ -165,11 +131,8 @@ def select_dictionary(catalog: str, dictionary_id: int, *, lock: bool = False) -
 
     With ``lock``, others are held off it until the transaction ends.
     """
-    return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % (
-        table(catalog, b"dictionary"),
-        dictionary_id,
-        b" FOR UPDATE" if lock else b"",
-    )
+    which = (table(catalog, b"dictionary"), dictionary_id, b" FOR UPDATE" if lock else b"")
+    return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % which
 
 
 def lock_dictionary_times(catalog: str, dictionary_id: int) -> bytes:
@@ -188,12 +151,8 @@ def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes
         removed_at.
     """
     return (
-        b"SELECT dictionary_id, content, digest, size_bytes, source, created_at, retired_at, removed_at FROM %b%b "
-        b"ORDER BY dictionary_id"
-        % (
-            table(catalog, b"dictionary"),
-            b"" if dictionary_id is None else b" WHERE dictionary_id=%d" % dictionary_id,
-        )
+        b"SELECT dictionary_id, content, digest, size_bytes, source, created_at, retired_at, removed_at FROM %b "
+        b"WHERE %b ORDER BY dictionary_id" % (table(catalog, b"dictionary"), matching(dictionary_id=dictionary_id))
     )
 
 
@@ -217,64 +176,40 @@ def select_dictionary_source(catalog: str, dictionary_id: int) -> bytes:
 
 def insert_dictionary(catalog: str, size_bytes: int, source: str, dictionary_id: int | None) -> bytes:
     """Insert a dictionary whose content is still to come, with the next number or this one."""
-    own: Mapping[str, Value] = {} if dictionary_id is None else {"dictionary_id": dictionary_id}
-    return b"INSERT INTO %b SET digest=%b, %b" % (
-        table(catalog, b"dictionary"),
-        blob(_NO_DIGEST),
-        _assigned({**own, "size_bytes": size_bytes, "source": source}),
-    )
-
-
-_NO_DIGEST: Final = bytes(32)
+    number = b"DEFAULT" if dictionary_id is None else dictionary_id
+    row = (number, blob(bytes(32)), size_bytes, source)
+    return insert(table(catalog, b"dictionary"), "dictionary_id, digest, size_bytes, source", [row])
 
 
 def upsert_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes, source: str) -> bytes:
     """Write a dictionary as it is elsewhere; one that was removed is there again."""
-    values = b"content=%b, digest=%b, size_bytes=%d, removed_at=NULL" % (blob(content), blob(digest), len(content))
-    return b"INSERT INTO %b SET dictionary_id=%d, source=%b, %b ON DUPLICATE KEY UPDATE %b" % (
-        table(catalog, b"dictionary"),
-        dictionary_id,
-        text(source),
-        values,
-        values,
-    )
+    key: dict[str, Term] = {"dictionary_id": dictionary_id, "source": source}
+    return upsert(table(catalog, b"dictionary"), key, _content(content, digest))
 
 
 def delete_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Delete the row of a dictionary that was inserted in this transaction."""
-    return b"DELETE FROM %b WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
+    return delete(table(catalog, b"dictionary"), dictionary_id=dictionary_id)
 
 
 def update_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes) -> bytes:
     """Write a dictionary's content; one that was removed is there again."""
-    return b"UPDATE %b SET content=%b, digest=%b, size_bytes=%d, removed_at=NULL WHERE dictionary_id=%d" % (
-        table(catalog, b"dictionary"),
-        blob(content),
-        blob(digest),
-        len(content),
-        dictionary_id,
-    )
+    return update(table(catalog, b"dictionary"), _content(content, digest), dictionary_id=dictionary_id)
 
 
 def take_back_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Let a dictionary be written with, also where it was retired."""
-    return b"UPDATE %b SET retired_at=NULL WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
+    return update(table(catalog, b"dictionary"), {"retired_at": None}, dictionary_id=dictionary_id)
 
 
 def retire_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Let nothing more begin to write with a dictionary."""
-    return b"UPDATE %b SET retired_at=UTC_TIMESTAMP(6) WHERE dictionary_id=%d" % (
-        table(catalog, b"dictionary"),
-        dictionary_id,
-    )
+    return update(table(catalog, b"dictionary"), {"retired_at": NOW}, dictionary_id=dictionary_id)
 
 
 def remove_dictionary(catalog: str, dictionary_id: int) -> bytes:
     """Remove a dictionary's content; its number stays taken."""
-    return b"UPDATE %b SET content=NULL, removed_at=UTC_TIMESTAMP(6) WHERE dictionary_id=%d" % (
-        table(catalog, b"dictionary"),
-        dictionary_id,
-    )
+    return update(table(catalog, b"dictionary"), {"content": None, "removed_at": NOW}, dictionary_id=dictionary_id)
 
 
 # Measurements of capacity
@@ -282,35 +217,25 @@ def remove_dictionary(catalog: str, dictionary_id: int) -> bytes:
 
 def select_same_sample(catalog: str, taken_at: str, figures: str) -> bytes:
     """Select the number of a measurement of this time, about which no more is compared than its length."""
-    return b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % (
-        table(catalog, b"capacity_sample"),
-        text(taken_at),
-        len(figures),
-    )
+    same = (table(catalog, b"capacity_sample"), text(taken_at), len(figures))
+    return b"SELECT sample_id FROM %b WHERE taken_at=%b AND LENGTH(figures)=%d" % same
 
 
 def insert_sample(catalog: str, taken_at: str, figures: str) -> bytes:
     """Insert a measurement."""
-    return b"INSERT INTO %b (taken_at, figures) VALUES (%b, %b)" % (
-        table(catalog, b"capacity_sample"),
-        text(taken_at),
-        text(figures),
-    )
+    return insert(table(catalog, b"capacity_sample"), "taken_at, figures", [(taken_at, figures)])
 
 
 def select_sample_times(catalog: str) -> bytes:
     """Select number and time of every measurement, the oldest first."""
-    return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % table(
-        catalog, b"capacity_sample"
-    )
+    samples = table(catalog, b"capacity_sample")
+    return b"SELECT sample_id, CONCAT(taken_at,'+00:00') FROM %b ORDER BY taken_at, sample_id" % samples
 
 
 def select_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
     """Select number and figures of measurements, the oldest first."""
-    return b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % (
-        table(catalog, b"capacity_sample"),
-        numbers(sample_ids),
-    )
+    some = (table(catalog, b"capacity_sample"), numbers(sample_ids))
+    return b"SELECT sample_id, figures FROM %b WHERE sample_id IN (%b) ORDER BY taken_at, sample_id" % some
 
 
 def delete_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
@@ -318,5 +243,5 @@ def delete_samples(catalog: str, sample_ids: Iterable[int]) -> bytes:
     return b"DELETE FROM %b WHERE sample_id IN (%b)" % (table(catalog, b"capacity_sample"), numbers(sample_ids))
 
 
-def _assigned(values: Mapping[str, Value]) -> bytes:
-    return b", ".join(b"%b=%b" % (name.encode(), literal(value)) for name, value in values.items())
+def _content(content: bytes, digest: bytes) -> dict[str, Term]:
+    return {"content": blob(content), "digest": blob(digest), "size_bytes": len(content), "removed_at": None}

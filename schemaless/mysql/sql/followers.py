@@ -7,9 +7,29 @@ UPDATE of nothing, or an INSERT of nothing, is how he learns of it. Times are th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from schemaless.mysql.sql.parts import NOW, Value, blob_hex, by_id, cell_table, id_range, later, literal, table, text
+from schemaless.mysql.sql.parts import (
+    NOW,
+    Term,
+    Value,
+    assigned,
+    blob_hex,
+    by_id,
+    cell_table,
+    delete,
+    id_range,
+    insert,
+    later,
+    matching,
+    table,
+    text,
+    update,
+    upsert,
+)
+
+_ANEW: Final[Mapping[str, Term]] = {"state": "running", "attempts": 0, "retry_at": None, "message": None}
+"""A follower's row is so where its next cell was not tried yet."""
 
 
 class ParkedRow(NamedTuple):
@@ -28,12 +48,7 @@ class ParkedRow(NamedTuple):
 
 def insert_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
     """Insert a follower, unless there is one of that name."""
-    return b"INSERT IGNORE INTO %b (name, wanted, spec) VALUES (%b, %b, %b)" % (
-        table(catalog, b"follower_setting"),
-        text(name),
-        text(wanted),
-        text(spec),
-    )
+    return insert(table(catalog, b"follower_setting"), "name, wanted, spec", [(name, wanted, spec)], ignore=True)
 
 
 def select_settings(catalog: str) -> bytes:
@@ -43,26 +58,18 @@ def select_settings(catalog: str) -> bytes:
 
 def update_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
     """Change what is wanted of a follower, and how it is to be done."""
-    return b"UPDATE %b SET wanted=%b, spec=%b WHERE name=%b" % (
-        table(catalog, b"follower_setting"),
-        text(wanted),
-        text(spec),
-        text(name),
-    )
+    return update(table(catalog, b"follower_setting"), {"wanted": wanted, "spec": spec}, name=name)
 
 
 def delete_setting(catalog: str, name: str) -> bytes:
     """Delete a follower's setting."""
-    return b"DELETE FROM %b WHERE name=%b" % (table(catalog, b"follower_setting"), text(name))
+    return delete(table(catalog, b"follower_setting"), name=name)
 
 
 def renew_worker(catalog: str, worker: str, followers: str, figures: str, lease_s: float) -> bytes:
     """Keep a worker alive for so long from now on."""
-    return (
-        b"INSERT INTO %b (worker, followers, lease_until, figures) VALUES (%b, %b, %b, %b) "
-        b"ON DUPLICATE KEY UPDATE followers=VALUES(followers), lease_until=VALUES(lease_until), figures=VALUES(figures)"
-        % (table(catalog, b"follower_worker"), text(worker), text(followers), later(lease_s), text(figures))
-    )
+    values: dict[str, Term] = {"followers": followers, "lease_until": later(lease_s), "figures": figures}
+    return upsert(table(catalog, b"follower_worker"), {"worker": worker}, values)
 
 
 def select_workers(catalog: str) -> bytes:
@@ -75,7 +82,7 @@ def select_workers(catalog: str) -> bytes:
 
 def delete_worker(catalog: str, worker: str) -> bytes:
     """Take a worker out that is no more."""
-    return b"DELETE FROM %b WHERE worker=%b" % (table(catalog, b"follower_worker"), text(worker))
+    return delete(table(catalog, b"follower_worker"), worker=worker)
 
 
 def delete_dead_workers(catalog: str, for_s: float) -> bytes:
@@ -91,11 +98,8 @@ def insert_follower(database: str, name: str, location: int) -> bytes:
 
     Its epochs begin at the microseconds since 2000: above each that a row of that name had before it was deleted.
     """
-    return (
-        b"INSERT IGNORE INTO %b (name, location, epoch) "
-        b"VALUES (%b, %d, TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b))"
-        % (table(database, b"follower"), text(name), location, NOW)
-    )
+    row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW)
+    return insert(table(database, b"follower"), "name, location, epoch", [row], ignore=True)
 
 
 def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
@@ -106,24 +110,15 @@ def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
         attempt, message, when the location was last moved, the shard's highest added_id, and the numbers of parked
         cells and of those among them that are to be tried again.
     """
-    parts = [
-        b"SELECT %d, name, location, worker, epoch, state, attempts, "
-        b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
-        b"(SELECT MAX(added_id) FROM %b), (SELECT COUNT(*) FROM %b WHERE name=%b), "
-        b"(SELECT COUNT(*) FROM %b WHERE name=%b AND replay>0) FROM %b WHERE name=%b"
-        % (
-            shard,
-            NOW,
-            cell_table(database),
-            table(database, b"parked"),
-            text(name),
-            table(database, b"parked"),
-            text(name),
-            table(database, b"follower"),
-            text(name),
+    parts = []
+    for database, shard, name in rows:
+        parked = b"(SELECT COUNT(*) FROM %b WHERE name=%b" % (table(database, b"parked"), text(name))
+        parts.append(
+            b"SELECT %d, name, location, worker, epoch, state, attempts, "
+            b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
+            b"(SELECT MAX(added_id) FROM %b), %b), %b AND replay>0) FROM %b WHERE name=%b"
+            % (shard, NOW, cell_table(database), parked, parked, table(database, b"follower"), text(name))
         )
-        for database, shard, name in rows
-    ]
     return b" UNION ALL ".join(parts)
 
 
@@ -153,17 +148,12 @@ def select_tops(shards: Iterable[tuple[str, int]]) -> bytes:
 
 def claim(database: str, name: str, worker: str, seen_epoch: int) -> bytes:
     """Take a follower's row, if it is as it was seen."""
-    return b"UPDATE %b SET worker=%b, epoch=epoch+1 WHERE name=%b AND epoch=%d" % (
-        table(database, b"follower"),
-        text(worker),
-        text(name),
-        seen_epoch,
-    )
+    return _update(database, name, seen_epoch, {"worker": worker, "epoch": b"epoch+1"})
 
 
 def release(database: str, name: str, epoch: int) -> bytes:
     """Give a follower's row back."""
-    return _update(database, name, epoch, b"worker=NULL")
+    return _update(database, name, epoch, {"worker": None})
 
 
 def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:
@@ -187,59 +177,43 @@ def note_attempt(
     database: str, name: str, epoch: int, location: int, attempts: int, retry_s: float | None, message: str | None
 ) -> bytes:
     """Write down how far a follower is, and how the cell behind that went so far."""
-    changes = b"location=%d, moved_at=%b, attempts=%d, retry_at=%b, message=%b" % (
-        location,
-        NOW,
-        attempts,
-        b"NULL" if retry_s is None else later(retry_s),
-        literal(message),
-    )
-    return _update(database, name, epoch, changes)
+    retry_at = None if retry_s is None else later(retry_s)
+    tried: dict[str, Term] = {"attempts": attempts, "retry_at": retry_at, "message": message}
+    return _update(database, name, epoch, {"location": location, "moved_at": NOW, **tried})
 
 
 def stop(database: str, name: str, epoch: int, location: int, message: str) -> bytes:
     """Have a follower stand still before a cell, until somebody lets it go on."""
-    changes = b"location=%d, moved_at=%b, state='stopped', message=%b" % (location, NOW, text(message))
+    changes: dict[str, Term] = {"location": location, "moved_at": NOW, "state": "stopped", "message": message}
     return _update(database, name, epoch, changes)
 
 
 def restart(database: str, name: str) -> bytes:
     """Let a follower that stands still try its cell again, from the first attempt on."""
-    return b"UPDATE %b SET state='running', attempts=0, retry_at=NULL, message=NULL WHERE name=%b" % (
-        table(database, b"follower"),
-        text(name),
-    )
+    return update(table(database, b"follower"), _ANEW, name=name)
 
 
 def reset(database: str, name: str, location: int) -> bytes:
     """Have a follower begin again behind a location; whoever owns the row has lost it."""
-    return (
-        b"UPDATE %b SET location=%d, worker=NULL, epoch=epoch+1, state='running', attempts=0, retry_at=NULL, "
-        b"message=NULL, moved_at=%b WHERE name=%b" % (table(database, b"follower"), location, NOW, text(name))
-    )
+    lost: dict[str, Term] = {"location": location, "worker": None, "epoch": b"epoch+1", "moved_at": NOW}
+    return update(table(database, b"follower"), {**lost, **_ANEW}, name=name)
 
 
 def delete_follower(database: str, name: str) -> bytes:
     """Delete a follower's row."""
-    return b"DELETE FROM %b WHERE name=%b" % (table(database, b"follower"), text(name))
+    return delete(table(database, b"follower"), name=name)
 
 
 def select_age(database: str, after: int) -> bytes:
     """Select how many seconds ago the first cell behind a location was stored."""
-    return b"SELECT TIMESTAMPDIFF(MICROSECOND, created_at, %b)/1e6 FROM %b WHERE %b ORDER BY added_id LIMIT 1" % (
-        NOW,
-        by_id(database),
-        id_range(after, None),
-    )
+    first = (NOW, by_id(database), id_range(after, None))
+    return b"SELECT TIMESTAMPDIFF(MICROSECOND, created_at, %b)/1e6 FROM %b WHERE %b ORDER BY added_id LIMIT 1" % first
 
 
 def select_first_since(database: str, after: int, up_to: int, since: str) -> bytes:
     """Select the first cell, of those in a run of added_ids, that was stored at a time or later."""
-    return b"SELECT added_id FROM %b WHERE %b AND created_at>=%b ORDER BY added_id LIMIT 1" % (
-        by_id(database),
-        id_range(after, up_to),
-        text(since),
-    )
+    run = (by_id(database), id_range(after, up_to), text(since))
+    return b"SELECT added_id FROM %b WHERE %b AND created_at>=%b ORDER BY added_id LIMIT 1" % run
 
 
 # Parked cells
@@ -284,7 +258,7 @@ def select_every_parked(database: str) -> bytes:
     )
 
 
-def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Mapping[bytes, Value]) -> bytes:
+def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Mapping[str, Value]) -> bytes:
     """Write down how trying a parked cell again went, if the follower's row is still its owner's.
 
     ``replay`` is 0 where nobody wants it, 1 where somebody does, and 1 more for each time that it was begun.
@@ -293,7 +267,7 @@ def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Ma
         table(database, b"parked"),
         table(database, b"follower"),
         epoch,
-        b", ".join(b"p.%b=%b" % (column, literal(value)) for column, value in changes.items()),
+        assigned({f"p.{column}": value for column, value in changes.items()}),
         text(name),
         added_id,
     )
@@ -301,31 +275,20 @@ def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Ma
 
 def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> bytes:
     """Delete a parked cell that was dealt with, if the follower's row is still its owner's."""
-    return b"DELETE FROM %b WHERE %b AND EXISTS (SELECT * FROM %b WHERE name=%b AND epoch=%d)" % (
-        table(database, b"parked"),
-        _parked(name, added_id),
-        table(database, b"follower"),
-        text(name),
-        epoch,
-    )
+    own = b" AND EXISTS (SELECT * FROM %b WHERE %b)" % (table(database, b"follower"), matching(name=name, epoch=epoch))
+    return delete(table(database, b"parked"), name=name, added_id=added_id) + own
 
 
 def ask_to_replay(database: str, name: str, added_id: int | None) -> bytes:
     """Ask for a parked cell to be tried again, or for all of a shard."""
-    return b"UPDATE %b SET replay=1 WHERE %b" % (table(database, b"parked"), _parked(name, added_id))
+    return update(table(database, b"parked"), {"replay": 1}, name=name, added_id=added_id)
 
 
 def delete_parked(database: str, name: str, added_id: int | None = None, *, behind: int | None = None) -> bytes:
     """Delete a parked cell, or all of a shard, or all of it behind a location."""
-    test = _parked(name, added_id)
-    if behind is not None:
-        test += b" AND added_id>%d" % behind
-    return b"DELETE FROM %b WHERE %b" % (table(database, b"parked"), test)
+    statement = delete(table(database, b"parked"), name=name, added_id=added_id)
+    return statement if behind is None else statement + b" AND added_id>%d" % behind
 
 
-def _parked(name: str, added_id: int | None) -> bytes:
-    return b"name=%b" % text(name) + (b"" if added_id is None else b" AND added_id=%d" % added_id)
-
-
-def _update(database: str, name: str, epoch: int, changes: bytes) -> bytes:
-    return b"UPDATE %b SET %b WHERE name=%b AND epoch=%d" % (table(database, b"follower"), changes, text(name), epoch)
+def _update(database: str, name: str, epoch: int, changes: Mapping[str, Term]) -> bytes:
+    return update(table(database, b"follower"), changes, name=name, epoch=epoch)

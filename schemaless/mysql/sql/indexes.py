@@ -11,12 +11,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from schemaless.mysql.sql.parts import CELL, Value, blob_hex, by_key, cell_table, literal, numbers, text, texts
+from schemaless.mysql.sql.parts import (
+    CELL,
+    NOW,
+    Term,
+    blob_hex,
+    by_key,
+    cell_table,
+    numbers,
+    table,
+    text,
+    texts,
+    update,
+)
 
 INDEX_TABLE: Final = re.compile(r"index_(\d+)")
 """The tables of indexes are called so, and no others."""
-
-_NOW = b"UTC_TIMESTAMP(6)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +270,12 @@ def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequenc
     )
 
 
-def select_latest_of_rows(tables: Iterable[tuple[str, Sequence[bytes]]], columns: Sequence[str]) -> bytes:
-    """Select the latest cell of each of some columns of rows, these by ``(database, row_keys)``: all of a server."""
+def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str]) -> bytes:
+    """Select the latest cell of each of some columns of rows: one snapshot of all."""
+    select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
     newest = [b"' AND column_name=%b ORDER BY ref_key DESC LIMIT 1)" % text(column) for column in columns]
-    arms = []
-    for database, row_keys in tables:
-        select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
-        for row_key in row_keys:
-            cells_of_row = select + row_key.hex().encode()
-            arms += [cells_of_row + of_column for of_column in newest]
-    return b" UNION ALL ".join(arms)
+    rows = [select + row_key.hex().encode() for row_key in row_keys]
+    return b" UNION ALL ".join([row + of_column for row in rows for of_column in newest])
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
@@ -312,15 +318,10 @@ def select_indexes(catalog: str) -> bytes:
 
 def update_index(catalog: str, number: int, before: Sequence[str], state: str, message: str | None = None) -> bytes:
     """Put an index into another state, where it is in one of those that come before."""
-    changes: dict[bytes, Value] = {b"state": state, b"message": message}
-    times = {"ready": b", ready_at=%b" % _NOW, "dropped": b", dropped_at=%b" % _NOW}.get(state, b"")
-    return b"UPDATE %b SET %b%b WHERE index_id=%d AND state IN (%b)" % (
-        _list(catalog),
-        b", ".join(b"%b=%b" % (column, literal(value)) for column, value in changes.items()),
-        times,
-        number,
-        b",".join(map(text, before)),
-    )
+    changes: dict[str, Term] = {"state": state, "message": message}
+    if state in ("ready", "dropped"):
+        changes[f"{state}_at"] = NOW
+    return update(_list(catalog), changes, index_id=number) + b" AND state IN (%b)" % texts(before)
 
 
 def _names(layout: Layout) -> list[bytes]:
@@ -336,4 +337,4 @@ def _table(database: str, table: str) -> bytes:
 
 
 def _list(catalog: str) -> bytes:
-    return b"`%b`.secondary_index" % catalog.encode()
+    return table(catalog, b"secondary_index")

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from schemaless.mysql.sql.parts import NOW, Value, blob_hex, later, literal, numbers, table, text, texts
+from schemaless.mysql.sql.parts import (
+    NOW,
+    Term,
+    Value,
+    blob_hex,
+    insert,
+    later,
+    matching,
+    numbers,
+    table,
+    text,
+    texts,
+    update,
+)
 
 _NOW_US: Final = b"CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED)"
 _UNFINISHED: Final = b"('running','paused')"
@@ -16,39 +29,24 @@ FailureRow = tuple[int, int, bytes, str, int, str, str]
 
 def insert_job(catalog: str, kind: str, spec: str, versions: str, created_by: str) -> bytes:
     """Insert a job that is running."""
-    return b"INSERT INTO %b (kind, state, spec, versions, created_by) VALUES (%b, 'running', %b, %b, %b)" % (
-        table(catalog, b"job"),
-        text(kind),
-        text(spec),
-        text(versions),
-        text(created_by),
-    )
+    row = (kind, "running", spec, versions, created_by)
+    return insert(table(catalog, b"job"), "kind, state, spec, versions, created_by", [row])
 
 
 def insert_shards(catalog: str, job_id: int, data_bytes: Iterable[tuple[int, int]]) -> bytes:
     """Insert a job's shards, each with its weight, as waiting."""
-    return b"INSERT INTO %b (job_id, shard, state, data_bytes) VALUES %b" % (
-        table(catalog, b"job_shard"),
-        b",".join(b"(%d,%d,'waiting',%d)" % (job_id, shard, weight) for shard, weight in data_bytes),
-    )
+    rows = ((job_id, shard, "waiting", weight) for shard, weight in data_bytes)
+    return insert(table(catalog, b"job_shard"), "job_id, shard, state, data_bytes", rows)
 
 
 def insert_clusters(catalog: str, job_id: int, clusters: Iterable[str]) -> bytes:
     """Insert the clusters that a job is on."""
-    return b"INSERT INTO %b (job_id, cluster) VALUES %b" % (
-        table(catalog, b"job_cluster"),
-        b",".join(b"(%d,%b)" % (job_id, text(cluster)) for cluster in clusters),
-    )
+    return insert(table(catalog, b"job_cluster"), "job_id, cluster", ((job_id, cluster) for cluster in clusters))
 
 
 def insert_event(catalog: str, job_id: int, who: str, what: str) -> bytes:
     """Insert what happened to a job, and by whom."""
-    return b"INSERT INTO %b (job_id, who, what) VALUES (%d, %b, %b)" % (
-        table(catalog, b"job_event"),
-        job_id,
-        text(who),
-        text(what),
-    )
+    return insert(table(catalog, b"job_event"), "job_id, who, what", [(job_id, who, what)])
 
 
 def select_made_with(catalog: str, token: str) -> bytes:
@@ -73,15 +71,9 @@ def select_waiting(catalog: str) -> bytes:
 
 def select_jobs(catalog: str, *, kind: str | None = None, job_id: int | None = None) -> bytes:
     """Select whole jobs, the newest last: all, of one kind, or one."""
-    where = []
-    if kind is not None:
-        where.append(b"kind=%b" % text(kind))
-    if job_id is not None:
-        where.append(b"job_id=%d" % job_id)
     return (
         b"SELECT job_id, kind, state, spec, versions, created_by, CONCAT(created_at,''), CONCAT(ended_at,''), "
-        b"message FROM %b%b ORDER BY job_id"
-        % (table(catalog, b"job"), b" WHERE " + b" AND ".join(where) if where else b"")
+        b"message FROM %b WHERE %b ORDER BY job_id" % (table(catalog, b"job"), matching(kind=kind, job_id=job_id))
     )
 
 
@@ -99,14 +91,8 @@ def update_state(
     catalog: str, job_id: int, before: Sequence[str], after: str, message: str | None, *, ended: bool
 ) -> bytes:
     """Take a job from one of some states to another."""
-    return b"UPDATE %b SET state=%b, message=%b%b WHERE job_id=%d AND state IN (%b)" % (
-        table(catalog, b"job"),
-        text(after),
-        literal(message),
-        b", ended_at=%b" % NOW if ended else b"",
-        job_id,
-        texts(before),
-    )
+    changes: dict[str, Term] = {"state": after, "message": message, **({"ended_at": NOW} if ended else {})}
+    return update(table(catalog, b"job"), changes, job_id=job_id) + b" AND state IN (%b)" % texts(before)
 
 
 def complete(catalog: str, job_id: int) -> bytes:
@@ -125,7 +111,7 @@ def lock_spec(catalog: str, job_id: int) -> bytes:
 
 def update_spec(catalog: str, job_id: int, spec: str) -> bytes:
     """Give a job another spec."""
-    return b"UPDATE %b SET spec=%b WHERE job_id=%d" % (table(catalog, b"job"), text(spec), job_id)
+    return update(table(catalog, b"job"), {"spec": spec}, job_id=job_id)
 
 
 def select_events(catalog: str, job_id: int) -> bytes:
@@ -149,34 +135,20 @@ def select_shards(
         shard: only this one.
         runner: only this runner's.
     """
-    test = b"job_id=%d" % job_id
-    if shard is not None:
-        test += b" AND shard=%d" % shard
-    if runner is not None:
-        test += b" AND runner=%b" % text(runner)
+    test = matching(job_id=job_id, shard=shard, runner=runner)
+    long = (b"counters", b"measures") if counters else (b"NULL", b"NULL")
     return (
         b"SELECT shard, state, pass_number, first_id, top_id, checkpoint, cells, bytes_before, bytes_after, "
         b"left_cells, %b, busy_s, data_bytes, runner, epoch, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, "
         b"stop, message, CONCAT(started_at,''), CONCAT(ended_at,''), %b FROM %b WHERE %b ORDER BY shard"
-        % (
-            b"counters" if counters else b"NULL",
-            NOW,
-            b"measures" if counters else b"NULL",
-            table(catalog, b"job_shard"),
-            test,
-        )
+        % (long[0], NOW, long[1], table(catalog, b"job_shard"), test)
     )
 
 
 def select_broken_off(catalog: str, job_id: int, shard: int, runner: str, message: str) -> bytes:
     """Select whether another runner than this one left a shard without a word, or this message stands there."""
-    return b"SELECT lease_until IS NOT NULL AND runner<>%b OR message=%b FROM %b WHERE job_id=%d AND shard=%d" % (
-        text(runner),
-        text(message),
-        table(catalog, b"job_shard"),
-        job_id,
-        shard,
-    )
+    left = b"lease_until IS NOT NULL AND runner<>%b OR message=%b" % (text(runner), text(message))
+    return b"SELECT %b FROM %b WHERE %b" % (left, table(catalog, b"job_shard"), matching(job_id=job_id, shard=shard))
 
 
 def claim_shard(catalog: str, job_id: int, shard: int, runner: str, lease_s: int) -> bytes:
@@ -252,18 +224,10 @@ def update_shard(
         lease_s: how long it stays the runner's from now on; None gives it back.
         ended: whether the job is through with it now.
     """
-    assignments = [b"%b=%b" % (column.encode(), literal(value)) for column, value in changes.items()]
-    assignments.append(b"lease_until=%b" % (b"NULL" if lease_s is None else later(lease_s)))
+    all_changes: dict[str, Term] = {**changes, "lease_until": None if lease_s is None else later(lease_s)}
     if ended:
-        assignments.append(b"ended_at=%b" % NOW)
-    return b"UPDATE %b SET %b WHERE job_id=%d AND shard=%d AND runner=%b AND epoch=%d" % (
-        table(catalog, b"job_shard"),
-        b", ".join(assignments),
-        job_id,
-        shard,
-        text(runner),
-        epoch,
-    )
+        all_changes["ended_at"] = NOW
+    return update(table(catalog, b"job_shard"), all_changes, job_id=job_id, shard=shard, runner=runner, epoch=epoch)
 
 
 def count_runners(catalog: str, job_id: int) -> bytes:
@@ -291,11 +255,8 @@ def ask_to_stop(catalog: str, job_id: int, runner_prefix: str) -> bytes:
 
 def lock_shard_measures(catalog: str, job_id: int, shards: Iterable[int]) -> bytes:
     """Select shard and measures of some shards, and hold others off them until the transaction ends."""
-    return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % (
-        table(catalog, b"job_shard"),
-        job_id,
-        numbers(shards),
-    )
+    some = (table(catalog, b"job_shard"), job_id, numbers(shards))
+    return b"SELECT shard, measures FROM %b WHERE job_id=%d AND shard IN (%b) FOR UPDATE" % some
 
 
 def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]) -> bytes:
@@ -331,51 +292,28 @@ def claim_watch(catalog: str, job_id: int, cluster: str, runner: str, lease_s: i
 
 def free_watches(catalog: str, job_id: int, runner_prefix: str) -> bytes:
     """Give back the watches of all runners whose names begin so."""
-    return b"UPDATE %b SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % (
-        table(catalog, b"job_cluster"),
-        job_id,
-        _beginning(runner_prefix),
-    )
+    theirs = (table(catalog, b"job_cluster"), job_id, _beginning(runner_prefix))
+    return b"UPDATE %b SET lease_until=NULL WHERE job_id=%d AND runner LIKE %b" % theirs
 
 
 def update_look(
     catalog: str, job_id: int, cluster: str, runner: str, reason: str | None, figures: str, waits: str, lease_s: int
 ) -> bytes:
     """Write down what was seen of a cluster, if the watch is still this runner's."""
-    return (
-        b"UPDATE %b SET looked_at=%b, lease_until=%b, reason=%b, figures=%b, waits=%b "
-        b"WHERE job_id=%d AND cluster=%b AND runner=%b"
-        % (
-            table(catalog, b"job_cluster"),
-            NOW,
-            later(lease_s),
-            literal(reason),
-            text(figures),
-            text(waits),
-            job_id,
-            text(cluster),
-            text(runner),
-        )
-    )
+    seen: dict[str, Term] = {"reason": reason, "figures": figures, "waits": waits}
+    changes = {"looked_at": NOW, "lease_until": later(lease_s), **seen}
+    return update(table(catalog, b"job_cluster"), changes, job_id=job_id, cluster=cluster, runner=runner)
 
 
 def lock_cluster_measures(catalog: str, job_id: int, cluster: str) -> bytes:
     """Select the measures of a cluster, and hold others off them until the transaction ends."""
-    return b"SELECT measures FROM %b WHERE job_id=%d AND cluster=%b FOR UPDATE" % (
-        table(catalog, b"job_cluster"),
-        job_id,
-        text(cluster),
-    )
+    where = matching(job_id=job_id, cluster=cluster)
+    return b"SELECT measures FROM %b WHERE %b FOR UPDATE" % (table(catalog, b"job_cluster"), where)
 
 
 def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: str) -> bytes:
     """Write the measures of a cluster."""
-    return b"UPDATE %b SET measures=%b WHERE job_id=%d AND cluster=%b" % (
-        table(catalog, b"job_cluster"),
-        text(measures),
-        job_id,
-        text(cluster),
-    )
+    return update(table(catalog, b"job_cluster"), {"measures": measures}, job_id=job_id, cluster=cluster)
 
 
 # Budget and failures
@@ -383,12 +321,8 @@ def update_cluster_measures(catalog: str, job_id: int, cluster: str, measures: s
 
 def spend(catalog: str, job_id: int, cost_us: int) -> bytes:
     """Move the end of a job's budget; GREATEST, since what was not used is not saved up."""
-    return b"UPDATE %b SET budget_us=LAST_INSERT_ID(GREATEST(budget_us, %b) + %d) WHERE job_id=%d" % (
-        table(catalog, b"job"),
-        _NOW_US,
-        cost_us,
-        job_id,
-    )
+    end = b"LAST_INSERT_ID(GREATEST(budget_us, %b) + %d)" % (_NOW_US, cost_us)
+    return update(table(catalog, b"job"), {"budget_us": end}, job_id=job_id)
 
 
 SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
@@ -397,18 +331,13 @@ SELECT_SPENT: Final = b"SELECT LAST_INSERT_ID(), " + _NOW_US
 
 def insert_failures(catalog: str, job_id: int, failures: Iterable[FailureRow]) -> bytes:
     """Insert cells that were left as they are; one that is there already gets its newest reason."""
-    return (
-        b"INSERT INTO %b (job_id, shard, added_id, row_key, column_name, ref_key, reason, message) "
-        b"VALUES %b ON DUPLICATE KEY UPDATE reason=VALUES(reason), message=VALUES(message)"
-        % (
-            table(catalog, b"job_failure"),
-            b",".join(
-                b"(%d,%d,%d,%b,%b,%d,%b,%b)"
-                % (job_id, shard, added_id, blob_hex(row_key), text(column), ref_key, text(reason), text(message))
-                for shard, added_id, row_key, column, ref_key, reason, message in failures
-            ),
-        )
+    names = "job_id, shard, added_id, row_key, column_name, ref_key, reason, message"
+    rows = (
+        (job_id, shard, added_id, blob_hex(row_key), column, ref_key, reason, message)
+        for shard, added_id, row_key, column, ref_key, reason, message in failures
     )
+    newest = b" ON DUPLICATE KEY UPDATE reason=VALUES(reason), message=VALUES(message)"
+    return insert(table(catalog, b"job_failure"), names, rows) + newest
 
 
 def select_failures(catalog: str, job_id: int, limit: int, shards: Iterable[int] | None = None) -> bytes:

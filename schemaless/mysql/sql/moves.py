@@ -9,7 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from schemaless.mysql.sql.parts import CREATED_AT, Value, blob, blob_hex, literal, moment, numbers, text, texts
+from schemaless.mysql.sql.parts import (
+    CELL,
+    CREATED_AT,
+    Value,
+    assigned,
+    blob,
+    blob_hex,
+    insert,
+    literal,
+    matching,
+    moment,
+    numbers,
+    quoted_table,
+    text,
+    texts,
+    update,
+)
 
 CARRIED: Final[dict[str, tuple[str, ...]]] = {
     "follower": (*("name", "location", "worker", "epoch", "state", "attempts", "retry_at", "message", "moved_at"),),
@@ -30,7 +46,6 @@ SELECT_THREAD: Final = b"SELECT CONNECTION_ID()"
 SELECT_SERVER: Final = b"SELECT CONCAT(@@global.server_id,' ',@@hostname,' ',@@global.port,' ',@@datadir)"
 """Its value tells a server from others, of whatever address."""
 
-_CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 _DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256))"
 
 
@@ -69,7 +84,7 @@ def kill(thread: int, *, query: bool = False) -> bytes:
 
 def lock_fenced(database: str, tables: Iterable[str] = FENCED) -> bytes:
     """Hold off everybody else who reads or writes what is fenced."""
-    return b"LOCK TABLES " + b", ".join(b"%b WRITE" % _table(database, table) for table in tables)
+    return b"LOCK TABLES " + b", ".join(b"%b WRITE" % quoted_table(database, table) for table in tables)
 
 
 def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: bool = False) -> tuple[bytes, ...]:
@@ -79,27 +94,25 @@ def rename(database: str, names: Sequence[tuple[str, str]], *, locked_mariadb: b
         locked_mariadb: the server is MariaDB, and the session holds these tables by LOCK TABLES: it takes one after the
             other then.
     """
+    pairs = [(quoted_table(database, old), quoted_table(database, new)) for old, new in names]
     if locked_mariadb:
-        return tuple(
-            b"ALTER TABLE %b RENAME TO %b" % (_table(database, old), _table(database, new)) for old, new in names
-        )
-    pairs = (b"%b TO %b" % (_table(database, old), _table(database, new)) for old, new in names)
-    return (b"RENAME TABLE " + b", ".join(pairs),)
+        return tuple(b"ALTER TABLE %b RENAME TO %b" % pair for pair in pairs)
+    return (b"RENAME TABLE " + b", ".join(b"%b TO %b" % pair for pair in pairs),)
 
 
 def make_probe(database: str, name: str) -> bytes:
     """Make a table that nobody uses."""
-    return b"CREATE TABLE IF NOT EXISTS %b (nothing INT)" % _table(database, name)
+    return b"CREATE TABLE IF NOT EXISTS %b (nothing INT)" % quoted_table(database, name)
 
 
 def drop_table(database: str, name: str) -> bytes:
     """Drop a table."""
-    return b"DROP TABLE IF EXISTS %b" % _table(database, name)
+    return b"DROP TABLE IF EXISTS %b" % quoted_table(database, name)
 
 
 def raise_counter(database: str, table: str, next_id: int) -> bytes:
     """Have a table give out ids from here on; it never gives out lower ones again."""
-    return b"ALTER TABLE %b AUTO_INCREMENT=%d" % (_table(database, table), next_id)
+    return b"ALTER TABLE %b AUTO_INCREMENT=%d" % (quoted_table(database, table), next_id)
 
 
 # Cells
@@ -107,54 +120,39 @@ def raise_counter(database: str, table: str, next_id: int) -> bytes:
 
 def select_ids_and_lengths(database: str, table: str, after: int, limit: int) -> bytes:
     """Select added_id and length of the body of the next rows."""
-    return (
-        b"SELECT added_id, LENGTH(body) FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d ORDER BY added_id LIMIT %d"
-        % (
-            _table(database, table),
-            after,
-            limit,
-        )
-    )
+    behind = b"%b FORCE INDEX (PRIMARY) WHERE added_id>%d" % (quoted_table(database, table), after)
+    return b"SELECT added_id, LENGTH(body) FROM %b ORDER BY added_id LIMIT %d" % (behind, limit)
 
 
 def select_ids(database: str, table: str, after: int, up_to: int) -> bytes:
     """Select the added_ids with ``after < added_id <= up_to``, in their order."""
-    return b"SELECT added_id FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d AND added_id<=%d ORDER BY added_id" % (
-        _table(database, table),
-        after,
-        up_to,
-    )
+    return _select_run(b"added_id", database, table, after, up_to)
 
 
 def select_rows(database: str, table: str, ids: Iterable[int]) -> bytes:
     """Select whole cells."""
-    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_CELL, _table(database, table), numbers(ids))
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (CELL, quoted_table(database, table), numbers(ids))
 
 
 def select_digests(database: str, table: str, after: int, up_to: int) -> bytes:
     """Select the cells with ``after < added_id <= up_to`` in their order, with the SHA-256 of each body."""
-    return b"SELECT %b FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d AND added_id<=%d ORDER BY added_id" % (
-        _DIGESTS,
-        _table(database, table),
-        after,
-        up_to,
-    )
+    return _select_run(_DIGESTS, database, table, after, up_to)
 
 
 def select_top(database: str, table: str) -> bytes:
     """Select the highest added_id; NULL for an empty table."""
-    return b"SELECT MAX(added_id) FROM %b" % _table(database, table)
+    return b"SELECT MAX(added_id) FROM %b" % quoted_table(database, table)
 
 
 def count_rows(database: str, table: str) -> bytes:
     """Count a table's rows."""
-    return b"SELECT COUNT(*) FROM %b" % _table(database, table)
+    return b"SELECT COUNT(*) FROM %b" % quoted_table(database, table)
 
 
 def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
     """Insert whole cells, under the ids and times that they have."""
     return b"INSERT INTO %b (added_id, row_key, column_name, ref_key, body, created_at) VALUES %b" % (
-        _table(database, table),
+        quoted_table(database, table),
         b",".join(
             b"(%d,%b,%b,%d,%b,%b)"
             % (added_id, blob_hex(row_key), text(column), ref_key, blob(body), text(created_at.removesuffix("+00:00")))
@@ -168,30 +166,24 @@ def insert_rows(database: str, table: str, rows: Iterable[CellRow]) -> bytes:
 
 def select_carried(database: str, table: str, name: str) -> bytes:
     """Select all rows of a table that is carried over, under the name that it has now."""
-    return b"SELECT %b FROM %b ORDER BY 1, 2" % (", ".join(CARRIED[table]).encode(), _table(database, name))
+    return b"SELECT %b FROM %b ORDER BY 1, 2" % (", ".join(CARRIED[table]).encode(), quoted_table(database, name))
 
 
 def insert_carried(database: str, table: str, name: str, rows: Iterable[Sequence[Any]]) -> bytes:
     """Insert rows into a table that is carried over, under the name that it has now."""
-    return b"INSERT INTO %b (%b) VALUES %b" % (
-        _table(database, name),
-        ", ".join(CARRIED[table]).encode(),
-        b",".join(b"(%b)" % b",".join(map(_carried, row)) for row in rows),
-    )
+    literals = ([_carried(value) for value in row] for row in rows)
+    return insert(quoted_table(database, name), ", ".join(CARRIED[table]), literals)
 
 
 def delete_all(database: str, name: str) -> bytes:
     """Delete all rows of a table."""
-    return b"DELETE FROM %b" % _table(database, name)
+    return b"DELETE FROM %b" % quoted_table(database, name)
 
 
 def rewind_followers(database: str, location: int) -> bytes:
     """Have followers that are past a location go on from there; their owners have lost them."""
-    return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % (
-        _table(database, "follower"),
-        location,
-        location,
-    )
+    ahead = (quoted_table(database, "follower"), location, location)
+    return b"UPDATE %b SET location=%d, epoch=epoch+1 WHERE location>%d" % ahead
 
 
 # Where the followers of indexes were
@@ -200,7 +192,8 @@ def rewind_followers(database: str, location: int) -> bytes:
 def select_locations(shards: Iterable[tuple[str, int]], names: Sequence[str]) -> bytes:
     """Select shard, name and location of some followers in shards, each of ``(database, shard)``."""
     return b" UNION ALL ".join(
-        b"SELECT %d, name, location FROM %b WHERE name IN (%b)" % (shard, _table(database, "follower"), texts(names))
+        b"SELECT %d, name, location FROM %b WHERE name IN (%b)"
+        % (shard, quoted_table(database, "follower"), texts(names))
         for database, shard in shards
     )
 
@@ -210,30 +203,24 @@ def create_noted(database: str, name: str) -> bytes:
     return (
         b"CREATE TABLE IF NOT EXISTS %b (name VARCHAR(80) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, "
         b"shard INT NOT NULL, location BIGINT UNSIGNED NOT NULL, PRIMARY KEY (name, shard)) ENGINE=InnoDB"
-        % _table(database, name)
+        % quoted_table(database, name)
     )
 
 
 def insert_noted(database: str, name: str, rows: Iterable[tuple[str, int, int]]) -> bytes:
     """Note followers, each of ``(name, shard, location)``."""
-    return b"INSERT INTO %b (name, shard, location) VALUES %b" % (
-        _table(database, name),
-        b",".join(b"(%b,%d,%d)" % (text(follower), shard, location) for follower, shard, location in rows),
-    )
+    return insert(quoted_table(database, name), "name, shard, location", rows)
 
 
 def select_noted(database: str, name: str) -> bytes:
     """Select name, shard and location of the followers that were noted."""
-    return b"SELECT name, shard, location FROM %b" % _table(database, name)
+    return b"SELECT name, shard, location FROM %b" % quoted_table(database, name)
 
 
 def rewind_follower(database: str, name: str, location: int) -> bytes:
     """Have a follower go on from a location, unless it is before that; who has it in hand has lost it."""
-    return b"UPDATE %b SET location=LEAST(location,%d), epoch=epoch+1 WHERE name=%b" % (
-        _table(database, "follower"),
-        location,
-        text(name),
-    )
+    changes = {"location": b"LEAST(location,%d)" % location, "epoch": b"epoch+1"}
+    return update(quoted_table(database, "follower"), changes, name=name)
 
 
 def _carried(value: Any) -> bytes:
@@ -261,14 +248,8 @@ SELECT_DATABASE_GRANTS: Final = b"SELECT User, Host, Db FROM mysql.db WHERE Sele
 
 def insert_move(catalog: str, job_id: int, shard: int, source: str, target: str, phase: str) -> bytes:
     """Insert where a shard is to be moved, unless that is noted."""
-    return b"INSERT IGNORE INTO %b (job_id, shard, source, target, phase) VALUES (%d, %d, %b, %b, %b)" % (
-        _table(catalog, "shard_move"),
-        job_id,
-        shard,
-        text(source),
-        text(target),
-        text(phase),
-    )
+    row = (job_id, shard, source, target, phase)
+    return insert(quoted_table(catalog, "shard_move"), "job_id, shard, source, target, phase", [row], ignore=True)
 
 
 def select_moves(catalog: str, job_id: int | None = None, shard: int | None = None) -> bytes:
@@ -278,25 +259,17 @@ def select_moves(catalog: str, job_id: int | None = None, shard: int | None = No
         A statement whose rows are job_id, shard, source, target, phase, token, settled_id, verified_id, fence_id,
         fence_rows, target_server and pause_s.
     """
-    tests = [b"TRUE"]
-    if job_id is not None:
-        tests.append(b"job_id=%d" % job_id)
-    if shard is not None:
-        tests.append(b"shard=%d" % shard)
     return (
         b"SELECT job_id, shard, source, target, phase, token, settled_id, verified_id, fence_id, fence_rows, "
         b"target_server, pause_s FROM %b WHERE %b ORDER BY job_id, shard"
-        % (_table(catalog, "shard_move"), b" AND ".join(tests))
+        % (quoted_table(catalog, "shard_move"), matching(job_id=job_id, shard=shard))
     )
 
 
 def select_arriving(catalog: str, target: str) -> bytes:
     """Select the shards that are on their way to a cluster, and may be there, though the catalog names another."""
-    return b"SELECT shard FROM %b WHERE target=%b AND phase IN (%b)" % (
-        _table(catalog, "shard_move"),
-        text(target),
-        texts(BEFORE_COMMIT),
-    )
+    there = (quoted_table(catalog, "shard_move"), text(target), texts(BEFORE_COMMIT))
+    return b"SELECT shard FROM %b WHERE target=%b AND phase IN (%b)" % there
 
 
 def update_move(
@@ -315,42 +288,34 @@ def update_move(
     Args:
         token: the runner's own; None where it is about to draw one.
     """
+    own: dict[str, Value] = {"m.job_id": job_id, "m.shard": shard, "s.runner": runner, "s.epoch": epoch}
     return (
-        b"UPDATE %b AS m JOIN %b AS s ON s.job_id=m.job_id AND s.shard=m.shard SET %b "
-        b"WHERE m.job_id=%d AND m.shard=%d AND s.runner=%b AND s.epoch=%d AND m.phase IN (%b)%b"
+        b"UPDATE %b AS m JOIN %b AS s ON s.job_id=m.job_id AND s.shard=m.shard SET %b WHERE %b AND m.phase IN (%b)"
         % (
-            _table(catalog, "shard_move"),
-            _table(catalog, "job_shard"),
-            b", ".join(b"m.%b=%b" % (name.encode(), literal(value)) for name, value in changes.items()),
-            job_id,
-            shard,
-            text(runner),
-            epoch,
-            b",".join(map(text, phases)),
-            b"" if token is None else b" AND m.token=%b" % text(token),
+            quoted_table(catalog, "shard_move"),
+            quoted_table(catalog, "job_shard"),
+            assigned({f"m.{name}": value for name, value in changes.items()}),
+            matching(**own, **{"m.token": token}),
+            texts(phases),
         )
     )
 
 
 def note_outcome(catalog: str, job_id: int, shard: int, before: Sequence[str], changes: Mapping[str, Value]) -> bytes:
     """Change what is noted of a move that nobody works on, if it is in one of some phases."""
-    return b"UPDATE %b SET %b WHERE job_id=%d AND shard=%d AND phase IN (%b)" % (
-        _table(catalog, "shard_move"),
-        b", ".join(b"%b=%b" % (name.encode(), literal(value)) for name, value in changes.items()),
-        job_id,
-        shard,
-        b",".join(map(text, before)),
-    )
+    statement = update(quoted_table(catalog, "shard_move"), changes, job_id=job_id, shard=shard)
+    return statement + b" AND phase IN (%b)" % texts(before)
 
 
 def add_cluster_to_jobs(catalog: str, cluster: str) -> bytes:
     """Let the runners of all unfinished jobs keep their leases on a cluster, where they have it not yet."""
-    return b"INSERT IGNORE INTO %b (job_id, cluster) SELECT job_id, %b FROM %b WHERE state IN ('running','paused')" % (
-        _table(catalog, "job_cluster"),
+    unfinished = b"SELECT job_id, %b FROM %b WHERE state IN ('running','paused')" % (
         text(cluster),
-        _table(catalog, "job"),
+        quoted_table(catalog, "job"),
     )
+    return b"INSERT IGNORE INTO %b (job_id, cluster) %b" % (quoted_table(catalog, "job_cluster"), unfinished)
 
 
-def _table(database: str, table: str) -> bytes:
-    return b"`%b`.`%b`" % (database.encode(), table.encode())
+def _select_run(columns: bytes, database: str, table: str, after: int, up_to: int) -> bytes:
+    cells = (columns, quoted_table(database, table), after, up_to)
+    return b"SELECT %b FROM %b FORCE INDEX (PRIMARY) WHERE added_id>%d AND added_id<=%d ORDER BY added_id" % cells

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -17,6 +17,9 @@ NOW: Final = b"UTC_TIMESTAMP(6)"
 
 Value = str | int | float | None
 """A column that is no blob takes these."""
+
+Term = Value | bytes
+"""What a column is given or compared with: a value, or bytes, which are SQL and stand as they are."""
 
 
 def blob(value: bytes) -> bytes:
@@ -47,6 +50,11 @@ def literal(value: Value) -> bytes:
     if isinstance(value, str):
         return text(value)
     return b"%d" % value if isinstance(value, int) else b"%.3f" % value
+
+
+def term(given: Term) -> bytes:
+    """Return what stands for it in a statement."""
+    return given if isinstance(given, bytes) else literal(given)
 
 
 def blob_hex(value: bytes) -> bytes:
@@ -89,6 +97,44 @@ def cell_table(database: str) -> bytes:
 def table(database: str, name: bytes) -> bytes:
     """Return the name of a table in a database."""
     return b"`%b`.%b" % (database.encode(), name)
+
+
+def quoted_table(database: str, name: str) -> bytes:
+    """Return the name of a table that may be called anything."""
+    return b"`%b`.`%b`" % (database.encode(), name.encode())
+
+
+def assigned(changes: Mapping[str, Term]) -> bytes:
+    """Return what stands behind SET: what each column is to be."""
+    return b", ".join(b"%b=%b" % (name.encode(), term(given)) for name, given in changes.items())
+
+
+def insert(into: bytes, names: str, rows: Iterable[Sequence[Term]], *, ignore: bool = False) -> bytes:
+    """Insert rows with these columns into a table; with ``ignore``, those that are there stay."""
+    how = b"INSERT IGNORE INTO" if ignore else b"INSERT INTO"
+    values = b",".join(b"(%b)" % b",".join(map(term, row)) for row in rows)
+    return b"%b %b (%b) VALUES %b" % (how, into, names.encode(), values)
+
+
+def upsert(into: bytes, key: Mapping[str, Term], values: Mapping[str, Term]) -> bytes:
+    """Insert a row into a table, or change the one that has its key."""
+    return b"INSERT INTO %b SET %b ON DUPLICATE KEY UPDATE %b" % (into, assigned({**key, **values}), assigned(values))
+
+
+def update(what: bytes, changes: Mapping[str, Term], **key: Term) -> bytes:
+    """Change the rows of a table that are ``matching`` the key."""
+    return b"UPDATE %b SET %b WHERE %b" % (what, assigned(changes), matching(**key))
+
+
+def delete(where: bytes, **key: Term) -> bytes:
+    """Delete the rows of a table that are ``matching`` the key."""
+    return b"DELETE FROM %b WHERE %b" % (where, matching(**key))
+
+
+def matching(**key: Term) -> bytes:
+    """Return a test for rows whose columns are as ``key`` says; None leaves a column free."""
+    tests = [b"%b=%b" % (name.encode(), term(given)) for name, given in key.items() if given is not None]
+    return b" AND ".join(tests) or b"TRUE"
 
 
 def later(seconds: float) -> bytes:

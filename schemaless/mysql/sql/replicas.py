@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from schemaless.mysql.sql.parts import Value, literal, text
+from schemaless.mysql.sql.parts import (
+    NOW,
+    Term,
+    Value,
+    blob_hex,
+    delete,
+    insert,
+    literal,
+    matching,
+    table,
+    text,
+    upsert,
+)
 
 SELECT_GTID_POSITION: Final = b"SELECT @@global.gtid_executed, @@global.gtid_mode='ON'"
 """Its row is what a primary has committed, and whether it writes GTIDs at all."""
@@ -101,24 +113,18 @@ def select_gtid_wait(position: str, timeout_s: float, *, mariadb: bool) -> bytes
 
 def upsert_token(database: str, cluster: str, writer: str, token: bytes) -> bytes:
     """Write a writer's token, in place of its last one."""
-    values = b"token=x'%b', written_at=UTC_TIMESTAMP(6)" % token.hex().encode()
-    return b"INSERT INTO %b SET cluster=%b, writer=%b, %b ON DUPLICATE KEY UPDATE %b" % (
-        _tokens(database),
-        text(cluster),
-        text(writer),
-        values,
-        values,
-    )
+    key = {"cluster": cluster, "writer": writer}
+    return upsert(_tokens(database), key, {"token": blob_hex(token), "written_at": NOW})
 
 
 def select_token(database: str, cluster: str, writer: str) -> bytes:
     """Select a writer's last token."""
-    return b"SELECT token FROM %b WHERE cluster=%b AND writer=%b" % (_tokens(database), text(cluster), text(writer))
+    return b"SELECT token FROM %b WHERE %b" % (_tokens(database), matching(cluster=cluster, writer=writer))
 
 
 def delete_token(database: str, cluster: str, writer: str) -> bytes:
     """Remove a writer's row."""
-    return b"DELETE FROM %b WHERE cluster=%b AND writer=%b" % (_tokens(database), text(cluster), text(writer))
+    return delete(_tokens(database), cluster=cluster, writer=writer)
 
 
 def delete_stale_tokens(database: str) -> bytes:
@@ -128,10 +134,7 @@ def delete_stale_tokens(database: str) -> bytes:
 
 def own_claim(database: str, cluster: str) -> bytes:
     """Return an expression: the epoch of the claim that this very server has on a cluster; NULL without."""
-    return b"(SELECT epoch FROM `%b`.primary_claim WHERE cluster=%b AND server=@@server_uuid)" % (
-        database.encode(),
-        text(cluster),
-    )
+    return b"(%b AND server=@@server_uuid)" % select_claim(database, cluster)
 
 
 def select_own_claim(database: str, cluster: str) -> bytes:
@@ -141,38 +144,28 @@ def select_own_claim(database: str, cluster: str) -> bytes:
 
 def select_claim(database: str, cluster: str) -> bytes:
     """Select the epoch of the last claim on a cluster that the server has heard of, whoever made it."""
-    return b"SELECT epoch FROM `%b`.primary_claim WHERE cluster=%b" % (database.encode(), text(cluster))
+    return b"SELECT epoch FROM %b WHERE cluster=%b" % (table(database, b"primary_claim"), text(cluster))
 
 
 def upsert_claim(database: str, cluster: str, epoch: int) -> bytes:
     """Claim a cluster for this very server."""
-    values = b"epoch=%d, server=@@server_uuid, claimed_at=UTC_TIMESTAMP(6), claimed_by=USER()" % epoch
-    return b"INSERT INTO `%b`.primary_claim SET cluster=%b, %b ON DUPLICATE KEY UPDATE %b" % (
-        database.encode(),
-        text(cluster),
-        values,
-        values,
-    )
+    own: dict[str, Term] = {"epoch": epoch, "server": b"@@server_uuid", "claimed_at": NOW, "claimed_by": b"USER()"}
+    return upsert(table(database, b"primary_claim"), {"cluster": cluster}, own)
 
 
 def insert_lost_primary(database: str, cluster: str, server: str) -> bytes:
     """Write down that a former primary may have cells which a failover lost."""
-    return b"INSERT IGNORE INTO `%b`.lost_primary SET cluster=%b, server=%b, lost_at=UTC_TIMESTAMP(6)" % (
-        database.encode(),
-        text(cluster),
-        text(server),
-    )
+    return insert(_lost(database), "cluster, server, lost_at", [(cluster, server, NOW)], ignore=True)
 
 
 def select_lost_primaries(database: str) -> bytes:
     """Select cluster and server of those."""
-    return b"SELECT cluster, server FROM `%b`.lost_primary ORDER BY lost_at" % database.encode()
+    return b"SELECT cluster, server FROM %b ORDER BY lost_at" % _lost(database)
 
 
 def delete_lost_primary(database: str, cluster: str, server: str) -> bytes:
     """Forget one of them."""
-    where = (database.encode(), text(cluster), text(server))
-    return b"DELETE FROM `%b`.lost_primary WHERE cluster=%b AND server=%b" % where
+    return delete(_lost(database), cluster=cluster, server=server)
 
 
 SELECT_RECEIVED: Final = (
@@ -192,4 +185,8 @@ def _replica(mariadb: bool) -> bytes:
 
 
 def _tokens(database: str) -> bytes:
-    return b"`%b`.heartbeat_token" % database.encode()
+    return table(database, b"heartbeat_token")
+
+
+def _lost(database: str) -> bytes:
+    return table(database, b"lost_primary")

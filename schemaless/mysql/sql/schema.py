@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
 
-from schemaless.mysql.sql.parts import cell_table, text
+from schemaless.mysql.sql.parts import (
+    blob_hex,
+    cell_table,
+    insert,
+    literal,
+    moment,
+    quoted_table,
+    table,
+    text,
+    update,
+)
 
 SHOW_DATABASES: Final = b"SHOW DATABASES"
 
@@ -44,17 +55,28 @@ def show_tables(database: str) -> bytes:
 
 def show_definition(database: str, table: str) -> bytes:
     """Show the statement that would make a table."""
-    return b"SHOW CREATE TABLE %b" % _table(database, table)
+    return b"SHOW CREATE TABLE %b" % quoted_table(database, table)
 
 
 def checksum_tables(tables: Iterable[tuple[str, str]]) -> bytes:
     """Show the checksum of the rows of each table, given as database and name."""
-    return b"CHECKSUM TABLE %b" % b",".join(_table(*table) for table in tables)
+    return b"CHECKSUM TABLE %b" % b",".join(quoted_table(*table) for table in tables)
 
 
 def truncate_table(database: str, table: str) -> bytes:
     """Make a table as good as new."""
-    return b"TRUNCATE TABLE %b" % _table(database, table)
+    return b"TRUNCATE TABLE %b" % quoted_table(database, table)
+
+
+def select_rows(database: str, table: str) -> bytes:
+    """Select all that is in a table."""
+    return b"SELECT * FROM %b" % quoted_table(database, table)
+
+
+def insert_rows(database: str, table: str, rows: Iterable[Sequence[Any]]) -> bytes:
+    """Insert whole rows, as ``select_rows`` gave them."""
+    values = b",".join(b"(%b)" % b",".join(map(_literal, row)) for row in rows)
+    return b"INSERT INTO %b VALUES %b" % (quoted_table(database, table), values)
 
 
 def drop_database(database: str) -> bytes:
@@ -64,41 +86,35 @@ def drop_database(database: str) -> bytes:
 
 def select_identity(database: str) -> bytes:
     """Select what a shard says of itself."""
-    return b"SELECT datastore, shard, shard_count, placement, format FROM `%b`.shard_identity" % database.encode()
+    return b"SELECT datastore, shard, shard_count, placement, format FROM %b" % table(database, b"shard_identity")
 
 
 def insert_identity(
     database: str, datastore: str, shard: int, shard_count: int, placement: str, format_number: int
 ) -> bytes:
     """Insert what a shard says of itself, unless it says something already."""
-    return (
-        b"INSERT IGNORE INTO `%b`.shard_identity (only_row, datastore, shard, shard_count, placement, format) "
-        b"VALUES (1, '%b', %d, %d, '%b', %d)"
-        % (database.encode(), datastore.encode(), shard, shard_count, placement.encode(), format_number)
-    )
+    names = "only_row, datastore, shard, shard_count, placement, format"
+    row = (1, datastore, shard, shard_count, placement, format_number)
+    return insert(table(database, b"shard_identity"), names, [row], ignore=True)
 
 
 def insert_first_version(database: str, revision: str) -> bytes:
     """Write down the Alembic revision of tables that were just made, unless there is one."""
-    return (
-        b"INSERT IGNORE INTO `%b`.alembic_version (version_num) SELECT '%b' FROM DUAL "
-        b"WHERE NOT EXISTS (SELECT * FROM `%b`.alembic_version)"
-        % (database.encode(), revision.encode(), database.encode())
+    return b"INSERT IGNORE INTO %b (version_num) SELECT %b FROM DUAL WHERE NOT EXISTS (SELECT * FROM %b)" % (
+        _version(database),
+        text(revision),
+        _version(database),
     )
 
 
 def update_version(database: str, old: str, new: str) -> bytes:
     """Write down that a database is at another revision than before."""
-    return b"UPDATE `%b`.alembic_version SET version_num='%b' WHERE version_num='%b'" % (
-        database.encode(),
-        new.encode(),
-        old.encode(),
-    )
+    return update(_version(database), {"version_num": new}, version_num=old)
 
 
 def select_version(database: str) -> bytes:
     """Select the Alembic revision that a database is at."""
-    return b"SELECT version_num FROM `%b`.alembic_version" % database.encode()
+    return b"SELECT version_num FROM %b" % _version(database)
 
 
 def select_table_made(database: str) -> bytes:
@@ -111,7 +127,7 @@ def select_table_made(database: str) -> bytes:
 
 def rename_cells(database: str, name: str) -> bytes:
     """Give the ``cell`` table another name, under which nobody reads or writes it."""
-    return b"RENAME TABLE %b TO %b" % (cell_table(database), _table(database, name))
+    return b"RENAME TABLE %b TO %b" % (cell_table(database), quoted_table(database, name))
 
 
 def rebuild_table(database: str) -> bytes:
@@ -119,5 +135,11 @@ def rebuild_table(database: str) -> bytes:
     return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)
 
 
-def _table(database: str, table: str) -> bytes:
-    return b"`%b`.`%b`" % (database.encode(), table.encode())
+def _literal(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return blob_hex(value)
+    return moment(value) if isinstance(value, datetime) else literal(value)
+
+
+def _version(database: str) -> bytes:
+    return table(database, b"alembic_version")
