@@ -98,7 +98,7 @@ def _scenarios(report: CapacityReport) -> Table:
 
 
 def _forecasts(report: CapacityReport) -> Table:
-    rows = [_forecast_row(disk.disk.name, "bytes of disk", disk) for disk in report.disks]
+    rows = [_forecast_row(grown.disk.name, "bytes of disk", grown) for grown in report.disks]
     rows += [_forecast_row(f"{column.cluster} {column.column_name}", "body bytes", column) for column in report.columns]
     columns = [
         "of",
@@ -209,9 +209,9 @@ def _codecs(report: CapacityReport) -> Table:
 
 def _clusters(report: CapacityReport) -> Table:
     rows = []
-    places = {each.disk: place for place, each in enumerate(report.now.worst_first)}
+    places = {outlook.disk: place for place, outlook in enumerate(report.now.worst_first)}
     order = {name: places[outlook.disk.name] for outlook in report.disks for name in outlook.disk.clusters}
-    for space in sorted(report.measurement.clusters, key=lambda each: order.get(each.cluster, len(order))):
+    for space in sorted(report.measurement.clusters, key=lambda space: order.get(space.cluster, len(order))):
         known = space.problem is None
         rows.append(
             [
