@@ -436,7 +436,7 @@ def _shard(row: tuple[Any, ...]) -> ShardState:
     return ShardState(
         int(row[0]),
         str(row[1]),
-        *map(int, row[2:10]),
+        **{name: int(value) for name, value in zip(_PROGRESS, row[2:10], strict=True)},
         counters=_from_json(counters),
         busy_s=float(busy_s),
         data_bytes=int(data_bytes),
