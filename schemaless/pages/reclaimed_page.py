@@ -11,7 +11,7 @@ from typing import Final
 
 from schemaless.migrate.reclaimed import Part, ReclaimedReport, Stages
 from schemaless.pages import frame
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import bytes_text, estimate_text, size_text
 
 _STYLE: Final = """
 :root { --before: #7d8795; --after: #1f539b; --rebuilt: #0f7f6d; }
@@ -224,7 +224,7 @@ def _part_table(noun: str, parts: Sequence[Part], report: ReclaimedReport) -> st
             part.name.removeprefix("shard "),
             str(part.shards),
             *_figures(part),
-            _known(report.binary_log_bytes if part.name == "all" else report.binary_log.get(part.name)),
+            size_text(report.binary_log_bytes if part.name == "all" else report.binary_log.get(part.name)),
         ]
         for part in parts
     ]
@@ -246,17 +246,17 @@ _FIGURES: Final = (
 
 def _figures(part: Part) -> list[str]:
     def last(stages: Stages) -> str:
-        return _known(stages.last)
+        return size_text(stages.last)
 
     return [
         f"{part.tally.cells:,}",
         f"{part.tally.left.total():,}",
         bytes_text(part.tally.bytes_before),
         bytes_text(part.tally.bytes_after),
-        _known(part.file.before),
-        _known(part.file.after),
-        _known(part.file.rebuilt),
-        _known(part.allocated.before),
+        size_text(part.file.before),
+        size_text(part.file.after),
+        size_text(part.file.rebuilt),
+        size_text(part.allocated.before),
         last(part.allocated),
     ]
 
@@ -285,7 +285,3 @@ def _how(report: ReclaimedReport) -> str:
         ("Units", "1 KiB is 1,024 bytes, 1 MiB 1,024 KiB, and so on."),
     ]
     return frame.terms(terms)
-
-
-def _known(size: int | None) -> str:
-    return "-" if size is None else bytes_text(size)

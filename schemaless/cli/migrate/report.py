@@ -25,6 +25,7 @@ from schemaless.terminal.output import (
     out,
     print_json,
     print_table,
+    size_text,
 )
 from schemaless.terminal.shown import CSVText
 
@@ -137,11 +138,6 @@ def _json(space: ReclaimedReport) -> dict[str, Any]:
     }
 
 
-def known(count: int | None) -> str:
-    """Return a number of bytes for people, or a dash where it is not known."""
-    return "-" if count is None else bytes_text(count)
-
-
 def _show(space: ReclaimedReport, show_all: bool) -> None:
     job, total = space.job, space.total
     out().print(f"migration {job.job_id} of {space.datastore} to {space.to}, {job.state}\n")
@@ -157,9 +153,9 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         ["", "before", "after the run", rebuilt],
         [
             ["body bytes re-encoded", bytes_text(tally.bytes_before), bytes_text(tally.bytes_after), ""],
-            ["files", *map(known, astuple(total.file))],
-            ["allocated", *map(known, astuple(total.allocated))],
-            ["binary log written", "", known(space.binary_log_bytes), ""],
+            ["files", *map(size_text, astuple(total.file))],
+            ["allocated", *map(size_text, astuple(total.allocated))],
+            ["binary log written", "", size_text(space.binary_log_bytes), ""],
         ],
     )
     if not total.measured:
@@ -207,7 +203,7 @@ def _row(part: Part) -> list[str]:
     return [
         part.name.removeprefix("shard "),
         *_tally(part.tally),
-        *(known(size) for size in astuple(part.file)),
+        *(size_text(size) for size in astuple(part.file)),
     ]
 
 
