@@ -212,10 +212,10 @@ def _timed() -> Iterator[Callable[[], float]]:
 def _read_back(store: Datastore) -> list[Cell]:
     """Read a few cells of each shard by their keys."""
     return [
-        found
+        cell
         for shard in range(store.shard_count)
         for stored in itertools.islice(store.scan_shard(shard), _READS // store.shard_count + 1)
-        if (found := store.get_cell(*stored.key)) is not None
+        if (cell := store.get_cell(*stored.key)) is not None
     ]
 
 

@@ -113,8 +113,8 @@ def levels_table(report: CapacityReport) -> Table:
     orders = planning.wishes.lead_days is not None
     rows = []
     for disk in shown:
-        for stored, found in (("as it is", planning.now), (f"{report.codec}", planning.after)):
-            for level in found:
+        for stored, levels in (("as it is", planning.now), (f"{report.codec}", planning.after)):
+            for level in levels:
                 if level.disk == disk and level.days is not None:
                     row = [disk, stored, level_name(level), _on_text(level), _range_text(level)]
                     days = until_text(level.days.mid, level.horizon_days or 0) if level.days.mid else "0 days"

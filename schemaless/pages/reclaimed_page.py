@@ -143,7 +143,7 @@ def _bar(stage: str, label: str, size: int, solid: int, widest: int, what: str) 
     described = f"{what}: {bytes_text(size)}"
     if solid != size:
         described += f", of which {bytes_text(solid)} bodies"
-    whole, part = (f"{100 * each / widest:.2f}%" for each in (size, solid))
+    whole, part = (f"{100 * length / widest:.2f}%" for length in (size, solid))
     return (
         f'<span class="name">{escape(label)}</span>'
         f'<div class="bar {stage}" role="img" aria-label="{escape(described)}"><div class="track">'

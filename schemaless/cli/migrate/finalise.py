@@ -89,8 +89,8 @@ def finalise(
     note_torn(result.verified.torn)
     if result.refused:
         out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
-        for each in result.missing[:SHOWN]:
-            out().print(f"  {each}", markup=False)
+        for gap in result.missing[:SHOWN]:
+            out().print(f"  {gap}", markup=False)
         return EXIT_FAILED
     out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
     _show_files(result.files, result.freed_bytes)

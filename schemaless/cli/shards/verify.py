@@ -32,14 +32,14 @@ def verify(shards_text: str | None, url: str, as_json: bool) -> int:
     Exit status: 0, or 1 where a shard differs.
     """
     with open_store(url) as store:
-        left = [each for each in left_behind(store, shards_of(shards_text, store.shard_count)) if each.has_cells]
+        left = [place for place in left_behind(store, shards_of(shards_text, store.shard_count)) if place.has_cells]
         with progress("comparing", len(left), "shards") as listener:
-            comparisons = [compare(store, each, listener=listener) for each in left]
+            comparisons = [compare(store, place, listener=listener) for place in left]
     if as_json:
-        print_json({"shards": [_data(each) for each in comparisons]})
+        print_json({"shards": [_data(comparison) for comparison in comparisons]})
     else:
         _show(comparisons)
-    return 0 if all(each.same for each in comparisons) else EXIT_FAILED
+    return 0 if all(comparison.same for comparison in comparisons) else EXIT_FAILED
 
 
 def _data(compared: Compared) -> dict[str, object]:
