@@ -33,9 +33,10 @@ demo: install
 	@$(PY) -m schemaless.cli.entry demo $(if $(DATA),--data "$$DATA") $(if $(ROW_KEY),--row-key "$$ROW_KEY") $(ARGS)
 
 # Every test runs twice, side by side: with the [fast] extra on MySQL, and without it on MariaDB. What is marked "once",
-# since neither changes it, runs on the first side alone, and of what is marked "shared" each side runs a part: the
-# commands, long matrices of points to be killed at, and bodies that an engine named by the test reads. A side is two
-# processes, since each waits a third of its time; a file goes to whichever of the two is free (tests/whole_run.py).
+# since neither changes it, runs on the first side, or where a whole file is, on the one that has nothing else to do; of
+# what is marked "shared" each side runs a part: the commands, long matrices of points to be killed at, and bodies that
+# an engine named by the test reads. A side is two processes, since each waits a third of its time; a file goes to
+# whichever of the two is free (tests/whole_run.py).
 # CROSS=1 runs each on both, one process a side, which takes four times as long. Servers that the suite did not start
 # are shared, and some tests use fixed names there: one after the other.
 #

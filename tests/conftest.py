@@ -40,7 +40,7 @@ from tests import foreign
 from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server
 from tests.skips import PRIVATE_ONLY
-from tests.whole_run import WholeRun, belongs, runs_nothing_of
+from tests.whole_run import WholeRun, belongs, is_for_either_side
 
 _ON_FOREIGN = foreign.DOCKER or bool(foreign.GIVEN)
 _FLAVOURS = ["given"] if foreign.GIVEN else [foreign.CHOSEN] if foreign.CHOSEN else ["mysql", "mariadb"]
@@ -70,12 +70,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(WholeRun())
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out files that another side runs: what they import takes seconds."""
-    side = os.environ.get("SCHEMALESS_SIDE")
-    return (side is not None and collection_path.is_file() and runs_nothing_of(collection_path, int(side))) or None
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip what foreign servers are not fit for; leave out what another side runs; begin with what is long."""
     side = os.environ.get("SCHEMALESS_SIDE")
@@ -83,7 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         beside = [item for item in items if not belongs(item, int(side))]
         config.hook.pytest_deselected(items=beside)
         items[:] = [item for item in items if belongs(item, int(side))]
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    # What either side may run comes last, so that the one that has nothing else takes it over.
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, is_for_either_side(item.path)))
     socket = pytest.mark.skip(reason=f"{PRIVATE_ONLY}: it comes in through the socket of one")
     second = pytest.mark.skip(reason="SERVER names one server, and this test spreads a datastore over two")
     for item in items if _ON_FOREIGN else ():

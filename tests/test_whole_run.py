@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole_run import belongs, runs_nothing_of
+from tests.whole_run import belongs, is_for_either_side
 
 pytestmark = pytest.mark.once
 
@@ -136,10 +136,37 @@ def test_what_is_shared_runs_on_either_side_whatever_the_server(pytester):
 @pytest.mark.parametrize(
     "marks", ["pytest.mark.once", "[pytest.mark.once, pytest.mark.long]", "[\n    pytest.mark.once,\n]"]
 )
-def test_a_file_of_the_first_side_alone_is_not_read_by_the_second(tmp_path, marks):
-    """Nor is one left out that has a test for both."""
+def test_a_file_is_for_either_side_where_all_of_it_runs_once(tmp_path, marks):
+    """One that has a test for both is not."""
     whole, part = tmp_path / "test_whole.py", tmp_path / "test_part.py"
     whole.write_text(f"import pytest\n\npytestmark = {marks}\n")
     part.write_text(SHARED)
 
-    assert [runs_nothing_of(path, side) for path in (whole, part) for side in (0, 1)] == [False, True, False, False]
+    assert [is_for_either_side(path) for path in (whole, part)] == [True, False]
+
+
+EITHER = """
+    import os, pytest, time
+
+    pytestmark = pytest.mark.once
+
+    def test_once():
+        # The first side is busy until the other one has begun to help.
+        if os.environ["SERVER"] == "mysql":
+            deadline = time.monotonic() + 60
+            while not os.path.exists("helped") and time.monotonic() < deadline:
+                time.sleep(0.01)
+        else:
+            open("helped", "w").close()
+"""
+
+
+def test_the_second_side_takes_over_what_either_may_run(run, pytester):
+    """Each such file runs once, on whichever side is free; what both have to run, both run."""
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\nmarkers = ['once']")
+    result = run(test_a=TESTS, **{f"test_either_{letter}": EITHER for letter in "abcdefgh"})
+
+    result.assert_outcomes(passed=80 + 8)
+    found = re.findall(r"\[(mysql|mariadb)-\d\] \[ *\d+%\] PASSED test_either_(\w)\.py::test_once", result.stdout.str())
+    assert sorted(letter for _, letter in found) == list("abcdefgh")
+    assert {side for side, _ in found} == {"mysql", "mariadb"}

@@ -2,11 +2,13 @@
 
 ``--dist loadfile`` hands a file to whichever process is free and takes it that all of them have the same tests. Here
 some test on MySQL and others on MariaDB. Those with the same environment are a side: a side has each of its tests once,
-and within it a file goes to whichever process is free.
+and within it a file goes to whichever process is free. Files of which either side may run all tests are the first
+side's, and the other takes them over once it has nothing else: both end at the same time, on any machine.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,7 @@ def belongs(item: pytest.Item, side: int) -> bool:
     Of what is shared, cases are dealt out by their names, less the server's kind: the commands', and those so marked.
     """
     if item.get_closest_marker("once"):
-        return side == 0
+        return side == 0 or is_for_either_side(item.path)
     if item.get_closest_marker("shared") or item.path.is_relative_to(Path(__file__).parent / "cli"):
         name = re.sub(r"(mysql|mariadb)(-|(?=]))", "", item.nodeid)
         # The first side also has what runs once: as measured, three quarters of the cases make both take as long.
@@ -33,18 +35,48 @@ def belongs(item: pytest.Item, side: int) -> bool:
     return True
 
 
-def runs_nothing_of(path: Path, side: int) -> bool:
-    """Whether a side has no test of a file, which it then need not import: one that is marked "once" as a whole."""
+@functools.cache
+def is_for_either_side(path: Path) -> bool:
+    """Whether a file is marked "once" as a whole."""
     marked = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.once\b", re.MULTILINE)
-    return side != 0 and path.name.startswith("test_") and marked.search(path.read_text(encoding="utf-8")) is not None
+    return path.name.startswith("test_") and marked.search(path.read_text(encoding="utf-8")) is not None
 
 
 class Side(LoadFileScheduling):
-    """A side: as many processes as have its environment, which hand in the same tests."""
+    """A side: as many processes as have its environment, which hand in the same tests.
 
-    def __init__(self, config: pytest.Config, log: Producer) -> None:
+    Args:
+        config: of the whole run.
+        log: of the whole run.
+        first: the side whose files this one takes over in the end, where both may run them; none has the first one.
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer, first: Side | None) -> None:
         super().__init__(config, log)
         self.numnodes = 0
+        self._first = first
+
+    def schedule(self) -> None:
+        """Hand out the first files, two to each process."""
+        if self.collection is None:
+            if not self._check_nodes_have_same_collection():
+                return
+            self.collection = list(next(iter(self.registered_collections.values())))
+            for test in self.collection:
+                file = self._split_scope(test)
+                if self._first is None or not self._is_for_either(file):
+                    self.workqueue.setdefault(file, {})[test] = False
+        for node in [*self.nodes, *self.nodes]:
+            self._reschedule(node)
+
+    def _is_for_either(self, file: str) -> bool:
+        return is_for_either_side(self.config.rootpath / file.partition("::")[0])
+
+    def _taken_over(self) -> str | None:
+        """Return a file of the first side that this one may run, and has all the tests of."""
+        queue = {} if self._first is None else self._first.workqueue
+        mine = set(self.collection or ())
+        return next((file for file, unit in queue.items() if self._is_for_either(file) and unit.keys() <= mine), None)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Return the test that a process died of, and have another run what it left; xdist would run that test too."""
@@ -56,9 +88,18 @@ class Side(LoadFileScheduling):
         return test
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Leave a process alone that came for one that died and has not said yet which tests it has."""
-        if node in self.registered_collections:
-            super()._reschedule(node)
+        """Give a process a file; it ends where there is none.
+
+        Left alone is one that came for one that died, and has not said yet which tests it has.
+        """
+        if node not in self.registered_collections:
+            return
+        if not self.workqueue and not node.shutting_down and (file := self._taken_over()) is not None:
+            if self._pending_of(self.assigned_work[node]) > 2:
+                return
+            assert self._first is not None
+            self.workqueue[file] = self._first.workqueue.pop(file)
+        super()._reschedule(node)
 
 
 class Sides:
@@ -67,7 +108,8 @@ class Sides:
     def __init__(self, config: pytest.Config, log: Producer) -> None:
         self._sides: dict[frozenset[tuple[str, str]], Side] = {}
         for text in parse_tx_spec_config(config):
-            self._sides.setdefault(frozenset(XSpec(text).env.items()), Side(config, log)).numnodes += 1
+            first = next(iter(self), None)
+            self._sides.setdefault(frozenset(XSpec(text).env.items()), Side(config, log, first)).numnodes += 1
 
     def _side(self, node: WorkerController) -> Side:
         return self._sides[frozenset(node.gateway.spec.env.items())]

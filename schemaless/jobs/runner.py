@@ -171,10 +171,16 @@ class ShardRun:
         signal = self._signal
         return signal is not None and signal.yields
 
-    def rest(self, worked_s: float) -> None:
-        """Leave the servers to applications for a while after a step that took so long; not at all where none calls."""
-        if self.yields:
-            time.sleep(min(_BEAT_S, _REST * worked_s))
+    def rest(self, worked_s: float, share: float = 1.0, *, called: bool = False) -> None:
+        """Leave the servers to applications for a while after a step that took so long; not at all where none calls.
+
+        Args:
+            worked_s: how long the step took.
+            share: how much of the rest to take, up to 1.
+            called: whether they call another server that the step was about.
+        """
+        if called or self.yields:
+            time.sleep(min(_BEAT_S, _REST * worked_s) * share)
 
     def pause(self, seconds: float) -> None:
         """Wait, but hear a stop; raises what ``gate`` raises."""

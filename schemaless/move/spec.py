@@ -34,7 +34,8 @@ class MoveSpec(JobSpec):
     Attributes:
         target: the cluster that the shards are to be on.
         max_pause_s: how long readers and writers of a shard may be held off by one try, in seconds.
-        give_up_s: how long a shard may take to be cut over once it is copied, in seconds.
+        give_up_s: how long a shard may take to be cut over once it is copied, in seconds; and for how long, while it is
+            copied, what is left may get no less.
         accounts: whether to refuse where accounts that may use a shard on its cluster may not on the target.
     """
 

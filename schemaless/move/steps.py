@@ -22,11 +22,12 @@ from typing import Final
 
 from schemaless.cluster.topology import Cluster
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
-from schemaless.jobs.runner import ShardRun, Watch, make_watch
+from schemaless.jobs.runner import ShardRun
 from schemaless.move.accounts import check_accounts
 from schemaless.move.copying import Copier, carry_over
 from schemaless.move.fence import Fence, Side, index_tables, new_token
 from schemaless.move.indexes import MovedIndexes
+from schemaless.move.pace import Pace, TargetServers
 from schemaless.move.record import MoveRecord, Records
 from schemaless.move.refusals import refusal_of
 from schemaless.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
@@ -34,6 +35,7 @@ from schemaless.move.verify import verify_shard
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.making import create_incoming
 from schemaless.mysql.schema import Identity, check_identity, next_id
+from schemaless.mysql.server_activity import note_read
 from schemaless.mysql.sql import moves as sql
 from schemaless.mysql.sql.schema import select_identity
 from schemaless.store.changes import Changes
@@ -60,7 +62,6 @@ _HOLD_OFF: Final = 10
 _LAG_S: Final = 1.0
 """The target's replicas may lag by so much when clients begin to read them."""
 
-_LOOK_S: Final = 0.5
 _TOLD_APART_BY: Final = 32
 """Servers are told apart by so many digits."""
 
@@ -84,10 +85,9 @@ class _ShardMove:
         self._records = Records(store)
         self._token = new_token()
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
-        self._looked_s = 0.0
-        self._lags: list[float | None] = []
-        self._watch: Watch | None = None
-        self._indexes = MovedIndexes(self._tools, run, self._gate)
+        self._servers = TargetServers(store, run, self._spec.target)
+        self._pace = Pace(self._shard, self._spec.give_up_s)
+        self._indexes = MovedIndexes(self._tools, run, self._servers.gate)
         self._carried: frozenset[str] = frozenset(TABLES)
 
     def go_on(self) -> None:
@@ -111,15 +111,14 @@ class _ShardMove:
         try:
             if record.phase in BEFORE_COMMIT:
                 record = self._move(record)
+            if record.phase in ("moved", "dropped"):
+                # Those that were made meanwhile, too.
+                self._copy_dictionaries()
+                self._indexes.go_over_again(self._topology.cluster(record.target).primary)
+            if record.phase == "moved":
+                verify_shard(self._store, self._run, record, self._servers.rest_anyhow)
         finally:
-            if self._watch is not None:
-                self._watch.close()
-        if record.phase in ("moved", "dropped"):
-            # Those that were made meanwhile, too.
-            self._copy_dictionaries()
-            self._indexes.go_over_again(self._topology.cluster(record.target).primary)
-        if record.phase == "moved":
-            verify_shard(self._store, self._run, record)
+            self._servers.close()
         self._run.finish()
 
     def _move(self, record: MoveRecord) -> MoveRecord:
@@ -259,24 +258,6 @@ class _ShardMove:
         create_incoming(self._fence.target, self._fence.database, names, self._identity)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
-    def _gate(self) -> None:
-        """Return when work may go on, by both clusters' servers; raises what the run's gate raises."""
-        self._run.gate()
-        if time.monotonic() - self._looked_s < _LOOK_S:
-            return
-        if self._watch is None:
-            run = self._run
-            self._watch = make_watch(
-                self._store, run.job, self._spec.target, f"{run.state.runner} to"[-255:], run.job.thresholds
-            )
-        while True:
-            look = self._watch.look(self._run.ledger.reads)
-            self._looked_s = time.monotonic()
-            self._lags = list(look.figures["lag_s"].values())
-            if look.reason is None:
-                return
-            self._run.pause(_LOOK_S)
-
     def _copy(self, cluster: Cluster) -> None:
         """Copy what is there, then what comes meanwhile, until the rest is short; cut over then.
 
@@ -287,7 +268,7 @@ class _ShardMove:
         changes = Changes(self._shards)
         give_up_s: float | None = None
         budget_s = min(_FIRST_BUDGET_S, self._spec.max_pause_s)
-        self._run.state.top_id = int(self._fence.source.rows(sql.select_top(self._fence.database, "cell"))[0][0] or 0)
+        self._run.state.top_id = self._top()
         while True:
             self._copy_settled(changes)
             if give_up_s is None:
@@ -297,7 +278,7 @@ class _ShardMove:
             # Only now, so that a shard of a week's copying has as long as others for its cut.
             give_up_s = give_up_s or time.monotonic() + self._spec.give_up_s
             began_s = time.monotonic()
-            self._gate()
+            self._servers.gate()
             if time.monotonic() - began_s > _WAITED_S:
                 continue
             # Nothing waits from here to the cut: what is measured is what the cut finds.
@@ -318,19 +299,32 @@ class _ShardMove:
             self._run.rest(time.monotonic() - began_s)
 
     def _copy_settled(self, changes: Changes) -> None:
+        self._pace.begin()
         while True:
-            self._gate()
+            self._servers.gate()
             began_s = time.monotonic()
             page = changes.page(self._shard, self._settled, MAX_PAGE_CELLS, None, "primary")
             self._run.spend(sum(len(row[4]) for row in page.rows))
             self._copier.copy(page.rows, self._settled)
+            # Its own reads and writes are not those of applications.
+            for connection in (self._fence.source, self._fence.target, self._fence.target):
+                note_read(connection)
             done = page.next_location == self._settled
             self._settled = page.next_location
             if self._run.due():
                 self._save()
             if done:
                 return
-            self._run.rest(time.monotonic() - began_s)
+            self._servers.rest(time.monotonic() - began_s, self._pace.share)
+            if self._pace.due(time.monotonic() - began_s):
+                self._pace.look(self._settled, self._top(), self._copier.cells, rests=self._servers.called)
+                if self._pace.told is not None:
+                    told, self._pace.told = self._pace.told, None
+                    _log.warning("%s", told)
+                    self._run.ledger.note_event(self._run.job.job_id, told[:255])
+
+    def _top(self) -> int:
+        return int(self._fence.source.rows(sql.select_top(self._fence.database, "cell"))[0][0] or 0)
 
     def _save(self) -> None:
         self._note({"settled_id": self._settled})
@@ -343,7 +337,7 @@ class _ShardMove:
 
     def _replicas_have_it(self, cluster: Cluster) -> bool:
         """Whether the target's replicas were as good as up to date a moment ago: clients are about to read them."""
-        return not cluster.replicas or all(lag_s is not None and lag_s < _LAG_S for lag_s in self._lags)
+        return not cluster.replicas or all(lag_s is not None and lag_s < _LAG_S for lag_s in self._servers.lags)
 
     # The cut
 

@@ -6,7 +6,8 @@ differs is none of a move's: it is either the same document, re-encoded since, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from schemaless.cell import StoredCell
@@ -16,8 +17,9 @@ from schemaless.jobs.job import Failure
 from schemaless.jobs.runner import ShardRun
 from schemaless.move.fence import session, side_of
 from schemaless.move.record import MoveRecord, Records
-from schemaless.mysql.connection import Connection
+from schemaless.mysql.connection import Connection, Rows
 from schemaless.mysql.errors import DuplicateKey
+from schemaless.mysql.server_activity import note_read
 from schemaless.mysql.sql import moves as sql
 from schemaless.mysql.sql.moves import CellRow
 from schemaless.store.datastore import Datastore
@@ -26,8 +28,14 @@ from schemaless.store.tools import Tools, tools_of
 BLOCK_ROWS: Final = 1_000
 
 
-def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord) -> None:
+def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Callable[[float], None]) -> None:
     """Compare a shard with what it left behind, from where the last runner was; note that it is the same.
+
+    Args:
+        store: the datastore.
+        run: the shard, in the hands of this runner.
+        record: of its move.
+        rest: leaves the servers to applications after a step that took so many seconds.
 
     Raises:
         MoveRefused: a cell is another one there; the message says which.
@@ -44,7 +52,7 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord) -> None:
                 f"{database} on {source.node} has {len(names)} tables cell_moved_..., in place of one to compare with; "
                 "was it dropped by hand?"
             )
-        rows = proof.compare(source, names[0], records)
+        rows = proof.compare(source, names[0], records, rest)
     run.checkpoint()
     records.note(run, {"phase": "verified", "fence_rows": rows}, token=record.token, phases=("moved",))
 
@@ -56,18 +64,18 @@ class _Proof:
         self._record = record
         self._database = database
 
-    def compare(self, source: Connection, table: str, records: Records) -> int:
+    def compare(self, source: Connection, table: str, records: Records, rest: Callable[[float], None]) -> int:
         """Compare all of it; return how many cells were left behind."""
-        shard = self._run.state.shard
         after = self._record.verified_id
         while True:
             self._run.gate()
+            began_s = time.monotonic()
             block = source.rows(sql.select_ids_and_lengths(self._database, table, after, BLOCK_ROWS))
             if not block:
                 break
             last = int(block[-1][0])
             left = by_id(source.rows(sql.select_digests(self._database, table, after, last)))
-            there = by_id(self._tools.shards.rows(shard, sql.select_digests(self._database, "cell", after, last)))
+            there = by_id(self._there(after, last))
             # No ids were given on the target below those that it began with.
             strange = there.keys() - left.keys()
             if strange:
@@ -78,8 +86,18 @@ class _Proof:
             after = last
             if self._run.due():
                 self._note(records, after)
+            for _ in range(2):
+                note_read(source)
+            rest(time.monotonic() - began_s)
         self._note(records, after)
         return int(source.rows(sql.count_rows(self._database, table))[0][0])
+
+    def _there(self, after: int, last: int) -> Rows:
+        def rows(connection: Connection) -> Rows:
+            note_read(connection)
+            return connection.rows(sql.select_digests(self._database, "cell", after, last))
+
+        return self._tools.shards.run(self._run.state.shard, rows)
 
     def _note(self, records: Records, after: int) -> None:
         records.note(self._run, {"verified_id": after}, token=self._record.token, phases=("moved",))

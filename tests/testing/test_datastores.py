@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import uuid
 from collections.abc import Iterator
 
-import pymysql
 import pytest
 
 import schemaless
@@ -17,6 +17,7 @@ from schemaless.migrate.spec import MigrateSpec
 from schemaless.mysql.urls import parse_url
 from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
+from tests.accounts import connect, run
 from tests.cases import each
 from tests.dictionaries import kept
 from tests.foreign import databases
@@ -33,20 +34,28 @@ def made(server_urls, prefix) -> Iterator[Datastores]:
     datastores.close(drop=True)
 
 
-def statement(url: str, sql: str) -> None:
-    """Run a statement on the catalog's server of a datastore; {db} is the datastore's name."""
+def statements(url: str, *sql: str) -> list[tuple[tuple[object, ...], ...]]:
+    """Run statements on the catalog's server of a datastore, whose name is {db}, and return the rows of each."""
     parsed = parse_url(url)
-    node = parsed.node
-    connection = pymysql.connect(
-        host=node.host,
-        port=node.port or 3306,
-        unix_socket=node.socket,
-        user=parsed.credentials.username,
-        password="" if (word := parsed.credentials.password) is None else word.reveal(),
-        autocommit=True,
+    with contextlib.closing(connect(url, os.environ.get("SCHEMALESS_PASSWORD"))) as connection:
+        return [run(connection, statement.format(db=parsed.database)) for statement in sql]
+
+
+def everything(url: str) -> dict[str, tuple[str, tuple[tuple[object, ...], ...]]]:
+    """Return definition and rows of every table that a datastore has on the catalog's server.
+
+    MySQL names a character set beside its collation only where the statement that made the table did.
+    """
+    (names,) = statements(
+        url,
+        "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables "
+        "WHERE table_schema LIKE '{db}\\_%' OR table_schema = '{db}'",
     )
-    with contextlib.closing(connection), connection.cursor() as cursor:
-        cursor.execute(sql.format(db=parsed.database))
+    found = {str(name): statements(url, f"SHOW CREATE TABLE {name}", f"SELECT * FROM {name}") for (name,) in names}
+    return {
+        name: (re.sub(r" CHARACTER SET \w+(?= COLLATE )", "", str(definition[0][1])), rows)
+        for name, (definition, rows) in found.items()
+    }
 
 
 def test_a_datastore_that_comes_back_is_empty_and_counts_from_one(made):
@@ -75,23 +84,40 @@ def test_two_datastores_at_once_are_two(made):
     [
         "UPDATE {db}.datastore SET ready = 0",
         "INSERT INTO {db}.cluster (name) VALUES ('another')",
-        "DROP DATABASE {db}_0001",
+        "DROP TABLE {db}_0000.cell",
+        "RENAME TABLE {db}_0000.cell TO {db}_0000.cell_moved_1",
         "CREATE TABLE {db}_0000.another (n INT)",
+        "CREATE DATABASE {db}_0004",
         "ALTER TABLE {db}_0000.cell ADD COLUMN another INT",
         "UPDATE {db}_0000.shard_identity SET shard = 3",
         "DELETE FROM {db}.shard_range",
+        "DELETE FROM {db}_0001.alembic_version",
     ],
 )
-def test_a_datastore_that_a_test_spoiled_is_dropped(made, server_urls, sql):
-    """Anything but cells that is not as it was: the next test gets another one."""
+def test_what_a_test_spoiled_is_mended(made, server_urls, sql):
+    """Anything that is not as it was is made so again: each definition and each row."""
+    with made.fresh() as url:
+        first = everything(url)
+        statements(url, sql)
+
+    with made.fresh() as again, schemaless.connect(again) as store:
+        assert again == url
+        assert everything(again) == first
+        there = databases(server_urls[0], os.environ.get("SCHEMALESS_PASSWORD"))
+        assert f"{parse_url(url).database}_0004" not in there
+        assert store.put_cell(uuid.UUID(int=1), "BASE", 1, {}).added_id == 1
+
+
+def test_a_datastore_that_lost_a_database_is_dropped(made, server_urls):
+    """The next test gets another one, and of the first nothing is left."""
     with made.fresh() as spoiled:
-        statement(spoiled, sql)
+        statements(spoiled, "DROP DATABASE {db}_0001")
 
     with made.fresh() as url, schemaless.connect(url) as store:
         assert store.put_cell(uuid.UUID(int=1), "BASE", 1, {}).added_id == 1
         assert url != spoiled
         there = databases(server_urls[0], os.environ.get("SCHEMALESS_PASSWORD"))
-        assert [name for name in there if name.startswith(str(parse_url(spoiled).database))] == []
+        assert [name for name in there if name.startswith(f"{parse_url(spoiled).database}_")] == []
 
 
 def test_what_a_job_left_in_the_catalog_is_gone(made):
@@ -106,13 +132,14 @@ def test_what_a_job_left_in_the_catalog_is_gone(made):
     assert len(seen) == 1
 
 
-def test_a_datastore_with_a_dictionary_is_dropped(made):
-    """Their ids do not begin at 1, and an id once given is never given again."""
-    with made.fresh() as spoiled, schemaless.connect(spoiled) as store:
-        kept(store)
+def test_a_dictionary_is_gone(made):
+    """Their ids do not begin at 1; the next test's first one gets the id that this one had."""
+    found = []
+    for _ in range(2):
+        with made.fresh() as url, schemaless.connect(url) as store:
+            found.append((url, kept(store).id))
 
-    with made.fresh() as url:
-        assert url != spoiled
+    assert found[0] == found[1]
 
 
 def test_a_datastore_that_a_test_left_locked_is_left_alone(made):

@@ -120,7 +120,8 @@ def plan(
     "give_up_s",
     default=3600.0,
     metavar="SECONDS",
-    help="How long to try to cut a copied shard over, for example while a long transaction runs.",
+    help="How long to try to cut a copied shard over, for example while a long transaction runs; and how long to go on "
+    "copying while what is left does not become less.",
 )
 @json_option
 def move(

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
 
-from schemaless.mysql.sql.parts import cell_table, insert, quoted_table, table, text, update
+from schemaless.mysql.sql.parts import (
+    blob_hex,
+    cell_table,
+    insert,
+    literal,
+    moment,
+    quoted_table,
+    table,
+    text,
+    update,
+)
 
 SHOW_DATABASES: Final = b"SHOW DATABASES"
 
@@ -55,6 +66,17 @@ def checksum_tables(tables: Iterable[tuple[str, str]]) -> bytes:
 def truncate_table(database: str, table: str) -> bytes:
     """Make a table as good as new."""
     return b"TRUNCATE TABLE %b" % quoted_table(database, table)
+
+
+def select_rows(database: str, table: str) -> bytes:
+    """Select all that is in a table."""
+    return b"SELECT * FROM %b" % quoted_table(database, table)
+
+
+def insert_rows(database: str, table: str, rows: Iterable[Sequence[Any]]) -> bytes:
+    """Insert whole rows, as ``select_rows`` gave them."""
+    values = b",".join(b"(%b)" % b",".join(map(_literal, row)) for row in rows)
+    return b"INSERT INTO %b VALUES %b" % (quoted_table(database, table), values)
 
 
 def drop_database(database: str) -> bytes:
@@ -111,6 +133,12 @@ def rename_cells(database: str, name: str) -> bytes:
 def rebuild_table(database: str) -> bytes:
     """Rebuild the ``cell`` table while it is read and written."""
     return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)
+
+
+def _literal(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return blob_hex(value)
+    return moment(value) if isinstance(value, datetime) else literal(value)
 
 
 def _version(database: str) -> bytes:
