@@ -220,7 +220,7 @@ def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
         return {}, {}
     path = query.get("read_default_file", DEFAULT_FILE)
     read = read_option_file(path, ("client", query.get("read_default_group", "schemaless")))
-    found = {name: value for name, value in read.items() if value is not None and not name.startswith("ssl")}
+    login = {name: value for name, value in read.items() if value is not None and not name.startswith("ssl")}
     tls = {name: value for name, value in read.items() if value is not None and name.startswith("ssl_")}
     # MariaDB's names.
     if "ssl_verify_server_cert" in read:
@@ -229,7 +229,7 @@ def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
         tls = {"ssl_mode": "disabled"}
     elif "ssl" in read and not tls:
         tls = {"ssl_mode": "required"}
-    return found, tls
+    return login, tls
 
 
 def _node(url: URL, socket: str | None, file: Mapping[str, str]) -> Node:

@@ -100,7 +100,7 @@ def finalise(
 def _note_others(ledger: Ledger, job: Job) -> None:
     """Say which other migrations may have originals."""
     replaced = ledger.that_replaced() - {job.job_id}
-    others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id in replaced]
+    others = [other.job_id for other in ledger.jobs("migrate") if other.state == "done" and other.job_id in replaced]
     if others:
         note(f"jobs that are done and not finalised yet (name one by --job): {', '.join(map(str, others))}")
 
