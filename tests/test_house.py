@@ -435,7 +435,7 @@ def test_a_schema_upgrade_runs_from_the_installed_wheel(installed, tmp_path, ser
 def statements(servers: list[LocalServer], database: str, *sql: str) -> list[object]:
     """Run statements in a database on whichever server has it, and return the rows of each."""
     for server in servers:
-        connect = contextlib.closing(pymysql.connect(unix_socket=str(server.socket), user="root"))
+        connect = contextlib.closing(pymysql.connect(unix_socket=str(server.socket), user="root", ssl_disabled=True))
         with connect as connection, connection.cursor() as cursor:
             if cursor.execute("SHOW DATABASES LIKE %s", (database.replace("_", r"\_"),)):
                 connection.select_db(database)
