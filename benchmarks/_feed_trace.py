@@ -29,14 +29,15 @@ SHOWN = ("p50", "p90", "p99", "most")
 
 PUTS = """
 import sys, time, uuid, schemaless
-url, column, puts, per_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+url, column, puts, per_s, field = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), sys.argv[5]
 with schemaless.connect(url) as store:
     for _ in range(200):
         store.get_cell_latest(uuid.uuid4(), column)
     done, began = [], time.monotonic()
     for number in range(puts):
         time.sleep(max(0, began + number / per_s - time.monotonic()))
-        put_s, put = time.monotonic(), store.put_cell(uuid.uuid4(), column, 1, number)
+        body = {field: str(uuid.uuid4()), "at": number} if field else number
+        put_s, put = time.monotonic(), store.put_cell(uuid.uuid4(), column, 1, body)
         done.append((store.shard_of(put.key.row_key), put.added_id, put_s, time.monotonic()))
     for line in done:
         print(*line)
@@ -62,9 +63,9 @@ class Trace:
     busy: list[tuple[str, float, float]] = field(default_factory=list)
     puts: list[tuple[Cell, float, float]] = field(default_factory=list)
 
-    def put(self, url: str, column: str, puts: int, per_s: float) -> None:
-        """Put cells at a steady pace, from a process of its own."""
-        command = [sys.executable, "-c", PUTS, url, column, str(puts), str(per_s)]
+    def put(self, url: str, column: str, puts: int, per_s: float, field: str = "") -> None:
+        """Put cells at a steady pace, from a process of its own; with a UUID in a field of their documents, if any."""
+        command = [sys.executable, "-c", PUTS, url, column, str(puts), str(per_s), field]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         for line in done.stdout.splitlines():
             shard, added_id, put_s, done_s = line.split()
@@ -73,7 +74,9 @@ class Trace:
     def delays_ms(self, since: str, until: str) -> list[float]:
         """Return what lay between two steps of each cell that came to both, least first."""
         begun = {cell: done_s for cell, _, done_s in self.puts} if since == "put" else self._at(since)
-        return sorted(1e3 * (at_s - begun[cell]) for cell, at_s in self._at(until).items() if cell in begun)
+        # A copy in one step: others go on to note.
+        ended = dict(self._at(until))
+        return sorted(1e3 * (at_s - begun[cell]) for cell, at_s in ended.items() if cell in begun)
 
     def slow(self, count: int) -> list[str]:
         """Return lines about the slowest cells: each step, and what the worker was at meanwhile."""
@@ -181,6 +184,11 @@ def lateness_ms() -> Iterator[list[float]]:
 def waited_s(pid: int) -> float:
     """Return how long the threads of a process were ready to run, and another process had the processor."""
     return sum(int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def ran_s(pid: int) -> float:
+    """Return how long the threads of a process had a processor."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def quantiles(values: Sequence[float]) -> str:

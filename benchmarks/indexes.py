@@ -1,8 +1,9 @@
 """Secondary indexes: how fast one is filled, what a query takes, how late entries are, and that none is ever lost.
 
     python benchmarks/indexes.py                                     a quick one, on MySQL
-    python benchmarks/indexes.py --cells 200000 --shards 64          cells a second of filling, and queries
-    python benchmarks/indexes.py --cells 2000 --puts 4000 --per-s 400   put to entry
+    python benchmarks/indexes.py --cells 2000000 --shards 64 --set innodb-buffer-pool-size=1G   10^6 entries; minutes
+    python benchmarks/indexes.py --cells 20000 --shards 64 --puts 4000 --per-s 400   put to entry
+    python benchmarks/indexes.py --cells 20000 --against ../before   another checkout beside this one, in turns
     python benchmarks/indexes.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
                                                                      killed and frozen workers, shards that move
     python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls; hours
@@ -13,19 +14,25 @@ Each part is run where its option is given; none of them runs all, small. Server
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import platform
+import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from _feed_trace import quantiles
 
 import schemaless
 from schemaless.feed.indexes import Indexes, KeepIndexes, Watch
@@ -37,21 +44,22 @@ from tests.index import schedules
 from tests.index.live import CONTROLS, LiveIndex
 
 BATCH = 1_000
+QUERIES = 200
 TRIPS = define("trips", "BASE.client:uuid", ["BASE.at:int", "STATUS.s:text(16)"])
 
 
-def filled_and_asked(url: str, cells: int, puts: int, per_s: float) -> None:
-    """Fill an index by one worker, ask it, then time entries of new cells."""
-    clients = [uuid.uuid4() for _ in range(max(1, cells // 40))]
+def filled(url: str, cells: int) -> list[str]:
+    """Put rows of two columns, and have one worker fill an index of them; return the clients, of 20 rows each."""
+    clients = [str(uuid.uuid4()) for _ in range(max(1, cells // 40))]
     with schemaless.connect(url) as store:
         for start in range(0, cells // 2, BATCH):
             rows = [uuid.uuid4() for _ in range(min(BATCH, cells // 2 - start))]
-            bodies = [{"client": str(clients[(start + n) % len(clients)]), "at": start + n} for n in range(len(rows))]
+            bodies = [{"client": clients[(start + n) % len(clients)], "at": start + n} for n in range(len(rows))]
             store.put_cells([schemaless.NewCell(row, "BASE", 1, body) for row, body in zip(rows, bodies, strict=True)])
             store.put_cells([schemaless.NewCell(row, "STATUS", 1, {"s": "open"}) for row in rows])
         indexes, stop = Indexes(store), threading.Event()
         indexes.create(TRIPS)
-        worker = Worker(store, KeepIndexes(()).dealers(store), "the worker", stop=stop)
+        worker = Worker(store, KeepIndexes(()).dealers(store), "the first worker", stop=stop)
         watch = Watch(indexes, (), lambda event: None, once=False)
         started_s = time.perf_counter()
         thread = threading.Thread(target=worker.run)
@@ -61,27 +69,65 @@ def filled_and_asked(url: str, cells: int, puts: int, per_s: float) -> None:
                 watch()
                 time.sleep(0.05)
             took_s = time.perf_counter() - started_s
-            print(f"filled: {cells:,} cells in {store.shard_count} shards, one worker: {cells / took_s:,.0f} cells/s")
-            index = store.index("trips")
-            times_ms, found = [], 0
-            for client in clients[:500]:
-                began_s = time.perf_counter()
-                found += len(index.query(client=client, order_by="-at", limit=20).rows)
-                times_ms.append(1e3 * (time.perf_counter() - began_s))
-            print(f"query of {found / len(times_ms):.0f} rows, read again: {_spread(times_ms)}")
-            late_ms = []
-            began_s = time.perf_counter()
-            for number in range(puts):
-                time.sleep(max(0.0, began_s + number / per_s - time.perf_counter()))
-                put_s = time.perf_counter()
-                row = store.put_cell(uuid.uuid4(), "BASE", 1, {"client": str(clients[0]), "at": number}).key.row_key
-                if number % 20 == 0:
-                    assert index.wait(row, timeout_s=30)
-                    late_ms.append(1e3 * (time.perf_counter() - put_s))
-            print(f"put to entry, at up to {per_s:g} puts/s, each 20th waited for: {_spread(late_ms)}")
         finally:
             stop.set()
             thread.join()
+        shards = store.shard_count
+    print(f"filled: {cells:,} cells in {shards} shards, one worker: {cells / took_s:,.0f} cells/s", flush=True)
+    return clients
+
+
+def asked(url: str, checkouts: Sequence[Path], clients: Sequence[str], pids: Sequence[int], rounds: int) -> None:
+    """Ask for the 20 rows of clients, each time of others: by each checkout in turn."""
+    figures: dict[Path, list[dict[str, Any]]] = {checkout: [] for checkout in checkouts}
+    chosen = random.sample(clients, min(len(clients), QUERIES * rounds))
+    with tempfile.NamedTemporaryFile("w+") as file:
+        for number in range(rounds):
+            share = chosen[number * len(chosen) // rounds : (number + 1) * len(chosen) // rounds]
+            file.seek(0)
+            file.truncate()
+            print(*share, file=file, flush=True)
+            for checkout in checkouts:
+                figures[checkout].append(_part(checkout, "queries", url, file.name, *map(str, pids)))
+    for checkout, parts in figures.items():
+        times_ms = [time_ms for part in parts for time_ms in part["times_ms"]]
+        mean = {name: sum(part[name] for part in parts) / len(times_ms) for name in ("rows", "client_ms", "servers_ms")}
+        print(
+            f"{checkout}: {len(times_ms):,} queries of {mean['rows']:.0f} rows, each read again, in {rounds} rounds: "
+            f"{_spread(times_ms)}; CPU of the client {mean['client_ms']:.2f} ms, of the servers "
+            f"{mean['servers_ms']:.2f} ms; {parts[0]['statements']:.1f} statements in {parts[0]['round_trips']:.1f} "
+            f"round trips; load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+
+
+def put_to_entry(url: str, checkouts: Sequence[Path], puts: int, per_s: float, rounds: int) -> bool:
+    """Put cells from one process while a worker keeps the index in another; return whether each was dealt with."""
+    figures: dict[Path, list[dict[str, Any]]] = {checkout: [] for checkout in checkouts}
+    for _ in range(rounds):
+        for checkout in checkouts:
+            figures[checkout].append(_part(checkout, "keep", url, str(puts), str(per_s)))
+    for checkout, parts in figures.items():
+        steps = {
+            name: sorted(each for part in parts for each in part["delays_ms"][name]) for name in parts[0]["delays_ms"]
+        }
+        print(
+            f"{checkout}: put to entry, {rounds} times {puts:,} puts at {per_s:g}/s: {quantiles(steps.pop('all'))} ms; "
+            f"the worker takes {sum(part['cpu_ms'] for part in parts) / rounds:.2f} ms of CPU a cell; "
+            f"{sum(part['missing'] for part in parts)} missing; load {os.getloadavg()[0]:.1f}"
+        )
+        for name, delays_ms in steps.items():
+            print(f"    {name}: {quantiles(delays_ms)} ms", flush=True)
+    return not any(part["missing"] for parts in figures.values() for part in parts)
+
+
+def _part(checkout: Path, *arguments: str) -> Any:
+    """Run a part in a process of its own, and return what it says."""
+    command = [sys.executable, str(Path(__file__).with_name("_index_parts.py")), *arguments]
+    ended = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(checkout)}
+    )
+    return json.loads(ended.stdout)
 
 
 def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
@@ -134,8 +180,14 @@ def main() -> int:
     """Run the parts that are asked for; fail where a row or entry is missing, or a control was not found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, help="cells to fill an index from, of two columns")
-    parser.add_argument("--puts", type=int, default=400, help="puts whose entries are timed (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="with --cells, of queries (default: %(default)s)")
+    parser.add_argument(
+        "--puts", type=int, default=400, help="with --cells, puts that are timed (default: %(default)s)"
+    )
+    parser.add_argument("--put-rounds", type=int, default=1, help="of these puts (default: %(default)s)")
     parser.add_argument("--per-s", type=float, default=200, help="puts a second (default: %(default)s)")
+    parser.add_argument("--against", type=Path, help="with --cells, another checkout to be measured beside this one")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the servers")
     parser.add_argument("--live", type=int, metavar="CELLS", help="cells, with workers that are killed and frozen")
     parser.add_argument("--kills", type=int, default=10, help="with --live, of each run (default: %(default)s)")
     parser.add_argument("--freezes", type=int, default=10, help="with --live, of each run (default: %(default)s)")
@@ -153,9 +205,11 @@ def main() -> int:
     good = simulated(chosen.schedules) if chosen.schedules else True
     if not any((chosen.cells, chosen.live)):
         return 0 if good else 1
+    options = dict(RELAXED) | dict(each.split("=", 1) for each in chosen.set)
+    checkouts = [each.resolve() for each in (chosen.against, Path(__file__).parents[1]) if each is not None]
     folder = Path(tempfile.mkdtemp(prefix="schemaless-indexes-"))
     try:
-        servers = up(folder, chosen.servers, chosen.flavour, tied=True, remove=True, options=RELAXED)
+        servers = up(folder, chosen.servers, chosen.flavour, tied=True, remove=True, options=options)
         print(
             f"{chosen.flavour} {servers[0].version}, {len(servers)} servers, {os.cpu_count()} cores "
             f"({platform.machine()}), CPython {platform.python_version()}"
@@ -165,7 +219,10 @@ def main() -> int:
             return schemaless.create(name, chosen.shards, [server.url for server in servers])
 
         if chosen.cells:
-            filled_and_asked(new("indexed"), chosen.cells, chosen.puts, chosen.per_s)
+            url = new("indexed")
+            clients = filled(url, chosen.cells)
+            asked(url, checkouts, clients, [server.pid for server in servers], chosen.rounds)
+            good &= put_to_entry(url, checkouts, chosen.puts, chosen.per_s, chosen.put_rounds)
         if chosen.live:
             good &= live(new, chosen)
     finally:

@@ -27,6 +27,12 @@ class Dealer(Protocol):
     def timeout_s(self) -> float | None:
         """How long one call may take before the process is ended; None for ever."""
 
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
+        """Do what can be done at once for the cells of several shards, before ``deal`` is called for each of them.
+
+        Whatever was not done by then, ``deal`` does; and only that says how far a shard is.
+        """
+
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         """Deal with cells, in their order; return whether all of them were.
 

@@ -6,18 +6,22 @@ Each write asks for the refs, so all of this may be done again, late, and by man
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from contextlib import nullcontext
+from typing import Any, Final, TypeVar
 
 from schemaless.cell import StoredCell
+from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Node
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
 from schemaless.feed.index_page import Change, Entry, Part, Plan, RowState, plan_page
 from schemaless.mysql.connection import Connection, in_packets
 from schemaless.mysql.sql import indexes as sql
+from schemaless.mysql.sql.cells import select_cells
 from schemaless.mysql.sql.indexes import EntryRow
+from schemaless.store.asking import prove, rows_of_shards
 from schemaless.store.definitions import Definition
-from schemaless.store.index_tables import check_tables, prove
-from schemaless.store.reading import Place
+from schemaless.store.index_tables import check_tables
+from schemaless.store.reading import PLACE, Place, only
 from schemaless.store.registry import IndexEntry
 from schemaless.store.routing import Routing
 from schemaless.store.tools import Tools
@@ -60,26 +64,30 @@ class Entries:
         except CorruptBody:
             return self.definition.part(cell.column_name, None)
 
-    def plan(self, shard: int, cells: Sequence[StoredCell]) -> Plan:
-        """Return what some cells of a shard, all of source columns, mean for the index."""
-        by_id = {cell.added_id: cell for cell in cells}
-        statement = sql.select_refs(self._shards.database(shard), self.definition.sources, by_id)
-        found = self._shards.rows(shard, statement)
+    def plan(self, pages: Mapping[int, Sequence[StoredCell]]) -> Plan:
+        """Return what some cells of shards, all of source columns, mean for the index."""
+        by_id = {(shard, cell.added_id): cell for shard, cells in pages.items() for cell in cells}
+        selects = {
+            shard: sql.select_refs(
+                self._shards.database(shard), self.definition.sources, [cell.added_id for cell in cells]
+            )
+            for shard, cells in pages.items()
+        }
         refs: dict[bytes, tuple[int, ...]] = {}
-        before: dict[int, int | None] = {}
-        for added_id, row_key, version, *latest in found:
-            before[int(added_id)] = version
+        before: dict[tuple[int, int], int | None] = {}
+        for added_id, row_key, version, *latest in rows_of_shards(self._shards, selects):
+            before[self._shard_of(row_key), int(added_id)] = version
             refs[bytes(row_key)] = _refs(latest)
-        parts = {(cell.row_key.bytes, cell.column_name, cell.ref_key): self.part(cell) for cell in cells}
+        parts = {(cell.row_key.bytes, cell.column_name, cell.ref_key): self.part(cell) for cell in by_id.values()}
         wanted = self._places(refs)
-        for added_id, version in before.items():
-            cell = by_id[added_id]
+        for place, version in before.items():
+            cell = by_id[place]
             if version is not None:
                 wanted.append((cell.row_key.bytes, cell.column_name, int(version)))
-        self._fill(shard, parts, wanted)
+        self._fill(parts, wanted)
         changes = []
-        for added_id, version in before.items():
-            cell = by_id[added_id]
+        for place, version in before.items():
+            cell = by_id[place]
             row, column = cell.row_key.bytes, cell.column_name
             now = parts[row, column, cell.ref_key]
             changes.append(Change(row, column, now, self._known(parts, row, column, version)))
@@ -92,7 +100,7 @@ class Entries:
         statement = sql.select_refs_of_rows(self._shards.database(shard), self.definition.sources, row_keys)
         refs = {bytes(row_key): _refs(latest) for row_key, *latest in self._shards.rows(shard, statement)}
         parts: dict[Place, Part] = {}
-        tops = self._fill(shard, parts, self._places(refs))
+        tops = self._fill(parts, self._places(refs))
         return {row: (state, tops.get(row, 0)) for row, state in self._states(refs, parts).items()}
 
     def _places(self, refs: Mapping[bytes, tuple[int, ...]]) -> list[Place]:
@@ -104,22 +112,27 @@ class Entries:
             if ref >= 0
         ]
 
-    def _fill(self, shard: int, parts: dict[Place, Part], wanted: Iterable[Place]) -> dict[bytes, int]:
+    def _fill(self, parts: dict[Place, Part], wanted: Iterable[Place]) -> dict[bytes, int]:
         """Read the cells that are not there yet; return the highest added_id that was read of each row."""
         missing = [place for place in dict.fromkeys(wanted) if place not in parts]
-        database, reader = self._shards.database(shard), self._tools.reader
         tops: dict[bytes, int] = {}
         for start in range(0, len(missing), _BODIES_AT_ONCE):
             some = missing[start : start + _BODIES_AT_ONCE]
-
-            def read(connection: Connection, some: Sequence[Place] = some) -> list[StoredCell]:
-                return [reader.stored(row, shard) for row in reader.by_keys(connection, database, some)]
-
-            for cell in self._shards.run(shard, read):
-                row = cell.row_key.bytes
-                parts[row, cell.column_name, cell.ref_key] = self.part(cell)
-                tops[row] = max(tops.get(row, 0), cell.added_id)
+            by_shard: dict[int, list[Place]] = {}
+            for place in some:
+                by_shard.setdefault(self._shard_of(place[0]), []).append(place)
+            selects = {shard: select_cells(self._shards.database(shard), of) for shard, of in by_shard.items()}
+            # Typed for what every query gives, and these give cells.
+            rows: Any = rows_of_shards(self._shards, selects, only(set(some), PLACE))
+            for row in rows:
+                cell = self._tools.reader.stored(row, self._shard_of(row[1]))
+                place = cell.row_key.bytes, cell.column_name, cell.ref_key
+                parts[place] = self.part(cell)
+                tops[place[0]] = max(tops.get(place[0], 0), cell.added_id)
         return tops
+
+    def _shard_of(self, row_key: bytes) -> int:
+        return shard_for(row_key, self._shard_count)
 
     def _states(self, refs: Mapping[bytes, tuple[int, ...]], parts: Mapping[Place, Part]) -> dict[bytes, RowState]:
         return {
@@ -179,14 +192,16 @@ class Entries:
     ) -> None:
         def operation(connection: Connection) -> None:
             most = connection.max_statement_bytes
-            with connection.transaction():
-                for shard, entries in upserts.items():
-                    rows = [self._row(entry) for entry in entries]
-                    for statement, _ in in_packets(rows, self._upserting(shard), most, _never):
-                        connection.execute(statement)
-                for shard, left in deletes.items():
-                    for statement, _ in in_packets(left, self._deleting(shard), most, _never):
-                        connection.execute(statement)
+            statements: list[bytes] = []
+            for shard, entries in upserts.items():
+                rows = [self._row(entry) for entry in entries]
+                statements += [each for each, _ in in_packets(rows, self._upserting(shard), most, _never)]
+            for shard, left in deletes.items():
+                statements += [each for each, _ in in_packets(left, self._deleting(shard), most, _never)]
+            # One alone is a transaction by itself, in a third of the round trips.
+            with connection.transaction() if len(statements) > 1 else nullcontext():
+                for statement in statements:
+                    connection.execute(statement)
 
         shard = next(iter({**upserts, **deletes}))
         try:

@@ -345,7 +345,11 @@ class Worker:
         ready = deque(owned for owned in left if owned.state == RUNNING and self._is_due(view, owned))
         while ready and time.monotonic() < until_s:
             together = next_ones(ready)
-            pages = read_together(self.store, together, self._dealers[together[0].pair[0]].column)
+            dealer = self._dealers[together[0].pair[0]]
+            pages = read_together(self.store, together, dealer.column)
+            dealer.deal_together(
+                self, [(each, pages[each.pair[1]].cells) for each in together if each.pair[1] in pages]
+            )
             for owned in together:
                 # What was read of those that are left out is read again.
                 if time.monotonic() >= until_s:

@@ -14,7 +14,13 @@ from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTi
 
 
 class ConnectionLost(ServerUnavailable):
-    """The connection broke after something may have been sent on it."""
+    """The connection broke after something may have been sent on it.
+
+    Attributes:
+        retry_until_s: until when its call may be repeated, here or at another server, by ``time.monotonic``.
+    """
+
+    retry_until_s: float = 0.0
 
 
 class ReplyTimedOut(ConnectionLost):

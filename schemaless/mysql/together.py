@@ -20,14 +20,14 @@ class Question(NamedTuple):
     Attributes:
         pool: the server's.
         sql: the query; may be sent again where its connection was lost.
-        check: looks at its rows.
+        check: looks at its rows, if any.
         shard: one that it is about.
         route: asked whether that one is still there where the server fails.
     """
 
     pool: NodePool
     sql: bytes
-    check: Check
+    check: Check | None
     shard: int
     route: Route
 

@@ -1,4 +1,4 @@
-"""What is asked before an index's tables are used: whether the shard is there, and whether they are the index's."""
+"""What is asked before an index's tables are used: whether they are the index's."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from schemaless.errors import SchemaMismatch
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.errors import Elsewhere
 from schemaless.mysql.sql import indexes as sql
+from schemaless.store.asking import prove
 from schemaless.store.registry import IndexEntry
 from schemaless.store.routing import Spot
 from schemaless.store.shards import Shards
 from schemaless.store.tools import Tools
-
-
-def prove(shards: Shards, shard: int) -> None:
-    """See that a shard is where the catalog says, once; for statements that are about many shards of a server."""
-    if shards.routing.proven[shard] is None:
-        shards.run(shard, lambda connection: None)
 
 
 def check_tables(tools: Tools, entry: IndexEntry, of: Iterable[int]) -> None:

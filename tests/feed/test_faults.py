@@ -47,6 +47,9 @@ class Parks:
         self.seen: list[int] = []
         self.given = 0
 
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
+        """Each is dealt with by itself."""
+
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
             worker.go_on(owned)

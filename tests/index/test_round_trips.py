@@ -1,4 +1,4 @@
-"""What a query sends, and that it gives the same rows where a server, a connection or a shard is not as it was."""
+"""What queries and workers send, and that it comes to the same where a server or a connection is not as it was."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import uuid
 import pytest
 
 import schemaless
+from schemaless.feed.entries import Entries
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost
-from schemaless.store.reading import Reader
+from schemaless.mysql.sql import indexes as sql
 from schemaless.store.tools import tools_of
 from tests.index.test_indexes import CLIENT, trip
 
@@ -19,11 +20,10 @@ pytestmark = pytest.mark.mysql
 @pytest.fixture
 def index(kept, fresh_store, new_row) -> schemaless.Index:
     """An index with rows of one client in each shard, over both servers."""
-    rows = [new_row() for _ in range(20)]
+    rows = [next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == n % 4) for n in range(20)]
     cells = [schemaless.NewCell(row, "BASE", ref, trip(1 + n)) for n, row in enumerate(rows) for ref in (1, 2)]
     fresh_store.put_cells([*cells, *(schemaless.NewCell(row, "STATUS", 1, {"s": "open"}) for row in rows[::2])])
     kept.fill()
-    assert {fresh_store.shard_of(row) for row in rows} == set(range(4))
     index = fresh_store.index("client_trips")
     assert len(index.query(client=CLIENT).rows) == 20
     return index
@@ -67,25 +67,26 @@ def test_a_connection_that_is_lost_under_a_query_is_replaced(index, fresh_store,
     assert found(index) == expected
 
 
-def test_rows_that_a_server_does_not_give_are_read_by_their_shards(index, monkeypatch):
+def test_rows_that_a_server_does_not_give_are_read_by_their_shards(index, fresh_store, monkeypatch):
     """As where a shard has gone elsewhere since: each row's shard is asked, wherever it is."""
     expected, asked = found(index), []
-    latest = Reader.latest_stored
+    shards = tools_of(fresh_store).shards
+    rows = shards.rows
 
     def refuse(connection: Connection, sql: bytes, check: object = None) -> None:
         raise ConnectionLost("it is not here", node=connection.node)
 
-    def noted(reader, keys, *rest):
-        wanted = list(keys)
-        asked.extend(wanted)
-        return latest(reader, wanted, *rest)
+    def noted(shard, *args, **named):
+        asked.append(shard)
+        return rows(shard, *args, **named)
 
     monkeypatch.setattr(Connection, "begin", refuse)
-    monkeypatch.setattr(Reader, "latest_stored", noted)
+    monkeypatch.setattr(shards, "rows", noted)
     monkeypatch.setattr("schemaless.mysql.pool.NodePool.retry_pause_s", 0.0)
 
     assert found(index) == expected
-    assert len(asked) == 40
+    assert asked[0] == fresh_store.shard_of(CLIENT), "the entries"
+    assert sorted(asked[1:]) == [0, 1, 2, 3]
 
 
 def test_a_reply_with_a_row_that_was_not_asked_for_is_not_used(index, monkeypatch):
@@ -97,3 +98,84 @@ def test_a_reply_with_a_row_that_was_not_asked_for_is_not_used(index, monkeypatc
     )
 
     assert found(index) == expected
+
+
+def new_cells(store, new_row, count: int) -> dict[int, uuid.UUID]:
+    """Put a cell in each of so many shards, each of a client whose entries are in that shard; return the clients."""
+    clients = {}
+    while len(clients) < count:
+        client = new_row()
+        row = next(row for row in iter(new_row, None) if store.shard_of(row) == store.shard_of(client))
+        if store.shard_of(client) not in clients:
+            clients[store.shard_of(client)] = client
+            store.put_cell(row, "BASE", 1, trip(1, client))
+    return clients
+
+
+def writes(monkeypatch) -> list[tuple[str, bytes]]:
+    """Return what is executed from now on that concerns entries, by server."""
+    execute, sent = Connection.execute, []
+
+    def noted(connection, sql):
+        if b"`.index_" in sql or not sql.startswith((b"UPDATE", b"SET", b"INSERT", b"DELETE")):
+            sent.append((connection.node, bytes(sql[:6])))
+        return execute(connection, sql)
+
+    monkeypatch.setattr(Connection, "execute", noted)
+    return sent
+
+
+def test_new_cells_of_many_shards_take_each_step_together(kept, fresh_store, new_row, monkeypatch):
+    """One question for the versions of all of them, and on each server one transaction."""
+    kept.fill()
+    clients = new_cells(fresh_store, new_row, 4)
+    refs, asked = sql.select_refs, []
+    monkeypatch.setattr(sql, "select_refs", lambda *args: asked.append(args[0]) or refs(*args))
+    begin, begun = Connection.begin, []
+    monkeypatch.setattr(Connection, "begin", lambda self, *args: begun.append(self.node) or begin(self, *args))
+    sent = writes(monkeypatch)
+    kept.catch_up()
+    monkeypatch.undo()
+
+    assert len(asked) == 4, "each shard once"
+    assert len(begun) == len(set(begun)) == 2
+    assert [what for _, what in sent] == [b"START ", b"INSERT", b"INSERT", b"COMMIT"] * 2
+    index = fresh_store.index("client_trips")
+    assert [len(index.query(client=client).rows) for client in clients.values()] == [1] * 4
+
+
+def test_a_single_entry_is_written_without_a_transaction_around_it(kept, fresh_store, new_row, monkeypatch):
+    """A statement is one by itself, and its commit is no round trip of its own."""
+    kept.fill()
+    ((_, client),) = new_cells(fresh_store, new_row, 1).items()
+    sent = writes(monkeypatch)
+    kept.catch_up()
+
+    assert [what for _, what in sent] == [b"INSERT"]
+    assert len(fresh_store.index("client_trips").query(client=client).rows) == 1
+
+
+def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh_store, new_row, monkeypatch):
+    """Together they fail, so each is dealt with by itself; that one waits, and its reason is told."""
+    kept.fill()
+    worker = kept.worker()
+    clients = new_cells(fresh_store, new_row, 4)
+    plan, pages_of = Entries.plan, []
+
+    def odd(self, pages):
+        pages_of.append(sorted(pages))
+        if 2 in pages:
+            raise ValueError("an odd page")
+        return plan(self, pages)
+
+    monkeypatch.setattr(Entries, "plan", odd)
+    worker._pace.now()
+    worker.turn()
+    waiting = {pair[1]: owned.reason for pair, owned in worker.owned.items() if owned.not_before_s}
+    monkeypatch.undo()
+    index = fresh_store.index("client_trips")
+    there = {shard for shard, client in clients.items() if index.query(client=client).rows}
+
+    assert pages_of == [[0, 1, 2, 3], [0], [1], [2], [3]]
+    assert waiting == {2: "ValueError: an odd page"}
+    assert there == {0, 1, 3}

@@ -61,6 +61,9 @@ class Seen:
     def __init__(self) -> None:
         self.ids: list[tuple[int, int]] = []
 
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
+        """Each is dealt with by itself."""
+
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:
             self.ids.append((cell.shard, cell.added_id))

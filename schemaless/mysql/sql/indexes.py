@@ -270,16 +270,12 @@ def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequenc
     )
 
 
-def select_latest_of_rows(tables: Iterable[tuple[str, Sequence[bytes]]], columns: Sequence[str]) -> bytes:
-    """Select the latest cell of each of some columns of rows, these by ``(database, row_keys)``: all of a server."""
+def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str]) -> bytes:
+    """Select the latest cell of each of some columns of rows: one snapshot of all."""
+    select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
     newest = [b"' AND column_name=%b ORDER BY ref_key DESC LIMIT 1)" % text(column) for column in columns]
-    arms = []
-    for database, row_keys in tables:
-        select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
-        for row_key in row_keys:
-            cells_of_row = select + row_key.hex().encode()
-            arms += [cells_of_row + of_column for of_column in newest]
-    return b" UNION ALL ".join(arms)
+    rows = [select + row_key.hex().encode() for row_key in row_keys]
+    return b" UNION ALL ".join([row + of_column for row in rows for of_column in newest])
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:

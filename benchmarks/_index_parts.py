@@ -1,0 +1,111 @@
+"""Parts of ``indexes.py``, each in a process of its own: with this checkout of the project, or with another one.
+
+    PYTHONPATH=CHECKOUT python benchmarks/_index_parts.py queries URL CLIENTS PID...      CLIENTS is a file
+    PYTHONPATH=CHECKOUT python benchmarks/_index_parts.py keep URL PUTS PER_S
+
+Each prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _feed_trace import STEPS, Trace, ran_s
+
+import schemaless
+from schemaless.feed.indexes import KeepIndexes
+from schemaless.feed.indexing import Indexing
+from schemaless.feed.worker import Worker
+from schemaless.mysql.connection import Connection
+
+_COUNTED = 100
+
+
+def queries(url: str, clients: Sequence[str], pids: Sequence[int]) -> dict[str, Any]:
+    """Ask an index for the rows of each client; time it, then count what is sent for some of them."""
+    with schemaless.connect(url) as store:
+        index = store.index("trips")
+        # Each shard is proven, and its table compared, once: not what is measured.
+        for client in clients:
+            index.query(client=client, order_by="-at", limit=20)
+        times_ms, rows = [], 0
+        servers_s, client_s = sum(map(ran_s, pids)), time.process_time()
+        for client in clients:
+            began_s = time.perf_counter()
+            rows += len(index.query(client=client, order_by="-at", limit=20).rows)
+            times_ms.append(1e3 * (time.perf_counter() - began_s))
+        client_s, servers_s = time.process_time() - client_s, sum(map(ran_s, pids)) - servers_s
+        steps = ""
+        ask = Connection._ask  # noqa: SLF001 - every statement goes through it
+
+        def counted(self: Connection, sql: bytes, **named: bool) -> Any:
+            nonlocal steps
+            steps += ("s" if named.get("send", True) else "") + ("r" if named.get("receive", True) else "")
+            return ask(self, sql, **named)
+
+        Connection._ask = counted  # type: ignore[method-assign]  # noqa: SLF001
+        for client in clients[:_COUNTED]:
+            index.query(client=client, order_by="-at", limit=20)
+    return {
+        "times_ms": times_ms,
+        "client_ms": 1e3 * client_s,
+        "servers_ms": 1e3 * servers_s,
+        "rows": rows,
+        "statements": steps.count("s") / len(clients[:_COUNTED]),
+        # Two that are sent before a reply is read take the time of one.
+        "round_trips": steps.count("sr") / len(clients[:_COUNTED]),
+    }
+
+
+def keep(url: str, puts: int, per_s: float) -> dict[str, Any]:
+    """Have a worker keep an index while another process puts cells; time what lies between put and entry."""
+    trace = Trace()
+    deal = Indexing.deal
+
+    def dealt(self: Indexing, worker: Worker, owned: Any, cells: Any) -> bool:
+        done = deal(self, worker, owned, cells)
+        for cell in cells:
+            trace.at_s["called"][owned.pair[1], cell.added_id] = time.monotonic()
+        return done
+
+    Indexing.deal = dealt  # type: ignore[method-assign]
+    with trace.watching(), schemaless.connect(url) as store:
+        stop = threading.Event()
+        worker = Worker(store, KeepIndexes(()).dealers(store), f"worker {time.time()}", stop=stop)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        try:
+            while len(worker.owned) < store.shard_count:
+                time.sleep(0.05)
+            # It looks at all shards a second after it began to listen.
+            time.sleep(2)
+            cpu_s = time.process_time()
+            trace.put(url, "BASE", puts, per_s, "client")
+            until_s = time.monotonic() + 60
+            while len(trace.delays_ms("put", "called")) < puts and time.monotonic() < until_s:
+                time.sleep(0.1)
+            cpu_s = time.process_time() - cpu_s
+        finally:
+            stop.set()
+            thread.join()
+    said = {"all": ("put", "called")} | {
+        f"{since} to {until}": (since, until) for since, until in zip(("put", *STEPS), STEPS, strict=False)
+    }
+    delays_ms = {name: trace.delays_ms(*steps) for name, steps in said.items()}
+    return {"delays_ms": delays_ms, "cpu_ms": 1e3 * cpu_s / puts, "missing": puts - len(delays_ms["all"])}
+
+
+if __name__ == "__main__":
+    assert Path(schemaless.__file__).is_relative_to(os.environ["PYTHONPATH"]), schemaless.__file__
+    part, url, first, *rest = sys.argv[1:]
+    if part == "queries":
+        print(json.dumps(queries(url, Path(first).read_text().split(), [int(pid) for pid in rest])))
+    else:
+        print(json.dumps(keep(url, int(first), float(rest[0]))))

@@ -1,0 +1,56 @@
+"""Many shards asked at once: those of a server in one statement, and all servers before the first one's reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schemaless.errors import ServerError
+from schemaless.mysql.connection import Check, Rows
+from schemaless.mysql.pool import NodePool
+from schemaless.mysql.together import Question, ask
+from schemaless.store.shards import Shards
+
+
+def prove(shards: Shards, shard: int) -> None:
+    """See that a shard is where the catalog says, once; for statements that are about many shards of a server."""
+    if shards.routing.proven[shard] is None:
+        shards.run(shard, lambda connection: None)
+
+
+def rows_of_shards(shards: Shards, selects: Mapping[int, bytes], check: Check | None = None) -> Rows:
+    """Return the rows of a query for each of some shards, on their primaries.
+
+    Args:
+        shards: the way to them.
+        selects: the queries, by shard, of the same columns each; what one query gives is one snapshot.
+        check: looks at the rows of each statement.
+
+    Raises:
+        ServerError: as ``Shards.rows``.
+    """
+    if len(selects) == 1:
+        ((shard, select),) = selects.items()
+        return shards.rows(shard, select, check=check)
+    shards.look_now_and_then()
+    for shard in selects:
+        prove(shards, shard)
+    known = shards.routing
+    by_pool: dict[NodePool | None, list[int]] = {}
+    for shard in selects:
+        by_pool.setdefault(known.proven[shard], []).append(shard)
+    # What went elsewhere just now, or is not where it was asked for: the usual way finds it.
+    left = by_pool.pop(None, [])
+    questions = [
+        Question(pool, b" UNION ALL ".join([selects[shard] for shard in of_pool]), check, of_pool[0], known)
+        for pool, of_pool in by_pool.items()
+        if pool is not None
+    ]
+    rows: Rows = ()
+    for question, reply in zip(questions, ask(questions), strict=True):
+        if isinstance(reply, ServerError):
+            left += by_pool[question.pool]
+        else:
+            rows += reply
+    for shard in left:
+        rows += shards.rows(shard, selects[shard], check=check)
+    return rows
