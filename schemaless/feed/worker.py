@@ -347,12 +347,10 @@ class Worker:
             together = next_ones(ready)
             dealer = self._dealers[together[0].pair[0]]
             pages = read_together(self.store, together, dealer.column)
-            dealer.deal_together(
-                self, [(each, pages[each.pair[1]].cells) for each in together if each.pair[1] in pages]
-            )
+            came = [(each, pages[each.pair[1]].cells) for each in together if each.pair[1] in pages]
+            done = dealer.deal_together(self, came)
             for owned in together:
-                # What was read of those that are left out is read again.
-                if time.monotonic() >= until_s:
+                if time.monotonic() >= until_s and not (done or owned is together[0]):  # others are read again
                     return
                 if self.owned.get(owned.pair) is owned and owned.free and self._page(owned, pages.get(owned.pair[1])):
                     ready.append(owned)
