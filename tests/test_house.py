@@ -303,18 +303,18 @@ def commands() -> Iterator[tuple[str, ...]]:
                 if (child := command.get_command(context, name)) is not None:
                     yield from below((*path, name), child)
 
-    for noun, (module, attribute, _) in _NOUNS.items():
+    for noun, (module, _) in _NOUNS.items():
         if importlib.util.find_spec(module) is None:
             yield (noun,)
         else:
-            yield from below((noun,), getattr(importlib.import_module(module), attribute))
+            yield from below((noun,), getattr(importlib.import_module(module), noun))
 
 
 @pytest.mark.parametrize("noun", _NOUNS)
 def test_the_overview_says_what_the_command_says(noun):
     """The overview is kept apart so that --help is fast; it is the first line of the command's own help."""
-    module, attribute, line = _NOUNS[noun]
-    command = getattr(importlib.import_module(module), attribute)
+    module, line = _NOUNS[noun]
+    command = getattr(importlib.import_module(module), noun)
 
     assert inspect.cleandoc(command.help).splitlines()[0] == line
 

@@ -42,7 +42,7 @@ def read_url(text: str) -> URLText | None:
         return None
     username, password, database = (part and unquote(part) for part in found.group("username", "password", "database"))
     try:
-        port = int(found["port"]) if found["port"] else None
+        port = None if found["port"] is None else int(found["port"])
     except ValueError:
         return None
     query = parse_qsl(found["query"] or "")

@@ -31,6 +31,7 @@ URLS = st.one_of(
 @given(URLS)
 @example("mysql://ann:p%40ss@[::1]:3307/trips?unix_socket=/tmp/a.sock&a=1&a=2")
 @example("mysql://h:port/name")
+@example("mysql://h:/name")
 def test_a_url_is_read_as_sqlalchemy_reads_it(text: str) -> None:
     """Each part of it, or that it is none."""
     found = read_url(text)
