@@ -7,12 +7,15 @@ for ever, or nearly so. Where even a copy without rests does not get on, it says
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from schemaless.errors import MoveRefused, ServerError, TopologyError
 from schemaless.jobs.runner import ShardRun, Watch, make_watch
+from schemaless.mysql.sql.moves import CellRow
 from schemaless.store.datastore import Datastore
+from schemaless.store.paging import MAX_PAGE_CELLS
 
 WINDOW_S: Final = 2.0
 """So much work is looked at together."""
@@ -20,6 +23,10 @@ WINDOW_S: Final = 2.0
 _LEAST_SHARE: Final = 1 / 16
 """A shorter rest is none."""
 
+_STEP_BYTES: Final = 128 << 10
+"""A step takes so much where applications call: what they wait for is over soon."""
+
+_ROW_BYTES: Final = 200
 _LOOK_S: Final = 0.5
 
 
@@ -54,6 +61,18 @@ class Pace:
         """Take account of a step, and its rest; return whether it is time to look."""
         self._worked_s += worked_s
         return self._worked_s >= WINDOW_S
+
+    def cells(self, rows: Sequence[CellRow], *, called: bool) -> int:
+        """Return how many cells the next step is to have: few where applications call, and few enough come.
+
+        Args:
+            rows: of the last step.
+            called: whether applications call.
+        """
+        if not called or not rows or self.share < 1:
+            return MAX_PAGE_CELLS
+        mean_bytes = sum(len(row[4]) + _ROW_BYTES for row in rows) // len(rows)
+        return max(1, min(MAX_PAGE_CELLS, _STEP_BYTES // mean_bytes))
 
     def look(self, settled: int, top: int, copied: int, *, rests: bool = True) -> None:
         """Set the share by what has come since the last look.

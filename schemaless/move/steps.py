@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from schemaless.cluster.topology import Cluster
@@ -37,10 +38,10 @@ from schemaless.mysql.making import create_incoming
 from schemaless.mysql.schema import Identity, check_identity, next_id
 from schemaless.mysql.server_activity import note_read
 from schemaless.mysql.sql import moves as sql
+from schemaless.mysql.sql.moves import CellRow
 from schemaless.mysql.sql.schema import select_identity
 from schemaless.store.changes import Changes
 from schemaless.store.datastore import Datastore
-from schemaless.store.paging import MAX_PAGE_CELLS
 from schemaless.store.shelves import copy_dictionaries
 from schemaless.store.tools import tools_of
 
@@ -300,12 +301,15 @@ class _ShardMove:
 
     def _copy_settled(self, changes: Changes) -> None:
         self._pace.begin()
+        rows: Sequence[CellRow] = ()
         while True:
             self._servers.gate()
             began_s = time.monotonic()
-            page = changes.page(self._shard, self._settled, MAX_PAGE_CELLS, None, "primary")
-            self._run.spend(sum(len(row[4]) for row in page.rows))
-            self._copier.copy(page.rows, self._settled)
+            limit = self._pace.cells(rows, called=self._servers.called)
+            page = changes.page(self._shard, self._settled, limit, None, "primary")
+            rows = page.rows
+            self._run.spend(sum(len(row[4]) for row in rows))
+            self._copier.copy(rows, self._settled)
             # Its own reads and writes are not those of applications.
             for connection in (self._fence.source, self._fence.target, self._fence.target):
                 note_read(connection)

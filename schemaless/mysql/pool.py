@@ -356,14 +356,13 @@ class NodePool:
         """
         lost = doubt
         last: ServerError | None = None
-        retry_until_s = 0.0
         for attempt in range(ATTEMPTS):
             if attempt:
                 pause_s = self.retry_pause_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
                 if isinstance(last, ServerUnavailable):
                     self.breaker.lost()
-                    retry_until_s = retry_until_s or time.monotonic() + RETRY_FOR_S
-                    if attempt > 1 and time.monotonic() + pause_s > retry_until_s:
+                    again = attempt > 1 or doubt is not None
+                    if again and isinstance(lost, ConnectionLost) and time.monotonic() + pause_s > lost.retry_until_s:
                         break
                 time.sleep(pause_s)
                 if self.listener is not None:
@@ -384,6 +383,8 @@ class NodePool:
                     if held.place:
                         self.places.give_back(held.place)
             except ConnectionLost as error:
+                before = lost if isinstance(lost, ConnectionLost) else None
+                error.retry_until_s = before.retry_until_s if before else time.monotonic() + RETRY_FOR_S
                 lost = last = error
                 if isinstance(error, ReplyTimedOut):
                     # A slow statement, or a server that hangs: a new connection tells.

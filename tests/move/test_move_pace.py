@@ -61,10 +61,24 @@ def test_a_copy_that_does_not_catch_up_says_so_and_ends():
         looked_at(watched, [200] * 6, [100] * 6)
 
 
+@pytest.mark.once
+def test_steps_are_small_where_applications_call():
+    """What a put waits for behind one is over soon; where cells come fast, that counts for less."""
+    watched = Pace(SHARD, 60)
+    short: Any = [(each, b"", "BASE", 1, b"x" * 824, "") for each in range(10)]
+    long: Any = [(1, b"", "BASE", 1, b"x" * 1_000_000, "")]
+
+    assert watched.cells(short, called=False) == watched.cells((), called=True) == 1_000
+    assert watched.cells(short, called=True) == 128
+    assert watched.cells(long, called=True) == 1
+    watched.share = 0.5
+    assert watched.cells(short, called=True) == 1_000
+
+
 @pytest.fixture
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are of five cells, and each is looked at."""
-    monkeypatch.setattr(steps, "MAX_PAGE_CELLS", 5)
+    monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 5)
     monkeypatch.setattr(pace, "WINDOW_S", 0)
 
 
@@ -118,7 +132,7 @@ class TestServers:
 
     def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(self, bench, movers, monkeypatch):
         """What it reads and writes in a step is taken out of the calls that both servers count."""
-        monkeypatch.setattr(steps, "MAX_PAGE_CELLS", 1)
+        monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 1)
         bench.put(20)
         job, me, sent, ask = bench.begin(), threading.get_ident(), [], Connection._ask
 

@@ -154,6 +154,12 @@ def test_a_call_whose_server_is_gone_fails_within_a_second(attempt_s, attempts, 
     assert caught.value.retry_after_s is None
     assert not gone.breaker.is_open
 
+    doubt = ConnectionLost("another server has gone away", node="db-2:3306")
+    doubt.retry_until_s, slow.attempts = slow.now_s - 0.1, 0
+    with pytest.raises(OutcomeUnknown):
+        gone.run(put, writes=True, doubt=doubt)
+    assert slow.attempts == 1
+
     gone.breaker.trip()
     with pytest.raises(ServerUnavailable) as refused:
         gone.run(put)

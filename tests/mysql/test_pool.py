@@ -273,12 +273,12 @@ def test_a_lock_around_a_transaction_that_was_refused_goes_with_its_connection(p
 def test_only_what_the_server_says_ends_a_reply(pool, monkeypatch, raised, busy):
     """A client library that gives up has left the rest of it on the way."""
 
-    def give_up(raw: pymysql.connections.Connection, query: bytes) -> int:
+    def give_up(raw: pymysql.connections.Connection, command: int, query: bytes) -> None:
         raise raised
 
     pool.run(lambda connection: connection.rows(b"SELECT 1"))
     by_the_driver = types.FunctionType(give_up.__code__, {"__name__": "pymysql"}, closure=give_up.__closure__)
-    monkeypatch.setattr(pymysql.connections.Connection, "query", by_the_driver)
+    monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", by_the_driver)
     with pytest.raises(ServerError), pool.connection() as connection:
         connection.rows(b"SELECT 2")
 
@@ -289,15 +289,17 @@ def test_only_what_the_server_says_ends_a_reply(pool, monkeypatch, raised, busy)
 @pytest.mark.mysql
 def test_what_watches_the_driver_is_not_taken_for_the_application(pool, monkeypatch):
     """Tracers of applications wrap a driver's calls: their frames stand between, and its errors stay its own."""
-    send = pymysql.connections.Connection.query
+    send, seen = pymysql.connections.Connection._execute_command, []
 
-    def traced(raw: pymysql.connections.Connection, query: bytes) -> int:
-        return send(raw, query)
+    def traced(raw: pymysql.connections.Connection, command: int, query: bytes) -> None:
+        seen.append(query)
+        send(raw, command, query)
 
-    monkeypatch.setattr(pymysql.connections.Connection, "query", traced)
+    monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", traced)
     with pytest.raises(DatabaseMissing):
         pool.run(lambda connection: connection.rows(b"SELECT * FROM nowhere.nothing"))
     assert pool.run(lambda connection: connection_id(connection) == connection_id(connection))
+    assert len(seen) >= 3
 
 
 @pytest.mark.mysql
