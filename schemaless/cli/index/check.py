@@ -76,16 +76,16 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
 def _print(entry: IndexEntry, found: list[Found], left: str | None, *, as_json: bool) -> Found:
     """Print what was found, and return it of all shards; ``left`` is a list of those that were not got to."""
     total = Found(-1)
-    for each in found:
+    for checked in found:
         for column in _COLUMNS:
-            setattr(total, column, getattr(total, column) + getattr(each, column))
+            setattr(total, column, getattr(total, column) + getattr(checked, column))
     if as_json:
         counts = {column: total.counts[column] for column in _COLUMNS}
         facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
-        print_json({**facts, "shards": [each.counts for each in found]})
+        print_json({**facts, "shards": [checked.counts for checked in found]})
     else:
-        shown = [each for each in found if each.faults]
-        rows = [[str(each.shard), *(f"{each.counts[column]:,}" for column in _COLUMNS)] for each in shown]
+        shown = [checked for checked in found if checked.faults]
+        rows = [[str(checked.shard), *(f"{checked.counts[column]:,}" for column in _COLUMNS)] for checked in shown]
         rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
         print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
         if not total.faults and left is None:
