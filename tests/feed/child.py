@@ -18,6 +18,7 @@ from schemaless.feed.worker import Worker
 NAME = "trigger:written_down"
 TIMING = Timing(lease_s=0.8, give_up_s=0.6, renew_s=0.1, busy_s=5.0, note_s=0.02, look_s=0.1)
 EARLY: Final = "locations before their cells"
+SKIPS: Final = "a moved shard's follower set to its end"
 
 
 class WrittenDown:
@@ -27,8 +28,9 @@ class WrittenDown:
     column = None
     timeout_s = None
 
-    def __init__(self, path: str, *, early: bool = False) -> None:
+    def __init__(self, path: str, *, early: bool = False, slow: bool = False) -> None:
         self._early = early
+        self._slow = slow
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
@@ -44,6 +46,9 @@ class WrittenDown:
                 os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
                 continue
             worker.go_on(owned)
+            if self._slow:
+                # So that there is always something that nobody was given yet.
+                time.sleep(0.005)
             os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
             worker.dealt(owned, cell.added_id)
         return True
@@ -56,7 +61,7 @@ def work(url: str, path: str, name: str, control: str) -> None:
     """Be a worker for ever."""
     end_with_parent()
     with schemaless.connect(url) as store:
-        dealer = WrittenDown(path, early=control == EARLY)
+        dealer = WrittenDown(path, early=control == EARLY, slow=control == SKIPS)
         Worker(store, [dealer], name, timing=TIMING, stop=threading.Event()).run()
 
 

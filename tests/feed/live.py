@@ -29,7 +29,7 @@ from schemaless.move import steps
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.sql import moves as sql
 from tests.feed import child
-from tests.feed.child import EARLY, NAME, TIMING
+from tests.feed.child import EARLY, NAME, SKIPS, TIMING
 from tests.movers import move_away
 
 _TELL_S: Final = 10.0
@@ -40,8 +40,6 @@ _LARGER: Final = 12
 
 _BEHIND: Final = {1: 1.5, _LARGER: 5.0}
 """By how much batches are larger: so many of them workers may be behind when the next one is put."""
-
-SKIPS: Final = "a moved shard's follower set to its end"
 
 
 @contextmanager
