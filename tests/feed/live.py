@@ -148,6 +148,8 @@ class Live:
     def run(self, workers: int, cells: int, kills: int, freezes: int, seed: int, moves: int = 0) -> None:
         """Put the cells, hurt the workers, move shards meanwhile, and wait until every cell was dealt with.
 
+        There are fewer moves where each takes longer than its share of the cells.
+
         Raises:
             TimeoutError: some are not.
         """
@@ -162,7 +164,7 @@ class Live:
         faulty = CONTROLS.get(self.control, nullcontext)
         try:
             with ThreadPoolExecutor(1) as mover, schemaless.connect(self.url, read_timeout_s=20) as away, faulty():
-                while self.given.put < cells or shifted < moves:
+                while self.given.put < cells:
                     self._put_more()
                     # The last ones are in somebody's hands, or will be in a moment.
                     self._until(self.given.put - int(_BEHIND[self.scale] * self.batch) if self.parts > 1 else 1)
