@@ -93,8 +93,8 @@ def asked(url: str, checkouts: Sequence[Path], clients: Sequence[str], pids: Seq
         times_ms = [time_ms for part in parts for time_ms in part["times_ms"]]
         mean = {name: sum(part[name] for part in parts) / len(times_ms) for name in ("rows", "client_ms", "servers_ms")}
         print(
-            f"{checkout}: {len(times_ms):,} queries of {mean['rows']:.0f} rows, each read again, in {rounds} rounds: "
-            f"{_spread(times_ms)}; CPU of the client {mean['client_ms']:.2f} ms, of the servers "
+            f"{_name(checkout)}: {len(times_ms):,} queries of {mean['rows']:.0f} rows, each read again, in {rounds} "
+            f"rounds: {_spread(times_ms)}; CPU of the client {mean['client_ms']:.2f} ms, of the servers "
             f"{mean['servers_ms']:.2f} ms; {parts[0]['statements']:.1f} statements in {parts[0]['round_trips']:.1f} "
             f"round trips; load {os.getloadavg()[0]:.1f}",
             flush=True,
@@ -112,13 +112,18 @@ def put_to_entry(url: str, checkouts: Sequence[Path], puts: int, per_s: float, r
             name: sorted(each for part in parts for each in part["delays_ms"][name]) for name in parts[0]["delays_ms"]
         }
         print(
-            f"{checkout}: put to entry, {rounds} times {puts:,} puts at {per_s:g}/s: {quantiles(steps.pop('all'))} ms; "
-            f"the worker takes {sum(part['cpu_ms'] for part in parts) / rounds:.2f} ms of CPU a cell; "
+            f"{_name(checkout)}: put to entry, {rounds} times {puts:,} puts at {per_s:g}/s: "
+            f"{quantiles(steps.pop('all'))} ms; the worker "
+            f"takes {sum(part['cpu_ms'] for part in parts) / rounds:.2f} ms of CPU a cell; "
             f"{sum(part['missing'] for part in parts)} missing; load {os.getloadavg()[0]:.1f}"
         )
         for name, delays_ms in steps.items():
             print(f"    {name}: {quantiles(delays_ms)} ms", flush=True)
     return not any(part["missing"] for parts in figures.values() for part in parts)
+
+
+def _name(checkout: Path) -> str:
+    return "here" if checkout == Path(__file__).parents[1] else checkout.name
 
 
 def _part(checkout: Path, *arguments: str) -> Any:

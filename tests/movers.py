@@ -110,7 +110,13 @@ class MoveByHand:
 def connected(node: Node) -> Any:
     """Return a connection to a server as root, closed by its ``with`` block."""
     return pymysql.connect(
-        host=node.host, port=node.port or 0, unix_socket=node.socket, user="root", autocommit=True, charset="utf8mb4"
+        host=node.host,
+        port=node.port or 0,
+        unix_socket=node.socket,
+        user="root",
+        autocommit=True,
+        charset="utf8mb4",
+        ssl_disabled=node.socket is not None,  # it would take most of the time
     )
 
 

@@ -14,7 +14,7 @@ from schemaless.local.description import LocalServer
 
 def sql(server: LocalServer, *statements: str) -> Any:
     """Run statements on a server and return the last one's rows."""
-    connection = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
+    connection = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True, ssl_disabled=True)
     with connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)

@@ -119,11 +119,11 @@ def _prove_fit(change: Change, home: NodePool, pool: NodePool, cluster: str) -> 
             f"{node} and {home.node} are servers of two kinds, MySQL and MariaDB, and no shard moves from one kind to "
             "the other; nothing was written"
         )
-    for each in change.topology.clusters:
-        for other in each.nodes:
+    for known in change.topology.clusters:
+        for other in known.nodes:
             if _is_same(change, pool, other):
                 raise TopologyError(
-                    f"{node} is the {other.role} of {each.name}, by another address; nothing was written"
+                    f"{node} is the {other.role} of {known.name}, by another address; nothing was written"
                 )
     name = change.topology.name
     # One that is there already is what an interrupted call has made.

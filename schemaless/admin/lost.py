@@ -89,8 +89,8 @@ def settle_lost(store: Datastore, old: str) -> list[str]:
 def unsettled(store: Datastore) -> list[str]:
     """Return the addresses of former primaries that a takeover has written down, and nobody has settled."""
     tools = tools_of(store)
-    found = [lost_primaries(tools.shards.pool_for(each.primary), store.name) for each in tools.topology.clusters]
-    return list(dict.fromkeys(server for part in found for _, server in part))
+    lost = [lost_primaries(tools.shards.pool_for(cluster.primary), store.name) for cluster in tools.topology.clusters]
+    return list(dict.fromkeys(server for part in lost for _, server in part))
 
 
 def _shards_on(pool: NodePool, tools: Tools) -> list[int]:

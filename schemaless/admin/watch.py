@@ -106,18 +106,18 @@ class Watch:
             if self._topology is None:
                 raise
             return self._new(None, [("failed", f"the catalog cannot be read: {_said(problem)}", None)])
-        found = self._new(None, [])
+        news = self._new(None, [])
         clusters = self._topology.clusters if self._topology is not None else ()
         if undecided is not None:
             # Nothing can be written into the catalog, whatever the other clusters say.
-            return found + self._new(self._home, [(undecided.what, str(undecided), None)])
+            return news + self._new(self._home, [(undecided.what, str(undecided), None)])
         for cluster in clusters:
             try:
                 findings = self._look_at(cluster)
             except SchemalessError as problem:
                 findings = [("failed", _said(problem), None)]
-            found += self._new(cluster.name, findings)
-        return found
+            news += self._new(cluster.name, findings)
+        return news
 
     def _new(self, cluster: str | None, findings: list[_Found]) -> list[Finding]:
         """Return what was not found at the last look as well."""
@@ -177,16 +177,16 @@ class Watch:
         except _Undecided as nobody:
             return [(nobody.what, str(nobody), None)]
         pool = self._pools.pool_for(node)
-        found: list[_Found] = []
+        findings: list[_Found] = []
         if node == cluster.primary and cluster.epoch and held_claim(pool, self._name, cluster.name) == cluster.epoch:
-            found.append(_agrees(cluster))
-            found += self._strangers(cluster, view)
+            findings.append(_agrees(cluster))
+            findings += self._strangers(cluster, view)
         elif is_read_only(pool):
             message = f"{node} was chosen as the primary, and takes no writes yet: it applies what it has received"
-            found.append(("undecided", message, None))
+            findings.append(("undecided", message, None))
         else:
-            found.append(self._adopt(cluster, node, pool))
-        return found
+            findings.append(self._adopt(cluster, node, pool))
+        return findings
 
     def _adopt(self, cluster: Cluster, node: Node, pool: NodePool) -> _Found:
         self._prove_quorum(pool, cluster.name)
@@ -211,24 +211,24 @@ class Watch:
 
     def _strangers(self, cluster: Cluster, view: GroupView) -> list[_Found]:
         """Put members back that went with an adoption of this watch; name those that the catalog does not name."""
-        found: list[_Found] = []
+        findings: list[_Found] = []
         named = {self._servers.get(node.having("primary")) for node in cluster.nodes}
         for member in view.members:
             if member.server in named or member.state != "ONLINE":
                 continue
             back = self._gone.get((cluster.name, member.server))
             if back is None:
-                found.append(("stranger", _stranger(member, cluster), None))
+                findings.append(("stranger", _stranger(member, cluster), None))
                 continue
             try:
                 add_node(self._url, self._name, cluster.name, back, timeout_s=TIMEOUT_S)
             except SchemalessError as problem:
                 message = f"{back} is in its group again, and cannot be added: {_said(problem)}"
-                found.append(("failed", message, None))
+                findings.append(("failed", message, None))
                 continue
             del self._gone[cluster.name, member.server]
-            found.append(("added", f"{back} is in its group again: added as a replica", None))
-        return found
+            findings.append(("added", f"{back} is in its group again: added as a replica", None))
+        return findings
 
     def _decided(self, cluster: Cluster) -> tuple[Node, GroupView]:
         """Return the primary that a cluster's group has, and the group as that one sees it.

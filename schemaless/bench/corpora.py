@@ -97,8 +97,8 @@ def built_in(name: str, *, limit: int | None = None, report: logbooks.Say | None
     """
     if name == "logbooks":
         wanted = logbooks.DEMO_DOCUMENTS if limit is None else limit
-        found = list(logbooks.documents(limit=wanted, report=report))
-        bodies, rows = [book.body for book in found], [book.tail_number for book in found]
+        books = list(logbooks.documents(limit=wanted, report=report))
+        bodies, rows = [book.body for book in books], [book.tail_number for book in books]
         about = "the demo's logbooks of aircraft, a row for each aircraft"
         return Corpus(name, about, bodies, rows, True, _digest(bodies))
     if name not in _MADE_UP:

@@ -241,12 +241,12 @@ def _wrong_files(folder: Path) -> list[str]:
     for name, expected in _FILE_SHA256.items():
         try:
             with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as problem:
             wrong.append(f"{name} cannot be read ({problem.strerror})")
             continue
-        if found != expected:
-            wrong.append(f"{name} has SHA-256 {found[:16]}..., expected {expected[:16]}...")
+        if digest != expected:
+            wrong.append(f"{name} has SHA-256 {digest[:16]}..., expected {expected[:16]}...")
     return wrong
 
 
@@ -376,18 +376,18 @@ def _chosen(lines: list[str], header: list[str], limit: int | None, seed: int) -
     next(rows)
     for number, row in enumerate(rows, start=1):
         numbers.setdefault((row[month_at], row[tail_at]), []).append(number)
-    found = {
+    legs = {
         (int(month), tail): of_document
         for (month, tail), of_document in numbers.items()
         if len(of_document) >= MIN_LEGS and tail != "NA"
     }
-    if limit is None or limit >= len(found):
-        return found
+    if limit is None or limit >= len(legs):
+        return legs
 
     def lot(key: tuple[int, str]) -> bytes:
         return hashlib.sha256(f"{seed}/{key[1]}/{key[0]}".encode()).digest()
 
-    return {key: found[key] for key in sorted(found, key=lot)[:limit]}
+    return {key: legs[key] for key in sorted(legs, key=lot)[:limit]}
 
 
 def _table(path: Path, fields: tuple[_Field, ...], *key_columns: str) -> dict[tuple[str, ...], dict[str, Any]]:

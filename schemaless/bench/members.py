@@ -191,12 +191,12 @@ class Packer(_Maker):
         return pack
 
     def _by_type(self, slot: Slot) -> dict[type, tuple[str | None, Convert]]:
-        found: dict[type, tuple[str | None, Convert]] = {
+        converters: dict[type, tuple[str | None, Convert]] = {
             _TYPES[kind_of(one)]: (slot.name_of(one), self._value(slot, one)) for one in slot.types
         }
         if slot.null:
-            found[type(None)] = (slot.null_mark, _true if slot.null_mark else None)
-        return found
+            converters[type(None)] = (slot.null_mark, _true if slot.null_mark else None)
+        return converters
 
     def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
         return lambda value: {"value": value if many is None else many(value)}

@@ -155,7 +155,7 @@ def write(store: Datastore, history: PastWrites) -> int:
 def _insert(store: Datastore, made: list[Made]) -> None:
     tools = tools_of(store)
     shard = made[0].shard
-    rows = [(each.added_id, each.row_key.bytes, each.column_name, 1, each.body, each.created_at) for each in made]
+    rows = [(cell.added_id, cell.row_key.bytes, cell.column_name, 1, cell.body, cell.created_at) for cell in made]
     tools.shards.execute(shard, insert_numbered_cells(tools.shards.database(shard), rows))
 
 

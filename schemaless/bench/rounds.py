@@ -341,7 +341,7 @@ class Benchmark:
             for pair in entrant.pairs:
                 if (entrant.serializer.name, pair.compressor.name) == BASELINE:
                     baseline_ms = [sum(times) for times in _stages(entrant, pair, rounds)]
-        found, failed = [], dict(self._out)
+        measured, failed = [], dict(self._out)
         for entrant in self._entrants:
             for pair in entrant.pairs:
                 combination = self._combination(entrant, pair, baseline_ms)
@@ -349,10 +349,10 @@ class Benchmark:
                     reasons = "; ".join(combination.fidelity.reasons) or "nothing was left"
                     failed[combination.name] = pair.failed or f"no document could be encoded: {reasons}"
                 else:
-                    found.append(combination)
-        front = front_of(found)
-        found = [replace(each, on_front=each.name in front) for each in found]
-        found.sort(key=lambda each: (each.fidelity.refused > 0, each.size_bytes))
+                    measured.append(combination)
+        front = front_of(measured)
+        ranked = [replace(combination, on_front=combination.name in front) for combination in measured]
+        ranked.sort(key=lambda combination: (combination.fidelity.refused > 0, combination.size_bytes))
         sizes = sorted(self._text_bytes)
         corpus = self._corpus
         facts = CorpusFacts(
@@ -373,7 +373,7 @@ class Benchmark:
             rounds_wanted=self._rounds_wanted,
             cpu_share=self._cpu_ns / self._wall_ns if self._wall_ns else 1.0,
             load=load,
-            combinations=found,
+            combinations=ranked,
             absentees=self._absentees,
             failed=failed,
             settings={

@@ -51,7 +51,9 @@ def bars(report: CapacityReport) -> list[Bar]:
     for scenario in report.scenarios:
         if scenario.codec is None or scenario.name != scenario.codec:
             continue
-        ratios = {each.column_name: each.migrated_share.mid for each in report.trials if each.codec == scenario.codec}
+        ratios = {
+            trial.column_name: trial.migrated_share.mid for trial in report.trials if trial.codec == scenario.codec
+        }
         # Of the bar of now, so that a column that stays as it is is drawn as long in both.
         sizes = {name: size * ratios.get(name, 1.0) for name, size in first.columns.items()}
         codecs.append(_bar(scenario.codec, sizes, scenario.file_bytes))

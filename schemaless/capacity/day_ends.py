@@ -164,9 +164,9 @@ class Places:
 
     def between(self, after: int, up_to: int) -> list[Span]:
         """Return the added_ids at the places behind ``after`` and up to ``up_to``."""
-        found = []
+        spans = []
         for start, span in zip(self._starts, self._spans, strict=False):
             low, high = max(span.low, span.low + after + 1 - start), min(span.high, span.low + up_to - start)
             if low <= high:
-                found.append(Span(self.shard, low, high))
-        return found
+                spans.append(Span(self.shard, low, high))
+        return spans

@@ -124,8 +124,8 @@ def grow(
 
 
 def _inverted_share(shards: Iterable[Sequence[Probe]]) -> float:
-    found = [(inverted(points), len(points)) for points in shards]
-    return sum(out for out, _ in found) / max(1, sum(count for _, count in found))
+    counts = [(inverted(points), len(points)) for points in shards]
+    return sum(out for out, _ in counts) / max(1, sum(count for _, count in counts))
 
 
 class _Search:
@@ -157,7 +157,7 @@ class _Search:
 
     def ends(self) -> dict[int, list[End]]:
         """Return the beginning of each day, and of the one after the last, in each shard that is searched: places."""
-        first = min(probe.at for shard in self._chosen for probe in self._ask(shard, [0, shard.count // 2]))
+        first = min(probe.at for searched in self._chosen for probe in self._ask(searched, [0, searched.count // 2]))
         today = self._now.date()
         oldest = max(datetime.fromtimestamp(first, UTC).date(), today - timedelta(days=MOST_DAYS - 1))
         self.days = [oldest + timedelta(days=number) for number in range((today - oldest).days + 1)]
@@ -166,15 +166,15 @@ class _Search:
             for day in (*self.days, today + timedelta(days=1))
         ]
         ends_of = {}
-        for shard in self._chosen:
-            tolerated_ids = shard.count / max(1, len(self.days)) * _DAY_SHARE * math.sqrt(len(self._chosen))
-            ends, self.probes[shard.shard] = search(
-                lambda places, shard=shard: self._ask(shard, places),  # type: ignore[misc]
-                Span(shard.shard, 0, shard.count - 1),
+        for searched in self._chosen:
+            tolerated_ids = searched.count / max(1, len(self.days)) * _DAY_SHARE * math.sqrt(len(self._chosen))
+            ends, self.probes[searched.shard] = search(
+                lambda places, searched=searched: self._ask(searched, places),  # type: ignore[misc]
+                Span(searched.shard, 0, searched.count - 1),
                 midnights,
                 tolerated_ids,
             )
-            ends_of[shard.shard] = ends
+            ends_of[searched.shard] = ends
         return ends_of
 
     def _ask(self, of: Places, places: Sequence[int]) -> list[Probe]:
@@ -193,7 +193,7 @@ class _Search:
     def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DayIntake]:
         """Return what came in between the ends of days."""
         counted = [self._count(ends, number) for number in range(len(self.days))]
-        columns = sorted({column for each in self._taken for _, column, _ in each.sample.found("cells")})
+        columns = sorted({column for of_cluster in self._taken for _, column, _ in of_cluster.sample.found("cells")})
         today = self._now.date()
         intakes = []
         for column in columns:
@@ -211,15 +211,15 @@ class _Search:
         pieces: list[Span] = []
         variance = slack = 0.0
         by_shard: list[tuple[int, int]] = []
-        for shard in self._chosen:
-            begin, end = ends[shard.shard][number], ends[shard.shard][number + 1]
+        for searched in self._chosen:
+            begin, end = ends[searched.shard][number], ends[searched.shard][number + 1]
             variance += begin.variance + end.variance
             slack += (begin.high - begin.low + end.high - end.low) / 4
-            spans = shard.between(round(begin.mid), round(end.mid))
-            by_shard.append((_id_count(spans), shard.count))
+            spans = searched.between(round(begin.mid), round(end.mid))
+            by_shard.append((_id_count(spans), searched.count))
             pieces += spans
-        ids, searched_ids = _id_count(pieces), sum(shard.count for shard in self._chosen)
-        times = sum(shard.count for shard in self._all) / searched_ids
+        ids, searched_ids = _id_count(pieces), sum(searched.count for searched in self._chosen)
+        times = sum(searched.count for searched in self._all) / searched_ids
         if len(self._chosen) < len(self._all):
             mean = ids / searched_ids
             spread = sum((own - mean * count) ** 2 for own, count in by_shard) / max(1, len(by_shard) - 1)

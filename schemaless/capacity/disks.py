@@ -58,11 +58,11 @@ def with_disks(
     What is given counts everywhere: a server may show a file system that is not the disk that it will have. What is
     free stays as it is known where only the size is given, and is the same.
     """
-    found, notes = [], []
+    disks, notes = [], []
     for space in spaces:
         disk = given.get(space.cluster)
         if disk is None:
-            found.append(space)
+            disks.append(space)
             continue
         known, shown = space.disk_bytes, space.free_bytes
         same = known is not None and abs(known - disk.disk_bytes) <= _SAME_DISK_SHARE * disk.disk_bytes
@@ -76,13 +76,13 @@ def with_disks(
                 f"{space.cluster}: --disk gives {_size_text(disk.disk_bytes, disk.free_bytes)}, {who} "
                 f"{_size_text(known, shown)}; what is given counts"
             )
-        found.append(replace(space, disk_bytes=disk.disk_bytes, free_bytes=free, disk_from="flag"))
-    return tuple(found), notes
+        disks.append(replace(space, disk_bytes=disk.disk_bytes, free_bytes=free, disk_from="flag"))
+    return tuple(disks), notes
 
 
 def _size_text(size: int, free: int | None) -> str:
     """Return sizes in powers of 1,000, as disks are sold."""
-    unit, name = next(each for each in ((1e9, "GB"), (1e6, "MB"), (1.0, "bytes")) if size >= each[0] or each[0] == 1)
+    unit, name = next((scale for scale in ((1e9, "GB"), (1e6, "MB")) if size >= scale[0]), (1.0, "bytes"))
     return f"{size / unit:,.4g} {name}" + ("" if free is None else f" with {free / unit:,.4g} {name} free")
 
 
@@ -110,7 +110,7 @@ def _disk(spaces: Sequence[ClusterFiles]) -> Disk:
     known = None if None in files else sum(size or 0 for size in files)
     size, free = (
         spaces[0].disk_bytes,
-        min((each.free_bytes for each in spaces if each.free_bytes is not None), default=None),
+        min((space.free_bytes for space in spaces if space.free_bytes is not None), default=None),
     )
     assumed = size is not None and free is None and known is not None
     if size is not None and free is None and known is not None:

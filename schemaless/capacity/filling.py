@@ -43,10 +43,10 @@ def filling(disk: Disk, history: Sequence[tuple[datetime.date, float]], measurem
     used = float(disk.disk_bytes - disk.free_bytes)
     others = used - (disk.file_bytes or 0)
     measured = []
-    for each in measurements:
-        spaces = [space.file_bytes for space in each.clusters if space.cluster in disk.clusters]
+    for measurement in measurements:
+        spaces = [space.file_bytes for space in measurement.clusters if space.cluster in disk.clusters]
         if len(spaces) == len(disk.clusters) and None not in spaces:
-            measured.append((each.taken_at, others + sum(size or 0 for size in spaces)))
+            measured.append((measurement.taken_at, others + sum(size or 0 for size in spaces)))
     by_day: list[tuple[datetime.date, float]] = []
     if history:
         by_day.append((history[-1][0] + datetime.timedelta(1), used))

@@ -111,19 +111,19 @@ class BackTest:
         independent; or their sum was outside its 95 % band, or outside that of 80 % and off by a quarter.
         """
         inside = round(self.inside_80_share * self.held_days)
-        found = []
+        failures = []
         if _binomial(inside, self.held_days, 0.8) < _CHANCE:
-            found.append(f"its 80 % band held {self.inside_80_share:.0%} of the last {self.held_days} days")
+            failures.append(f"its 80 % band held {self.inside_80_share:.0%} of the last {self.held_days} days")
         far = abs(self.total_error_share) > _FAR_SHARE and not self.total_inside_80
         if far or not self.total_inside_95:
             low = "too low" if self.total_error_share < 0 else "too high"
-            found.append(f"their sum was forecast {abs(self.total_error_share):.0%} {low}")
-        return " and ".join(found) or None
+            failures.append(f"their sum was forecast {abs(self.total_error_share):.0%} {low}")
+        return " and ".join(failures) or None
 
 
 def _binomial(count: int, of: int, share: float) -> float:
     """Return how likely so many or fewer are."""
-    return math.fsum(math.comb(of, each) * share**each * (1 - share) ** (of - each) for each in range(count + 1))
+    return math.fsum(math.comb(of, seen) * share**seen * (1 - share) ** (of - seen) for seen in range(count + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,35 +298,37 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
     numbers = numpy.asarray(values)
     mean = float(numpy.nanmean(numbers))
     candidates = _candidates(numbers / mean)
-    best = max(each.log_likelihood for each in candidates)
-    shares = numpy.array([math.exp(each.log_likelihood - best) for each in candidates])
+    best = max(candidate.log_likelihood for candidate in candidates)
+    shares = numpy.array([math.exp(candidate.log_likelihood - best) for candidate in candidates])
     shares /= shares.sum()
     rng = numpy.random.default_rng(seed)
     paths, growths = [], []
     effects, weekly_weight = numpy.zeros(7), 0.0
-    for each, share, count in zip(candidates, shares, rng.multinomial(_PATHS, shares), strict=True):
+    for candidate, share, count in zip(candidates, shares, rng.multinomial(_PATHS, shares), strict=True):
         if not count:
             continue
-        fitted = each.model.filter([1.0, each.wandering], return_ssm=True)
+        fitted = candidate.model.filter([1.0, candidate.wandering], return_ssm=True)
         # The noise's variance is not known either: with it, Student's t takes the place of the normal distribution.
-        scale = numpy.sqrt(each.variance * each.days / rng.chisquare(each.days, count))[:, None]
-        noise = _noise(each.errors, (count, horizon_days), rng)
-        path, slope = _simulated(fitted, each.wandering, scale, noise, rng)
-        paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if each.log else numpy.maximum(path, 0.0))
+        scale = numpy.sqrt(candidate.variance * candidate.days / rng.chisquare(candidate.days, count))[:, None]
+        noise = _noise(candidate.errors, (count, horizon_days), rng)
+        path, slope = _simulated(fitted, candidate.wandering, scale, noise, rng)
+        paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if candidate.log else numpy.maximum(path, 0.0))
         level = max(float(fitted.predicted_state[0, -1]), 1e-6)
         growths.append(
-            numpy.expm1(numpy.minimum(365 * slope, _MOST_LOG)) if each.log else numpy.maximum(365 * slope / level, -1.0)
+            numpy.expm1(numpy.minimum(365 * slope, _MOST_LOG))
+            if candidate.log
+            else numpy.maximum(365 * slope / level, -1.0)
         )
-        if each.weekly:
+        if candidate.weekly:
             week = _week(fitted.predicted_state[2:8, -1])
-            effects += share * (numpy.exp(week) if each.log else numpy.maximum(1 + week / level, 0.0))
+            effects += share * (numpy.exp(week) if candidate.log else numpy.maximum(1 + week / level, 0.0))
             weekly_weight += share
     return _Futures(
         numpy.concatenate(paths) * mean,
         numpy.concatenate(growths),
         effects / weekly_weight if weekly_weight else numpy.ones(7),
-        float(sum(share for each, share in zip(candidates, shares, strict=True) if each.weekly)),
-        float(sum(share for each, share in zip(candidates, shares, strict=True) if each.log)),
+        float(sum(share for candidate, share in zip(candidates, shares, strict=True) if candidate.weekly)),
+        float(sum(share for candidate, share in zip(candidates, shares, strict=True) if candidate.log)),
     )
 
 
@@ -335,7 +337,7 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
     import numpy
     from statsmodels.tsa.statespace.structural import UnobservedComponents
 
-    found = []
+    candidates = []
     known = numpy.isfinite(numbers)
     scored = known.copy()
     scored[: _first_scored(known)] = False
@@ -361,8 +363,8 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
                 candidate = _Candidate(
                     model, log, weekly, wandering, likelihood, days, variance, standard - standard.mean()
                 )
-                found.append(candidate)
-    return found
+                candidates.append(candidate)
+    return candidates
 
 
 def _first_scored(known: Any) -> int:

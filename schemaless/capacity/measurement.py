@@ -146,7 +146,7 @@ class Measurement:
     @property
     def column_names(self) -> list[str]:
         """Every column that was met, in order."""
-        return sorted({group.column_name for group in self.groups} | {each.column_name for each in self.growth})
+        return sorted({group.column_name for group in self.groups} | {new.column_name for new in self.growth})
 
     @property
     def problems(self) -> list[ClusterFiles]:

@@ -101,8 +101,8 @@ class Level:
     @property
     def order_on(self) -> datetime.date | None:
         """The day on which to order at the latest, to be in time in nine of ten cases."""
-        found = self.order_by
-        return None if found is None else found["low_80"]
+        dates = self.order_by
+        return None if dates is None else dates["low_80"]
 
     def _dates(self, earlier_days: float) -> dict[str, datetime.date | None] | None:
         return None if self.first_day is None or self.days is None else self.days.dates(self.first_day, earlier_days)
@@ -160,8 +160,8 @@ class Planning:
 
     def first(self, *, after: bool = False) -> list[Level]:
         """Return the levels of the disk that is full first; none where that is not known."""
-        found = self.after if after else self.now
-        return [each for each in found if each.disk == found[0].disk and each.days is not None]
+        levels = self.after if after else self.now
+        return [level for level in levels if level.disk == levels[0].disk and level.days is not None]
 
 
 def levels(scenario: Scenario, grown: Sequence[DiskForecast], wishes: Wishes) -> tuple[Level, ...]:
@@ -204,13 +204,13 @@ def costs(forecast: Forecast, after: tuple[str, Interval] | None, wishes: Wishes
         return ()
     days = min(_COST_DAYS, forecast.horizon_days)
     brings = forecast.cumulative[days - 1]
-    found = [_cost("now", days, brings, wishes.price_per_tb)]
+    prices = [_cost("now", days, brings, wishes.price_per_tb)]
     if after is not None:
         name, times = after
         ends = (times.low, times.low, times.mid, times.high, times.high)
         sizes = Band(*(size * end for size, end in zip(brings, ends, strict=True)))
-        found.append(_cost(name, days, sizes, wishes.price_per_tb))
-    return tuple(found)
+        prices.append(_cost(name, days, sizes, wishes.price_per_tb))
+    return tuple(prices)
 
 
 def _cost(name: str, days: int, sizes: Band, price_per_tb: float) -> Cost:
@@ -226,7 +226,7 @@ def verdict(now: Scenario, wishes: Wishes) -> Verdict | None:
     asked = wishes.fail_below_days
     if asked is None:
         return None
-    reasons = [each for each in (_reason(outlook, asked) for outlook in now.worst_first) if each is not None]
+    reasons = [reason for reason in (_reason(outlook, asked) for outlook in now.worst_first) if reason is not None]
     if not now.disks:
         reasons.append("nothing is known, as there is no disk with cells")
     return Verdict(asked, bool(reasons), tuple(reasons))

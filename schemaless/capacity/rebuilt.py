@@ -176,12 +176,12 @@ def is_small(measurement: Measurement) -> bool:
 
 
 def _shards(measurement: Measurement, space: ClusterFiles) -> list[_Shard]:
-    found: dict[int | None, dict[str, list[Group]]] = {}
+    by_shard: dict[int | None, dict[str, list[Group]]] = {}
     for group in measurement.groups:
         if group.cluster == space.cluster:
-            found.setdefault(group.shard, {}).setdefault(group.column_name, []).append(group)
+            by_shard.setdefault(group.shard, {}).setdefault(group.column_name, []).append(group)
     result = []
-    for shard, columns in found.items():
+    for shard, columns in by_shard.items():
         times = space.shards if shard is None else 1
         kept = {
             column: _Kept(

@@ -26,32 +26,32 @@ def warnings_of(report: CapacityReport) -> list[str]:
     """Return why the headline is not to be relied on: forecasts that failed their back-test, steps in the level."""
     first = report.now.first
     warnings = []
-    for disk in report.disks:
-        name = "" if len(report.disks) == 1 else f" of {disk.disk.name}"
-        test = disk.forecast.back_test if isinstance(disk.forecast, Forecast) else None
+    for grown in report.disks:
+        name = "" if len(report.disks) == 1 else f" of {grown.disk.name}"
+        test = grown.forecast.back_test if isinstance(grown.forecast, Forecast) else None
         if test is not None and test.failure is not None:
             warnings.append(
                 f"the forecast{name} failed its back-test: {test.failure}. Do not plan with it alone; the constant "
                 "rate of the last weeks stands beside it"
             )
         warnings += [
-            f"{_step_text(disk, step)}. Forecasts take that for a trend or for chance; the constant rate is of "
+            f"{_step_text(grown, step)}. Forecasts take that for a trend or for chance; the constant rate is of "
             "the days since"
-            for step in disk.steps
-            if _is_recent(disk, step)
+            for step in grown.steps
+            if _is_recent(grown, step)
         ]
     if first is not None and warnings and first.at_rate is None:
         warnings.append("the last weeks since then are too few for a constant rate")
     return warnings
 
 
-def _step_text(disk: DiskForecast, step: Step) -> str:
+def _step_text(grown: DiskForecast, step: Step) -> str:
     more = f"{step.times:.1f} times as much" if step.times >= 1 else f"{step.times:.0%} of what it was"
-    return f"{disk.disk.name}: what a day brings changed at once on {step.day}, to {more}"
+    return f"{grown.disk.name}: what a day brings changed at once on {step.day}, to {more}"
 
 
-def _is_recent(disk: DiskForecast, step: Step) -> bool:
-    return (disk.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
+def _is_recent(grown: DiskForecast, step: Step) -> bool:
+    return (grown.history[-1][0] - step.day).days < _RECENT_STEP_DAYS
 
 
 def notes_of(report: CapacityReport) -> list[str]:
@@ -67,20 +67,20 @@ def notes_of(report: CapacityReport) -> list[str]:
     if future:
         notes.append(f"about {future:,.0f} cells have dates after {today}; they are in the sizes and not in the growth")
     notes += [f"{space.cluster} is in no figure: {space.problem}" for space in newest.problems]
-    for disk in report.disks:
-        if disk.disk.free_assumed:
+    for grown in report.disks:
+        if grown.disk.free_assumed:
             notes.append(
-                f"{disk.disk.name}: what is free on its disk is not known; taken to be all but this datastore's files"
+                f"{grown.disk.name}: what is free on its disk is not known; taken to be all but this datastore's files"
             )
-        if len(disk.disk.clusters) > 1:
-            notes.append(f"{disk.disk.name} show the same disk, and are taken to share it")
-        if disk.disk.disk_bytes is None and disk.disk.problem is None:
-            notes.append(f"{disk.disk.name}: its servers do not show their disk; --disk CLUSTER=SIZE:FREE gives it")
-        if isinstance(disk.forecast, NoForecast) and disk.disk.problem is None:
-            notes.append(f"{disk.disk.name}: no forecast, as {disk.forecast.reason}")
-        elif isinstance(disk.forecast, Forecast) and disk.forecast.back_test is None:
-            notes.append(f"{disk.disk.name}: the history is too short to test the forecast on its last part")
-        notes += [_step_text(disk, step) for step in disk.steps if not _is_recent(disk, step)]
+        if len(grown.disk.clusters) > 1:
+            notes.append(f"{grown.disk.name} show the same disk, and are taken to share it")
+        if grown.disk.disk_bytes is None and grown.disk.problem is None:
+            notes.append(f"{grown.disk.name}: its servers do not show their disk; --disk CLUSTER=SIZE:FREE gives it")
+        if isinstance(grown.forecast, NoForecast) and grown.disk.problem is None:
+            notes.append(f"{grown.disk.name}: no forecast, as {grown.forecast.reason}")
+        elif isinstance(grown.forecast, Forecast) and grown.forecast.back_test is None:
+            notes.append(f"{grown.disk.name}: the history is too short to test the forecast on its last part")
+        notes += [_step_text(grown, step) for step in grown.steps if not _is_recent(grown, step)]
     chosen = None if report.choice is None else report.choice.chosen
     if chosen is not None and codec_named(chosen.name).serializer is PACKED:
         notes.append(NEEDS_NATIVE)

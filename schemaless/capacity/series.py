@@ -45,13 +45,13 @@ class Series:
     def cells_per_day(self) -> float:
         """Cells on an average day of the last four weeks."""
         recent = self.days[-RECENT_DAYS:]
-        return sum(each.cells for each in recent) / len(recent) if recent else 0.0
+        return sum(day.cells for day in recent) / len(recent) if recent else 0.0
 
     @property
     def bytes_per_day(self) -> float:
         """Body bytes likewise."""
         recent = self.days[-RECENT_DAYS:]
-        return sum(each.body_bytes for each in recent) / len(recent) if recent else 0.0
+        return sum(day.body_bytes for day in recent) / len(recent) if recent else 0.0
 
 
 def daily(measurements: Sequence[Measurement]) -> list[Series]:
@@ -62,29 +62,29 @@ def daily(measurements: Sequence[Measurement]) -> list[Series]:
     """
     newest = measurements[-1]
     yesterday = newest.taken_at.date() - datetime.timedelta(1)
-    found: list[Series] = []
-    for cluster, column in sorted({(each.cluster, each.column_name) for each in newest.growth}):
+    series: list[Series] = []
+    for cluster, column in sorted({(intake.cluster, intake.column_name) for intake in newest.growth}):
         days: dict[datetime.date, Day] = {}
         for measurement in reversed(measurements):
             first = min(days, default=None)
-            for each in _of(measurement.growth, cluster, column):
-                if each.complete and (first is None or each.day < first):
-                    days[each.day] = Day(
-                        each.day,
-                        each.cells.mid,
-                        each.body_bytes.mid,
-                        (each.body_bytes.high - each.body_bytes.low) / 2,
+            for intake in _of(measurement.growth, cluster, column):
+                if intake.complete and (first is None or intake.day < first):
+                    days[intake.day] = Day(
+                        intake.day,
+                        intake.cells.mid,
+                        intake.body_bytes.mid,
+                        (intake.body_bytes.high - intake.body_bytes.low) / 2,
                     )
-        found.append(Series(cluster, column, _dense(days, yesterday)))
-    return found
+        series.append(Series(cluster, column, _dense(days, yesterday)))
+    return series
 
 
 def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[tuple[datetime.date, float]]:
     """Return the sum of series day by day, each body byte counted as its cluster's and column's weight says."""
     totals: dict[datetime.date, float] = {}
-    for each in series:
-        weight = weights.get((each.cluster, each.column_name), 0.0)
-        for day in each.days:
+    for one in series:
+        weight = weights.get((one.cluster, one.column_name), 0.0)
+        for day in one.days:
             totals[day.day] = totals.get(day.day, 0.0) + weight * day.body_bytes
     return sorted(totals.items())
 
@@ -92,20 +92,20 @@ def weighted(series: Iterable[Series], weights: Mapping[tuple[str, str], float])
 def errors(series: Iterable[Series], weights: Mapping[tuple[str, str], float]) -> list[float]:
     """Return half the width of the interval of each day of ``weighted``, in its order."""
     squares: dict[datetime.date, float] = {}
-    for each in series:
-        weight = weights.get((each.cluster, each.column_name), 0.0)
-        for day in each.days:
+    for one in series:
+        weight = weights.get((one.cluster, one.column_name), 0.0)
+        for day in one.days:
             squares[day.day] = squares.get(day.day, 0.0) + (weight * day.error_bytes) ** 2
     return [value**0.5 for _, value in sorted(squares.items())]
 
 
 def _of(growth: Iterable[DayIntake], cluster: str, column: str) -> list[DayIntake]:
-    return [each for each in growth if each.cluster == cluster and each.column_name == column]
+    return [intake for intake in growth if intake.cluster == cluster and intake.column_name == column]
 
 
 def _dense(days: Mapping[datetime.date, Day], last: datetime.date) -> tuple[Day, ...]:
     """Return the days from the first one that brought something to ``last``; what is not there brought nothing."""
-    first = min((day for day, each in days.items() if each.cells), default=None)
+    first = min((day for day, brought in days.items() if brought.cells), default=None)
     if first is None:
         return ()
     first = max(first, last - datetime.timedelta(_MOST_DAYS - 1))

@@ -76,18 +76,18 @@ class Skew:
     @property
     def shard_ratio(self) -> float | None:
         """The largest shard over the average one; None where shards were not measured one by one, or hold nothing."""
-        total = sum(each.size_bytes for each in self.shards)
-        return max(each.size_bytes for each in self.shards) * self.shard_count / total if total else None
+        total = sum(size.size_bytes for size in self.shards)
+        return max(size.size_bytes for size in self.shards) * self.shard_count / total if total else None
 
     @property
     def cluster_ratio(self) -> float:
         """How many times its share the fullest cluster has."""
-        return max((each.now_bytes / each.even_bytes for each in self.clusters if each.even_bytes), default=1.0)
+        return max((fill.now_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
 
     @property
     def cluster_ratio_after(self) -> float:
         """The same after the moves."""
-        return max((each.after_bytes / each.even_bytes for each in self.clusters if each.even_bytes), default=1.0)
+        return max((fill.after_bytes / fill.even_bytes for fill in self.clusters if fill.even_bytes), default=1.0)
 
     @property
     def moved_bytes(self) -> float:
@@ -97,7 +97,7 @@ class Skew:
 
 def fullest(shards: Sequence[ShardSize]) -> list[ShardSize]:
     """Return the ten largest shards, the largest first; fewer where there are fewer."""
-    return sorted(shards, key=lambda each: (-each.size_bytes, each.shard))[:_MOST_FULLEST]
+    return sorted(shards, key=lambda size: (-size.size_bytes, size.shard))[:_MOST_FULLEST]
 
 
 def skew(
@@ -121,9 +121,9 @@ def skew(
     Raises:
         InvalidInput: a shard is in a cluster that is not named.
     """
-    for each in shards:
-        if each.cluster not in clusters:
-            raise InvalidInput(f"shard {each.shard} is in {each.cluster!r}, which is none of {', '.join(clusters)}")
+    for size in shards:
+        if size.cluster not in clusters:
+            raise InvalidInput(f"shard {size.shard} is in {size.cluster!r}, which is none of {', '.join(clusters)}")
     weights = {name: (disks or {}).get(name) or 0.0 for name in clusters}
     by_disk = bool(weights) and all(weights.values())
     if not by_disk:
@@ -133,7 +133,7 @@ def skew(
     now = dict(clusters)
     after = dict(now)
     moves: list[Move] = []
-    where = {each.shard: each.cluster for each in shards}
+    where = {size.shard: size.cluster for size in shards}
     while total and len(clusters) > 1:
         fullest = max(clusters, key=lambda name: after[name] / even[name])
         emptiest = min(clusters, key=lambda name: after[name] / even[name])
@@ -146,8 +146,8 @@ def skew(
                 abs(after[emptiest] + size - even[emptiest]) / even[emptiest],
             )
 
-        movable = [each for each in shards if where[each.shard] == fullest and each.size_bytes > 0]
-        best = min(movable, key=lambda each: (uneven(each.size_bytes), each.shard), default=None)
+        movable = [size for size in shards if where[size.shard] == fullest and size.size_bytes > 0]
+        best = min(movable, key=lambda size: (uneven(size.size_bytes), size.shard), default=None)
         if best is None or uneven(best.size_bytes) >= uneven(0.0) - 1e-9:
             break
         moves.append(Move(best.shard, fullest, emptiest, best.size_bytes))

@@ -88,15 +88,15 @@ def steps(history: Sequence[tuple[datetime.date, float]]) -> tuple[Step, ...]:
         return ()
     numbers = numpy.array([(day - days[0][0]).days for day, _ in days])
     y = numpy.log([value for _, value in days])
-    found: list[Step] = []
+    steps: list[Step] = []
     for _ in range(_MOST_STEPS):
         tried = [_tried(numbers, y, place) for place in range(_DAYS_BEFORE, len(days) - _DAYS_BEHIND + 1)]
         clear, size, place = max((abs(size) / error, size, place) for place, (size, error) in enumerate(tried))
         if clear < _STANDARD_ERRORS or abs(math.expm1(size)) < _LEAST_CHANGE_SHARE:
             break
-        found.append(Step(days[place + _DAYS_BEFORE][0], math.exp(size)))
+        steps.append(Step(days[place + _DAYS_BEFORE][0], math.exp(size)))
         y[place + _DAYS_BEFORE :] -= size
-    return tuple(sorted(found, key=lambda step: step.day))
+    return tuple(sorted(steps, key=lambda step: step.day))
 
 
 def _tried(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:

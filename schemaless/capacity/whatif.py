@@ -142,17 +142,17 @@ class Scenario:
     @property
     def first(self) -> DiskOutlook | None:
         """The disk that is full first; None where it can be said of none."""
-        return next((each for each in self.worst_first if each.days is not None), None)
+        return next((outlook for outlook in self.worst_first if outlook.days is not None), None)
 
     @property
     def worst_first(self) -> list[DiskOutlook]:
         """The disks, the one that is full first before the others."""
-        return sorted(self.disks, key=lambda each: each.urgency)
+        return sorted(self.disks, key=lambda outlook: outlook.urgency)
 
     @property
     def unknown(self) -> list[DiskOutlook]:
         """The disks of which it cannot be said."""
-        return [each for each in self.disks if each.days is None]
+        return [outlook for outlook in self.disks if outlook.days is None]
 
 
 def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> list[CodecEffect]:
@@ -160,27 +160,27 @@ def codec_effects(tried: Iterable[ColumnTrial], series: Sequence[Series]) -> lis
 
     A column is left out whose sampled cells have no bytes at all, or are too few to carry an interval.
     """
-    found = []
-    for each in tried:
-        allocated, migrated = each.pages_share, each.migrated_pages_share
-        if each.share is None or allocated is None or migrated is None or not each.sampled or not each.carried:
+    effects = []
+    for trial in tried:
+        allocated, migrated = trial.pages_share, trial.migrated_pages_share
+        if trial.share is None or allocated is None or migrated is None or not trial.sampled or not trial.carried:
             continue
-        cells = sum(days.cells_per_day for days in series if days.column_name == each.column_name)
-        found.append(
+        cells = sum(days.cells_per_day for days in series if days.column_name == trial.column_name)
+        effects.append(
             CodecEffect(
-                column_name=each.column_name,
-                codec=each.codec.name,
-                sampled=each.sampled,
-                left=each.left.total(),
-                body_share=each.share,
+                column_name=trial.column_name,
+                codec=trial.codec.name,
+                sampled=trial.sampled,
+                left=trial.left.total(),
+                body_share=trial.share,
                 allocated_share=allocated,
                 migrated_share=migrated,
-                encode_s=each.encode_s,
-                decode_s=each.decode_s,
+                encode_s=trial.encode_s,
+                decode_s=trial.decode_s,
                 cells_per_day=cells,
             )
         )
-    return found
+    return effects
 
 
 def best_codec(
@@ -190,18 +190,18 @@ def best_codec(
 
     ``legacy`` is none to go to.
     """
-    cells = {name: sum(each.cells.mid for each in _groups(measurement, name)) for name in measurement.column_names}
-    pages = {name: sum(each.allocated_bytes.mid for each in _groups(measurement, name)) for name in cells}
-    bodies = {name: sum(each.body_bytes.mid for each in _groups(measurement, name)) for name in cells}
+    cells = {name: sum(group.cells.mid for group in _groups(measurement, name)) for name in measurement.column_names}
+    pages = {name: sum(group.allocated_bytes.mid for group in _groups(measurement, name)) for name in cells}
+    bodies = {name: sum(group.body_bytes.mid for group in _groups(measurement, name)) for name in cells}
     options = [
         Option(
             codec,
-            mean({each.column_name: each.migrated_share for each in group}, pages),
-            mean({each.column_name: each.body_share for each in group}, bodies).mid,
-            sum((each.encode_s + each.decode_s) * cells[each.column_name] for each in group),
-            sum(each.left for each in group),
+            mean({effect.column_name: effect.migrated_share for effect in effects}, pages),
+            mean({effect.column_name: effect.body_share for effect in effects}, bodies).mid,
+            sum((effect.encode_s + effect.decode_s) * cells[effect.column_name] for effect in effects),
+            sum(effect.left for effect in effects),
         )
-        for codec, group in _by_codec(trials).items()
+        for codec, effects in _by_codec(trials).items()
         if codec != LEGACY.name
     ]
     return choose(options, default, least_gain=least_gain, most_cpu=most_cpu)
@@ -217,12 +217,12 @@ def growth_weights(measurement: Measurement, disk_per_body: Mapping[str, float])
     """
     weights = {}
     for cluster, column in sorted({(group.cluster, group.column_name) for group in measurement.groups}):
-        mine = [each for each in measurement.groups if (each.cluster, each.column_name) == (cluster, column)]
-        bodies = sum(each.body_bytes.mid for each in mine)
+        mine = [group for group in measurement.groups if (group.cluster, group.column_name) == (cluster, column)]
+        bodies = sum(group.body_bytes.mid for group in mine)
         if column in disk_per_body:
             weights[cluster, column] = disk_per_body[column]
         elif bodies:
-            weights[cluster, column] = sum(each.allocated_bytes.mid for each in mine) / bodies
+            weights[cluster, column] = sum(group.allocated_bytes.mid for group in mine) / bodies
     return weights
 
 
@@ -322,7 +322,7 @@ class _WhatIf:
     def growth_factor(self, disk: Disk, codec: str | None) -> Interval:
         """Return how much a day takes of the disk in a codec, as a part of what it takes now."""
         return mean(
-            {each.column_name: each.allocated_share for each in self.trials if each.codec == codec},
+            {trial.column_name: trial.allocated_share for trial in self.trials if trial.codec == codec},
             self._bytes_per_day(disk),
         )
 
@@ -368,7 +368,7 @@ class _WhatIf:
                 DiskOutlook(disk.name, None, None, None, "no other disk takes its shards", None, None) for disk in alone
             ]
             return Scenario(name, text, None, tuple(outlooks))
-        return min(candidates, key=lambda each: each.first.days[2] if each.first and each.first.days else math.inf)
+        return min(candidates, key=lambda left: left.first.days.mid if left.first and left.first.days else math.inf)
 
     def _without(self, lost: Disk, others: Sequence[DiskForecast]) -> Scenario:
         text = (

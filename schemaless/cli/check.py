@@ -79,10 +79,10 @@ def _print_tables(tables: TableProof) -> None:
         f"{tables.locations:,} locations, {tables.parked_cells:,} parked cells and {tables.index_tables:,} tables of "
         "indexes checked; 'schemaless index check NAME' compares entries with their rows"
     )
-    for each in tables.unseen:
-        note(f"not checked: {each.table} in {each.shards:,} shards of {each.server}: {each.message}")
+    for unseen in tables.unseen:
+        note(f"not checked: {unseen.table} in {unseen.shards:,} shards of {unseen.server}: {unseen.message}")
 
 
 def _json(tables: TableProof) -> dict[str, Any]:
     counts = facts(tables, "followers", "indexes", "shards", "locations", "parked_cells", "index_tables")
-    return {**counts, "unseen": [facts(each, "server", "table", "shards", "message") for each in tables.unseen]}
+    return {**counts, "unseen": [facts(unseen, "server", "table", "shards", "message") for unseen in tables.unseen]}

@@ -128,7 +128,7 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
     @wraps(command)
     def with_changes(*arguments: Any, **options: Any) -> Any:
         given = {name: options.pop(name) for name in (*(name for _, name, _, _ in _LIMITS), "flag_file")}
-        changes = {name: None if each == "off" else each for name, each in given.items() if each is not None}
+        changes = {name: None if value == "off" else value for name, value in given.items() if value is not None}
         return command(*arguments, changes=changes, **options)
 
     options = [

@@ -112,44 +112,44 @@ def rebuild(
         with JobProgress(ledger) as shown:
             rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
     _show_rebuilt(rebuilt, as_json)
-    return EXIT_FAILED if any(each.state == "failed" for each in rebuilt) else 0
+    return EXIT_FAILED if any(outcome.state == "failed" for outcome in rebuilt) else 0
 
 
 def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
     if as_json:
-        print_json({"total": _plan_total(plans), "shards": [_plan_json(each) for each in plans]})
+        print_json({"total": _plan_total(plans), "shards": [_plan_json(plan) for plan in plans]})
         return
     total = _plan_total(plans)
     out().print(
         f"{len(plans)} shards: {bytes_text(total['file_bytes'])} would become "
         f"{bytes_text(total['rebuilt_bytes'])}, {bytes_text(total['file_bytes'] - total['rebuilt_bytes'])} less"
     )
-    if any(each.replicas for each in plans):
-        longest = max((each for each in plans if each.replicas), key=lambda each: each.seconds.high)
+    if any(plan.replicas for plan in plans):
+        longest = max((plan for plan in plans if plan.replicas), key=lambda plan: plan.seconds.high)
         out().print(f"replicas would lag by up to {duration(longest.seconds.high)}, with shard {longest.shard}")
-    if not all(each.size.measured for each in plans):
+    if not all(plan.size.measured for plan in plans):
         note("file sizes are what InnoDB's statistics say, some MB too low: the account lacks the PROCESS privilege")
-    if any(each.free_bytes is None for each in plans):
+    if any(plan.free_bytes is None for plan in plans):
         note("where free space shows as ?, the disk cannot be seen from here and is not checked: give --free-bytes")
-    for each in plans:
-        if each.refusal is not None:
-            note(f"shard {each.shard} would be left alone: {each.refusal}")
+    for plan in plans:
+        if plan.refusal is not None:
+            note(f"shard {plan.shard} would be left alone: {plan.refusal}")
     if len(plans) <= _ROWS_SHOWN:
         print_table(
             "\nby shard",
             ["shard", "cluster", "file now", "rebuilt", "gives back", "needs free", "free", "takes"],
             [
                 [
-                    str(each.shard),
-                    each.cluster,
-                    bytes_text(each.size.file_bytes),
-                    estimate_text(each.prediction.file_bytes, bytes_text),
-                    bytes_text(each.size.file_bytes - each.prediction.file_bytes.mid),
-                    bytes_text(each.needed_bytes),
-                    "?" if each.free_bytes is None else bytes_text(each.free_bytes),
-                    estimate_text(each.seconds, duration),
+                    str(plan.shard),
+                    plan.cluster,
+                    bytes_text(plan.size.file_bytes),
+                    estimate_text(plan.prediction.file_bytes, bytes_text),
+                    bytes_text(plan.size.file_bytes - plan.prediction.file_bytes.mid),
+                    bytes_text(plan.needed_bytes),
+                    "?" if plan.free_bytes is None else bytes_text(plan.free_bytes),
+                    estimate_text(plan.seconds, duration),
                 ]
-                for each in plans
+                for plan in plans
             ],
             text_columns=2,
         )
@@ -160,10 +160,10 @@ def _show_plan(plans: list[RebuildPlan], as_json: bool) -> None:
 def _plan_total(plans: list[RebuildPlan]) -> dict[str, Any]:
     return {
         "shards": len(plans),
-        "file_bytes": sum(each.size.file_bytes for each in plans),
-        "rebuilt_bytes": round(sum(each.prediction.file_bytes.mid for each in plans)),
-        "seconds": round(sum(each.seconds.mid for each in plans), 1),
-        "refused": sum(each.refusal is not None for each in plans),
+        "file_bytes": sum(plan.size.file_bytes for plan in plans),
+        "rebuilt_bytes": round(sum(plan.prediction.file_bytes.mid for plan in plans)),
+        "seconds": round(sum(plan.seconds.mid for plan in plans), 1),
+        "refused": sum(plan.refusal is not None for plan in plans),
     }
 
 
@@ -182,17 +182,17 @@ def _plan_json(plan: RebuildPlan) -> dict[str, Any]:
 
 
 def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
-    done = [each for each in rebuilt if each.after_bytes is not None]
+    done = [outcome for outcome in rebuilt if outcome.after_bytes is not None]
     total = {
         "shards": len(rebuilt),
         "done": len(done),
-        "before_bytes": sum(each.before_bytes for each in done),
-        "after_bytes": sum(each.after_bytes or 0 for each in done),
-        "predicted_bytes": round(sum((each.predicted or Interval.of(0)).mid for each in done)),
-        "seconds": round(sum(each.seconds or 0.0 for each in done), 3),
+        "before_bytes": sum(outcome.before_bytes for outcome in done),
+        "after_bytes": sum(outcome.after_bytes or 0 for outcome in done),
+        "predicted_bytes": round(sum((outcome.predicted or Interval.of(0)).mid for outcome in done)),
+        "seconds": round(sum(outcome.seconds or 0.0 for outcome in done), 3),
     }
     if as_json:
-        print_json({"total": total, "shards": [_rebuilt_json(each) for each in rebuilt]})
+        print_json({"total": total, "shards": [_rebuilt_json(outcome) for outcome in rebuilt]})
         return
     out().print(
         f"{len(done)} of {len(rebuilt)} shards rebuilt: {bytes_text(total['before_bytes'])} became "
@@ -202,25 +202,25 @@ def _show_rebuilt(rebuilt: list[ShardRebuilt], as_json: bool) -> None:
     if total["after_bytes"]:
         off = total["predicted_bytes"] / total["after_bytes"] - 1
         out().print(f"predicted were {bytes_text(total['predicted_bytes'])}, off by {off:+.1%}")
-    for each in rebuilt:
-        if each.message is not None:
-            note(f"shard {each.shard}: {each.message}")
+    for outcome in rebuilt:
+        if outcome.message is not None:
+            note(f"shard {outcome.shard}: {outcome.message}")
     if len(rebuilt) <= _ROWS_SHOWN:
         print_table(
             "\nby shard",
             ["shard", "cluster", "before", "after", "given back", "predicted", "off by", "took"],
             [
                 [
-                    str(each.shard),
-                    each.cluster,
-                    bytes_text(each.before_bytes),
-                    "-" if each.after_bytes is None else bytes_text(each.after_bytes),
-                    "-" if each.after_bytes is None else bytes_text(each.before_bytes - each.after_bytes),
-                    "-" if each.predicted is None else bytes_text(each.predicted.mid),
-                    "-" if each.off is None else f"{each.off:+.1%}",
-                    "-" if each.seconds is None else duration(each.seconds),
+                    str(outcome.shard),
+                    outcome.cluster,
+                    bytes_text(outcome.before_bytes),
+                    "-" if outcome.after_bytes is None else bytes_text(outcome.after_bytes),
+                    "-" if outcome.after_bytes is None else bytes_text(outcome.before_bytes - outcome.after_bytes),
+                    "-" if outcome.predicted is None else bytes_text(outcome.predicted.mid),
+                    "-" if outcome.off is None else f"{outcome.off:+.1%}",
+                    "-" if outcome.seconds is None else duration(outcome.seconds),
                 ]
-                for each in rebuilt
+                for outcome in rebuilt
             ],
             text_columns=2,
         )

@@ -163,18 +163,18 @@ def _steps(
 def _capacity(store: Datastore, codec: str, file: Path) -> CapacityReport | None:
     """Make the capacity report and print its answer; None where the extra [report] is not installed."""
     try:
-        found = capacity_report(store, codec, file)
+        report = capacity_report(store, codec, file)
     except SchemalessError as error:
         note(f"   no capacity report: {error}")
         return None
-    now = answer(found.now)
+    now = answer(report.now)
     out().print(f"   until a disk is full as it is: {now.days}. {now.detail}", markup=False)
-    if found.after is not None:
-        out().print(f"   as {found.codec}, rebuilt: {answer(found.after).days}", markup=False)
-        if found.after.file_bytes is not None:
-            files = estimate_text(found.after.file_bytes, bytes_text)
+    if report.after is not None:
+        out().print(f"   as {report.codec}, rebuilt: {answer(report.after).days}", markup=False)
+        if report.after.file_bytes is not None:
+            files = estimate_text(report.after.file_bytes, bytes_text)
             out().print(f"   their files would have {files} then", markup=False)
-    return found
+    return report
 
 
 @contextmanager
@@ -212,10 +212,10 @@ def _timed() -> Iterator[Callable[[], float]]:
 def _read_back(store: Datastore) -> list[Cell]:
     """Read a few cells of each shard by their keys."""
     return [
-        found
+        cell
         for shard in range(store.shard_count)
         for stored in itertools.islice(store.scan_shard(shard), _READS // store.shard_count + 1)
-        if (found := store.get_cell(*stored.key)) is not None
+        if (cell := store.get_cell(*stored.key)) is not None
     ]
 
 

@@ -59,8 +59,9 @@ class Calls:
         self.column = trigger.column
         self.timeout_s = trigger.timeout_s
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
-        """Nothing: cells are called for one by one."""
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        """Do nothing: cells are called for one by one."""
+        return False
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         """Call the function for each cell; return whether all are called or parked."""

@@ -27,10 +27,10 @@ class Dealer(Protocol):
     def timeout_s(self) -> float | None:
         """How long one call may take before the process is ended; None for ever."""
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
-        """Do what can be done at once for the cells of several shards, before ``deal`` is called for each of them.
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        """Do what can be done at once for the cells of several shards; return whether nothing is left to be done.
 
-        Whatever was not done by then, ``deal`` does; and only that says how far a shard is.
+        In either case ``deal`` is called for each of them: it does what is left, and says how far its shard is.
         """
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:

@@ -143,30 +143,45 @@ class Indexes:
             InvalidInput: another one of that name is being built already.
             JobConflict: shards are being moved.
         """
+        entry = self._like(definition)
+        if entry is None:
+            refuse_beside_moves(self._store)
+            # None where another program was faster, whose index this then is as well.
+            insert = sql.insert_index(self._store.name, definition.name, definition.text, DECLARED)
+            mine = bool(self._execute(insert))
+            entry = self._like(definition)
+            if entry is None:
+                raise _dropped(definition.name)
+            try:
+                # Who begins a move looks for indexes behind that, so one of the two sees the other.
+                refuse_beside_moves(self._store)
+            except JobConflict:
+                if mine:
+                    self._put(entry, [DECLARED], DROPPED)
+                raise
+        if entry.state != DECLARED:
+            self._settings.mend(entry.follower, lambda shard: 0)
+            return entry, False
+        refuse_beside_moves(self._store)
+        return self._make(entry, listener), True
+
+    def _like(self, definition: Definition) -> IndexEntry | None:
+        """Return the index of a definition; None where there is none.
+
+        Raises:
+            InvalidInput: another one of that name is being built already.
+        """
         for entry in self.all():
             if entry.name != definition.name or entry.state == DROPPING:
                 continue
             if entry.definition == definition:
-                if entry.state != DECLARED:
-                    self._settings.mend(entry.follower, lambda shard: 0)
-                    return entry, False
-                refuse_beside_moves(self._store)
-                return self._make(entry, listener), True
+                return entry
             if entry.state != READY:
                 raise InvalidInput(
                     f"index {definition.name} is {entry.state} with another definition; 'schemaless index drop "
                     f"{definition.name} --number {entry.number} --execute' removes that one"
                 )
-        refuse_beside_moves(self._store)
-        self._execute(sql.insert_index(self._store.name, definition.name, definition.text, DECLARED))
-        made = next(e for e in self.all() if e.definition == definition and e.state == DECLARED)
-        try:
-            # Who begins a move looks for indexes behind that, so one of the two sees the other.
-            refuse_beside_moves(self._store)
-        except JobConflict:
-            self._put(made, [DECLARED], DROPPED)
-            raise
-        return self._make(made, listener), True
+        return None
 
     def _make(self, entry: IndexEntry, listener: Listener) -> IndexEntry:
         listener(Total(self._store.shard_count))
@@ -175,7 +190,19 @@ class Indexes:
             listener(Advanced(1))
         self._settings.make(entry.follower, {"index": entry.name}, lambda shard: 0)
         self._put(entry, [DECLARED], BACKFILLING)
-        return self._again(entry)
+        now = next((each for each in self.all() if each.number == entry.number), None)
+        if now is None or now.state == DROPPING:
+            # Who dropped it may have been in a shard before its table was made there.
+            self._settings.remove(entry.follower)
+            self._drop_tables(entry, nobody)
+            raise _dropped(entry.name)
+        return now
+
+    def _drop_tables(self, entry: IndexEntry, listener: Listener) -> None:
+        listener(Total(self._store.shard_count))
+        for shard in range(self._store.shard_count):
+            self._change_tables(shard, sql.drop_index_table(self._shards.database(shard), entry.number))
+            listener(Advanced(1))
 
     def kept(self, names: Sequence[str] = ()) -> list[IndexEntry]:
         """Return the indexes of some names, or all, that workers keep; those that are not there are absent."""
@@ -244,10 +271,7 @@ class Indexes:
             self._settings.remove(entry.follower)
             wait(2 * LOOK_S)
         refuse_beside_moves(self._store)
-        listener(Total(self._store.shard_count))
-        for shard in range(self._store.shard_count):
-            self._change_tables(shard, sql.drop_index_table(self._shards.database(shard), entry.number))
-            listener(Advanced(1))
+        self._drop_tables(entry, listener)
         self._put(entry, [DROPPING], DROPPED)
 
     def _change_tables(self, shard: int, statement: bytes) -> None:
@@ -264,16 +288,17 @@ class Indexes:
         follower = entry.follower
         return self._rows.look((follower, shard) for shard in range(self._store.shard_count)).rows
 
-    def _again(self, entry: IndexEntry) -> IndexEntry:
-        return next(each for each in self.all() if each.number == entry.number)
-
     def _put(self, entry: IndexEntry, before: Sequence[str], state: str, message: str | None = None) -> None:
         self._execute(sql.update_index(self._store.name, entry.number, before, state, message))
         # Queries of this process go by what was read last.
         self.all()
 
-    def _execute(self, statement: bytes) -> None:
-        self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True)
+    def _execute(self, statement: bytes) -> int:
+        return self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True).affected
+
+
+def _dropped(name: str) -> InvalidInput:
+    return InvalidInput(f"index {name} was dropped while it was created; create it again, if it is to be")
 
 
 def refuse_beside_moves(store: Datastore) -> None:

@@ -30,26 +30,29 @@ class Indexing:
         # The pages of which that was done together.
         self._kept: list[Sequence[StoredCell]] = []
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
         """Bring the entries of several pages' rows up to date, each step for all of them at once.
 
-        New cells come to many shards, a few to each: page by page, each would wait for some six round trips of each
+        New cells come to many shards, a few to each: page by page, each would wait for some five round trips of each
         page before it.
         """
         self._kept = []
         some = [(owned, of_sources) for owned, cells in pages if (of_sources := self._of_sources(cells))]
-        if len(some) < 2 or self._state not in (BACKFILLING, READY):
-            return
+        if len(some) < 2:
+            return False
         for owned, _ in some:
             worker.go_on(owned)
         first, cells = some[0]
         try:
+            if self._state not in (BACKFILLING, READY):
+                return False
             with worker.calling(first, cells[-1]):
                 self._keep(first, {owned.pair[1]: of_sources for owned, of_sources in some})
         except SchemalessError as error:
             _log.debug("%s: %d shards are dealt with one by one: %s", self.name, len(some), error)
-        else:
-            self._kept = [cells for _, cells in pages]
+            return False
+        self._kept = [cells for _, cells in pages]
+        return True
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         """Bring the entries of the page's rows up to date; return whether that was done."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from schemaless.errors import SchemalessError
+from schemaless.errors import SchemalessError, ServerError
 from schemaless.feed.members import Pair
 from schemaless.feed.rows import Move
 
@@ -20,6 +21,8 @@ LEAST_AGAIN_S: Final = 0.001
 MOST_AGAIN_S: Final = 0.02
 _FIRST_WAIT_S: Final = 0.1
 _MOST_WAIT_S: Final = 30.0
+_LEAST_AWAY_S: Final = 2.0
+"""A server may answer a look and yet fail at all else: then it is tried again so often."""
 
 _log = logging.getLogger("schemaless")
 
@@ -40,6 +43,8 @@ class Owned:
         replays: how many of them are to be tried again.
         not_before_s: when there is something to do again, on the monotonic clock.
         reason: what is waited for.
+        away: the server that is waited for, since it failed; None where another reason is.
+        failed_at_s: when it was tried last, on the monotonic clock.
         stuck: its location could not be written down; nothing more is begun before it is, or more and more would come
             again.
         heard: the highest added_id that was heard of.
@@ -60,6 +65,8 @@ class Owned:
     replays: int = 0
     not_before_s: float = 0.0
     reason: str | None = None
+    away: str | None = None
+    failed_at_s: float = -math.inf
     failures: int = 0
     stuck: bool = False
     heard: int = 0
@@ -78,9 +85,14 @@ class Owned:
         return self.replays > 0 or (self.state == RUNNING and self.top != self.reached)
 
     @property
+    def due(self) -> bool:
+        """Whether what it waits for is over."""
+        return self.not_before_s <= time.monotonic()
+
+    @property
     def free(self) -> bool:
         """Whether nothing keeps it from being gone on with."""
-        return not self.stuck and self.not_before_s <= time.monotonic()
+        return not self.stuck and self.due
 
     @property
     def move(self) -> Move:
@@ -110,14 +122,28 @@ class Owned:
         self.again_at_s = time.monotonic() + self.pause_s
 
     def fail(self, error: SchemalessError) -> None:
-        """Leave it alone since its server failed: for longer each time."""
+        """Leave it alone since its server failed: for longer each time, or until that server answers again."""
+        away = error.node if isinstance(error, ServerError) and error.retryable else None
+        if away is not None and away == self.away and not self.due:
+            # A look has failed as well, which says nothing new.
+            return
         self.failures += 1
         wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self.failures - 1, 20))
         if self.failures == 1 or wait_s == _MOST_WAIT_S:
             _log.warning("%s waits in shard %d: %s", *self.pair, error)
         self.wait(wait_s, str(error))
+        self.away, self.failed_at_s = away, time.monotonic()
 
     def wait(self, seconds: float, reason: str) -> None:
         """Leave it alone for so long."""
         self.not_before_s = time.monotonic() + seconds
         self.reason = reason
+        self.away = None
+
+
+def wake(every: Iterable[Owned], back: Callable[[str], bool]) -> None:
+    """Have those go on whose server is back: it may be long until they would have tried again."""
+    tried_s = time.monotonic() - _LEAST_AWAY_S
+    for owned in every:
+        if owned.away is not None and owned.failed_at_s <= tried_s and back(owned.away):
+            owned.wait(0, "")

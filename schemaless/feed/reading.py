@@ -1,9 +1,10 @@
-"""Which shards' new cells a worker reads at once."""
+"""Which shards' new cells a worker reads at once, and whose turn it is."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
 from schemaless.cell import Page, StoredCell
@@ -58,3 +59,13 @@ def read_together(store: Datastore, together: Sequence[Behind], column_name: str
     """Return the pages of those that can be read in one statement, by shard; each of the others is read by itself."""
     tails = [Tail(each.pair[1], each.reached, each.behind) for each in together if 0 < each.behind <= _TAIL_CELLS]
     return tools_of(store).stored_tails(tails, column_name) if tails else {}
+
+
+def in_turn(pairs: Iterable[Pair], last: Pair | None) -> list[Pair]:
+    """Return pairs in the order in which their turns come, behind the one whose turn was last.
+
+    Whoever begins with the same one each time never comes to the others, where there is always more of it.
+    """
+    ordered = sorted(pairs)
+    place = 0 if last is None else bisect_right(ordered, last)
+    return ordered[place:] + ordered[:place]

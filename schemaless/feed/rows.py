@@ -84,6 +84,16 @@ class FollowerRows:
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
+        self._answered: set[str] = set()
+
+    def back(self) -> Callable[[str], bool] | None:
+        """Return what says whether a server has answered a look since this was asked last, or is none of them any more.
+
+        None where no server has answered since.
+        """
+        answered, self._answered = self._answered, set()
+        servers = {str(cluster.primary) for cluster in self._shards.topology.clusters} if answered else answered
+        return (lambda node: node in answered or node not in servers) if answered else None
 
     def look(self, pairs: Iterable[Pair]) -> Looked:
         """Read the rows of some followers in some shards, and whether there are new cells: 64 a statement."""
@@ -265,6 +275,7 @@ class FollowerRows:
             for part in _parts(of_node, _LOOKED_AT_ONCE):
                 try:
                     take(self._on_node(node, shard_of(part[0]), select(part), Connection.rows))
+                    self._answered.add(str(node))
                 except (AccessDenied, DatabaseMissing, Elsewhere):
                     for item in part:
                         try:

@@ -23,9 +23,9 @@ from schemaless.feed.hand import Hand
 from schemaless.feed.lookout import Lookout, Seen
 from schemaless.feed.members import Member, Members, Pair, Timing, View
 from schemaless.feed.notes import Notes
-from schemaless.feed.owned import LEAST_AGAIN_S, MOST_AGAIN_S, RUNNING, Owned
+from schemaless.feed.owned import LEAST_AGAIN_S, MOST_AGAIN_S, RUNNING, Owned, wake
 from schemaless.feed.pace import Pace
-from schemaless.feed.reading import PAGE_CELLS, next_ones, read_together
+from schemaless.feed.reading import PAGE_CELLS, in_turn, next_ones, read_together
 from schemaless.feed.rows import FollowerRow, FollowerRows
 from schemaless.feed.wakes import Wakes
 from schemaless.store.datastore import Datastore
@@ -36,11 +36,8 @@ _log = logging.getLogger("schemaless")
 _SLICE_S: Final = 0.25  # who waits to hear something looks so often whether it is to stop
 _NOTED_CELLS: Final = PAGE_CELLS // 2
 
-_LATE_S: Final = 10.0
-"""What was heard of is taken to become visible for so long."""
-
-_TOLD: Final = 20
-"""How many shards that wait a worker names."""
+_LATE_S: Final = 10.0  # what was heard of is taken to become visible for so long
+_TOLD: Final = 20  # of the shards that wait, a worker names so many
 
 
 class Interrupted(Exception):
@@ -80,7 +77,7 @@ class Worker:
         self._stop = stop
         self._members = Members(tools_of(store), name, list(self._dealers), self.timing, self._beat)
         self._generation = 0
-        # The shards that are dealt to this worker, by the members and followers that there are.
+        # Those dealt to this worker, by the members and followers that there are.
         self._deal: tuple[tuple[tuple[Member, ...], frozenset[str]], frozenset[Pair]] | None = None
         # Its own, as far as it knows, but not looked at since it was taken to live again.
         self._unsure: set[Pair] = set()
@@ -88,13 +85,11 @@ class Worker:
         self._doubtful: set[Pair] = set()
         self._listen = listen
         self._wakes: Wakes | None = None
-        # Those with something to be done, now or later.
-        self._open: set[Pair] = set()
+        self._open: set[Pair] = set()  # with something to be done, now or later; whose turn it was last:
+        self._last: Pair | None = None
         # In how many shards new cells were heard of, and in how many they were found by looking.
-        self._heard = 0
-        self._found = 0
-        self._dealt = 0
-        self._pending = 0
+        self._heard = self._found = 0
+        self._dealt = self._pending = 0
         self._noted_s = time.monotonic()
         self._lookout = Lookout(self._rows)
         self._pace = Pace(self.timing.look_s)
@@ -136,6 +131,8 @@ class Worker:
             self._note(seen)
         if self._wakes is None or self._looked is None or time.monotonic() >= self._pace.sweep_at_s:
             self._find(view)
+        if (back := self._rows.back()) is not None:
+            wake(self.owned.values(), back)
         with suppress(Interrupted):
             self._work_off(view, time.monotonic() + max(self.timing.renew_s / 2, self._pace.pause_s))
         if self._wakes is None or time.monotonic() >= self._noted_s + self.timing.note_s:
@@ -241,7 +238,7 @@ class Worker:
             return
         self._unsure.discard(owned.pair)
         if row is None or row.epoch != owned.epoch:
-            del self.owned[owned.pair]
+            self._lose(owned.pair)
         else:
             owned.parked, owned.replays = row.parked, row.replays
             self._seen(owned, row.top)
@@ -264,9 +261,9 @@ class Worker:
             row = looked.rows.get(pair)
             if row is not None and (row.worker == self.name or view.is_free(pair, row.worker)):
                 self._take(view, pair, row)
-        for pair in self._doubtful - self.owned.keys() - pairs:
+        for pair in self._doubtful - self.owned.keys():
             row = looked.rows.get(pair)
-            theirs = row is None or row.worker != self.name or self._released(pair, row.epoch)
+            theirs = row is None or row.worker != self.name or (pair not in pairs and self._released(pair, row.epoch))
             # Else nobody would ever have it: others leave alone what is in the name of one who lives.
             if theirs and pair[1] not in looked.failed:
                 self._doubtful.discard(pair)
@@ -310,6 +307,11 @@ class Worker:
         self.owned[pair] = owned
         self._open.add(pair)
 
+    def _lose(self, pair: Pair) -> None:
+        """Leave a shard whose epoch is another; where nobody has taken it, as behind a move, its row names this one."""
+        self.owned.pop(pair, None)
+        self._doubtful.add(pair)
+
     def _give_back(self, pair: Pair) -> None:
         owned = self.owned.get(pair)
         if owned is not None and owned.location == owned.reached and self._released(pair, owned.epoch):
@@ -327,8 +329,7 @@ class Worker:
         """Write down how far everything is, and give all of it back."""
         self._noted(wait=True)
         for owned in self.owned.values():
-            # There is no later.
-            owned.wait(0, "")
+            owned.wait(0, "")  # there is no later
         self.write_down()
         for pair in list(self.owned):
             self._give_back(pair)
@@ -336,26 +337,25 @@ class Worker:
     # Pages
 
     def _work_off(self, view: View, until_s: float) -> None:
-        left = [owned for pair in sorted(self._open) if (owned := self.owned.get(pair)) is not None]
+        left = [owned for pair in in_turn(self._open, self._last) if (owned := self.owned.get(pair)) is not None]
         self._open = {owned.pair for owned in left if owned.more}
         for owned in left:
             if owned.replays and self._is_due(view, owned):
                 with self._waiting(owned):
                     self._dealers[owned.pair[0]].replay(self, owned)
         ready = deque(owned for owned in left if owned.state == RUNNING and self._is_due(view, owned))
-        while ready and time.monotonic() < until_s:
+        while ready:
             together = next_ones(ready)
             dealer = self._dealers[together[0].pair[0]]
             pages = read_together(self.store, together, dealer.column)
-            dealer.deal_together(
-                self, [(each, pages[each.pair[1]].cells) for each in together if each.pair[1] in pages]
-            )
+            done = dealer.deal_together(self, [(o, pages[o.pair[1]].cells) for o in together if o.pair[1] in pages])
             for owned in together:
-                # What was read of those that are left out is read again.
-                if time.monotonic() >= until_s:
-                    return
+                self._last = owned.pair
                 if self.owned.get(owned.pair) is owned and owned.free and self._page(owned, pages.get(owned.pair[1])):
                     ready.append(owned)
+                # Behind one, however long reading took; those that are left out are read again.
+                if time.monotonic() >= until_s and (not done or owned is together[-1]):
+                    return
 
     def _is_due(self, view: View, owned: Owned) -> bool:
         wanted = owned.pair not in self._unsure and view.wanted.get(owned.pair[0]) == RUNNING
@@ -386,7 +386,7 @@ class Worker:
         try:
             yield
         except LeaseLost:
-            self.owned.pop(owned.pair, None)
+            self._lose(owned.pair)
         except Interrupted:
             # Where its server failed, that is about this shard alone.
             if owned.free:
@@ -462,9 +462,8 @@ class Worker:
         """
         if not self._noted(wait=wait):
             return
-        now_s = time.monotonic()
         behind = (owned for owned in self.owned.values() if owned.reached != owned.location)
-        self._notes.begin(owned for owned in behind if not owned.stuck or owned.not_before_s <= now_s)
+        self._notes.begin(owned for owned in behind if not owned.stuck or owned.due)
         self._pending = 0
         self._noted_s = time.monotonic()
         if wait:
@@ -477,7 +476,7 @@ class Worker:
             if self.owned.get(owned.pair) is not owned:
                 continue
             if owned.pair in noted.lost:
-                del self.owned[owned.pair]
+                self._lose(owned.pair)
             elif owned.pair in noted.failed:
                 owned.stuck = True
                 owned.fail(noted.failed[owned.pair])
@@ -496,7 +495,6 @@ class Worker:
             "finds_by": {} if self._wakes is None else self._wakes.told(),
         }
         told |= self.hand.told(self.timing.busy_s, {name: dealer.timeout_s for name, dealer in self._dealers.items()})
-        now_s = time.monotonic()
-        waiting = [each for each in list(self.owned.values()) if each.reason and each.not_before_s > now_s]
+        waiting = [each for each in list(self.owned.values()) if each.reason and not each.due]
         told["waits"] = [[*each.pair, each.reason] for each in waiting[:_TOLD]]
         return told

@@ -427,33 +427,16 @@ class Ledger:
 
 def _job(row: tuple[Any, ...]) -> Job:
     job_id, kind, state, spec, versions, created_by, created_at, ended_at, message = row
-    return Job(
-        int(job_id),
-        kind,
-        state,
-        json.loads(spec),
-        json.loads(versions),
-        str(created_by),
-        _time(created_at),
-        None if ended_at is None else _time(ended_at),
-        message,
-    )
+    texts = (json.loads(spec), json.loads(versions), str(created_by))
+    return Job(int(job_id), kind, state, *texts, _time(created_at), ended_at and _time(ended_at), message)
 
 
 def _shard(row: tuple[Any, ...]) -> ShardState:
-    pass_number, first_id, top_id, checkpoint, cells, bytes_before, bytes_after, left_cells = map(int, row[2:10])
     counters, busy_s, data_bytes, runner, epoch, left_s, stop, message, started_at, ended_at, measures = row[10:]
     return ShardState(
         int(row[0]),
         str(row[1]),
-        pass_number,
-        first_id,
-        top_id,
-        checkpoint,
-        cells,
-        bytes_before,
-        bytes_after,
-        left_cells,
+        **{name: int(value) for name, value in zip(_PROGRESS, row[2:10], strict=True)},
         counters=_from_json(counters),
         busy_s=float(busy_s),
         data_bytes=int(data_bytes),
@@ -462,8 +445,8 @@ def _shard(row: tuple[Any, ...]) -> ShardState:
         lease_left_s=None if left_s is None else float(left_s),
         stop=bool(stop),
         message=message,
-        started_at=None if started_at is None else _time(started_at),
-        ended_at=None if ended_at is None else _time(ended_at),
+        started_at=started_at and _time(started_at),
+        ended_at=ended_at and _time(ended_at),
         measures=_from_json(measures),
     )
 

@@ -318,12 +318,12 @@ class Apt:
             if any(sign in str(problem) for sign in ("Unable to locate", "no installation candidate", "unmet")):
                 return []
             raise
-        found = []
+        packages = []
         for line in text.splitlines():
             if line.startswith("'"):
                 _, file_name, size, digest = shlex.split(line)
-                found.append(Package(file_name.split("_", 1)[0], file_name, int(size), digest))
-        return found
+                packages.append(Package(file_name.split("_", 1)[0], file_name, int(size), digest))
+        return packages
 
     def search(self, pattern: str) -> list[str]:
         """Return the names of packages that match a regular expression."""

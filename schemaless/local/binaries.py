@@ -240,9 +240,9 @@ def unpacked(flavour: str, *, report: Say | None = None, progress: Progress | No
     Raises:
         LocalServerError: no apt, no source, no space, or the archive cannot be reached.
     """
-    found = cached(flavour)
-    if found is not None:
-        return found
+    binary = cached(flavour)
+    if binary is not None:
+        return binary
     say = report or (lambda line: None)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LocalServerError(
@@ -256,9 +256,9 @@ def unpacked(flavour: str, *, report: Say | None = None, progress: Progress | No
             "SCHEMALESS_CACHE to another folder"
         )
     with cache_lock(folder, say):
-        found = cached(flavour)  # another run may have filled it meanwhile
-        if found is not None:
-            return found
+        binary = cached(flavour)  # another run may have filled it meanwhile
+        if binary is not None:
+            return binary
         with space.full_disk_is_an_error(folder, "writing the cache", space.CACHE_REMEDY):
             return _fill(folder, flavour, say, progress)
 
@@ -363,10 +363,10 @@ def _server_packages(apt: Apt, flavour: str) -> list[str]:
 
 
 def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say: Say) -> Binary:
-    packages = [each for each in apt.closure(package) if _WANTED.match(each.name)]
+    packages = [member for member in apt.closure(package) if _WANTED.match(member.name)]
     if not packages:
         raise _Unfit(f"apt cannot resolve what {package} needs; {_INSTALL_HINT}")
-    fetched = sum(each.file_bytes for each in packages)
+    fetched = sum(member.file_bytes for member in packages)
     installed = apt.installed_bytes(packages)
     say(f"{package}: {len(packages)} packages, {fetched / 1e6:.0f} MB to fetch, {installed / 1e6:.0f} MB unpacked")
     space.require(folder, fetched + installed, f"unpacking {package}", space.CACHE_REMEDY)
@@ -390,7 +390,7 @@ def _unpack(folder: Path, part: Path, apt: Apt, flavour: str, package: str, say:
     manifest = {
         "flavour": binary.flavour,
         "version": binary.version,
-        "packages": {each.file_name: each.digest for each in packages},
+        "packages": {member.file_name: member.digest for member in packages},
         "suites": sorted({suite for source in apt.sources for suite in source.suites}),
     }
     (root / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")

@@ -90,14 +90,14 @@ def up(
     manner = Manner(tuple(arguments), report or (lambda line: None), progress)
     folder = Path(folder).expanduser().resolve()
     with locked(folder, manner.say, create=True):
-        found = descriptions(folder)
-        other = [each for each in found if flavour not in (each.flavour, each.asked)]
+        there = descriptions(folder)
+        other = [server for server in there if flavour not in (server.flavour, server.asked)]
         if other:
             raise LocalServerError(
                 f"{folder} holds {other[0].flavour} servers and {flavour} was asked for; choose another --folder, or "
                 "delete these with 'schemaless local down --delete'"
             )
-        if found and group_replication.is_wanted(found[0].options) != group:
+        if there and group_replication.is_wanted(there[0].options) != group:
             if group:
                 raise LocalServerError(f"{folder} holds servers that are no group; choose another --folder for one")
             group = True
@@ -108,22 +108,23 @@ def up(
                     "nor more replicas"
                 )
             replicas = group_replication.REPLICAS
-            if arguments or not found:
+            if arguments or not there:
                 manner = dataclasses.replace(manner, options=(*arguments, *group_replication.ARGUMENTS))
-        if semi_sync and not options and found:
-            manner = dataclasses.replace(manner, options=tuple(dict.fromkeys([*found[0].options, *manner.options])))
-        numbers = range(1, max([servers, *(each.number for each in found)]) + 1)
+        if semi_sync and not options and there:
+            manner = dataclasses.replace(manner, options=tuple(dict.fromkeys([*there[0].options, *manner.options])))
+        numbers = range(1, max([servers, *(server.number for server in there)]) + 1)
         wanted = {
-            number: max([replicas, *(each.replica for each in found if each.number == number)]) for number in numbers
+            number: max([replicas, *(server.replica for server in there if server.number == number)])
+            for number in numbers
         }
         if tied:
             places = [(number, replica) for number in numbers for replica in range(wanted[number] + 1)]
             watch(folder, [server_folder(folder, *place) for place in places], remove=remove)
-        known = {(each.number, each.replica): each for each in found}
+        known = {(server.number, server.replica): server for server in there}
         old = [
             begin(known[number, 0], manner, listens=wanted[number] > 0) for number in numbers if (number, 0) in known
         ]
-        primaries = [finish(each, manner) for each in old]
+        primaries = [finish(begun, manner) for begun in old]
         new = [number for number in numbers if (number, 0) not in known]
         if new:
             primaries += make_primaries(folder, new, flavour, manner, listens=replicas > 0)
@@ -153,7 +154,7 @@ def _with_replicas(
         assert model is not None
         alike = dataclasses.replace(manner, options=manner.options or model.options)
         started.append(make(model.binary(), folder, (primary.number, number), model.asked, alike, listens=listens))
-    running = [(primary, finish(each, manner)) for (primary, _), each in zip(places, started, strict=True)]
+    running = [(primary, finish(begun, manner)) for (primary, _), begun in zip(places, started, strict=True)]
     followers = [pair for pair in running if not group_replication.is_member(pair[0])]
     for primary, replica in followers:
         replication.follow(primary, replica)
@@ -276,9 +277,9 @@ def start(server: LocalServer, *, report: Callable[[str], None] | None = None) -
             raise LocalServerError(f"{server.folder} holds no server; run 'schemaless local up' again")
         result = finish(begin(description, manner), manner)
         family = {
-            each.replica: each.server(pid)
-            for each in descriptions(folder)
-            if each.number == server.number and (pid := each.running_pid()) is not None
+            member.replica: member.server(pid)
+            for member in descriptions(folder)
+            if member.number == server.number and (pid := member.running_pid()) is not None
         }
         primary = family.pop(0, None)
         followers = tuple(replica for replica in family.values() if result.replica in (0, replica.replica))

@@ -274,7 +274,7 @@ def make_primaries(
     for binary in candidates(flavour, report=manner.say, progress=manner.progress):
         try:
             made = [make(binary, folder, place, flavour, manner, listens=listens) for place in places]
-            return [finish(each, manner) for each in made]
+            return [finish(begun, manner) for begun in made]
         except space.NoSpace:
             raise
         except LocalServerError as problem:

@@ -20,7 +20,7 @@ _PATIENCE_S = 30.0
 def _servers(folder: str) -> list[int]:
     """Return the processes whose ``--datadir`` is below ``folder``."""
     prefix = f"--datadir={folder}/".encode()
-    found = []
+    running = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -28,8 +28,8 @@ def _servers(folder: str) -> list[int]:
             except OSError:
                 continue
             if any(argument.startswith(prefix) for argument in arguments):
-                found.append(int(entry.name))
-    return found
+                running.append(int(entry.name))
+    return running
 
 
 def _end(folder: str, number: int, patience_s: float) -> bool:

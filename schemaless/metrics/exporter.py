@@ -89,14 +89,14 @@ class Exporter(RegistryCollector):
     def collect(self) -> Iterable[Family]:
         """Return what was read last, for the registry."""
         own = (SHARDS.at(self._store.shard_count),)
-        found: dict[Metric, Family] = {}
+        families: dict[Metric, Family] = {}
         for sample in (*own, *(each for samples in list(self._samples.values()) for each in samples)):
             metric = sample.metric
-            if metric not in found:
+            if metric not in families:
                 family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                found[metric] = family(PREFIX + metric.name, metric.text, labels=("datastore", *metric.labels))
-            found[metric].add_metric((self._store.name, *sample.labels), sample.value)  # type: ignore[attr-defined]
-        return found.values()
+                families[metric] = family(PREFIX + metric.name, metric.text, labels=("datastore", *metric.labels))
+            families[metric].add_metric((self._store.name, *sample.labels), sample.value)  # type: ignore[attr-defined]
+        return families.values()
 
     def read(self, collector: Collector) -> Iterator[None]:
         """Read a collector again with each step."""

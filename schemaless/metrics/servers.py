@@ -55,7 +55,7 @@ class _Servers:
     def _of_cluster(self, cluster: Cluster) -> list[Sample]:
         primary = self._pool(cluster.primary)
         answers = _answers(primary)
-        found = _of_server(answers, primary, cluster, "primary")
+        samples = _of_server(answers, primary, cluster, "primary")
         position = None
         if answers and cluster.replicas:
             try:
@@ -65,13 +65,13 @@ class _Servers:
         now_s = time.monotonic()
         for replica in cluster.replicas:
             answers = _answers(self._pool(replica))
-            found += _of_server(answers, self._pool(replica), cluster, "replica")
+            samples += _of_server(answers, self._pool(replica), cluster, "replica")
             moments = self._moments.setdefault(replica, deque(maxlen=_KEPT))
             if position is not None:
                 moments.append((now_s, position))
             if answers and (lag_s := self._lag_s(replica, moments)) is not None:
-                found.append(LAG.at(lag_s, cluster.name, replica))
-        return found
+                samples.append(LAG.at(lag_s, cluster.name, replica))
+        return samples
 
     def _lag_s(self, replica: Node, moments: deque[tuple[float, str]]) -> float | None:
         """Return how long ago the primary had the oldest thing that has not arrived; None where that is not known."""

@@ -151,12 +151,12 @@ class _File:
         tables = data.get(_TABLE, {})
         if not isinstance(tables, dict):
             raise self._wrong((_TABLE,), "holds a table for each datastore, as in [datastores.mezzanine]")
-        found = {name: self._datastore(name, table) for name, table in tables.items()}
+        named = {name: self._datastore(name, table) for name, table in tables.items()}
         default = data.get("default")
-        if default is not None and (not isinstance(default, str) or default not in found):
-            names = ", ".join(sorted(found)) or "none"
+        if default is not None and (not isinstance(default, str) or default not in named):
+            names = ", ".join(sorted(named)) or "none"
             raise self._wrong(("default",), f"must be one of the datastores in the file ({names}), got {default!r}")
-        return Configuration(self.path, given, True, found, default, self._line(("default",)))
+        return Configuration(self.path, given, True, named, default, self._line(("default",)))
 
     def _datastore(self, name: str, table: Any) -> Configured:
         place = (_TABLE, name)
@@ -235,8 +235,8 @@ def datastore_url(text: str | Secret) -> tuple[ServerURL, str]:
     """
     given = text if isinstance(text, Secret) else Secret(text)
     del text
-    found = configured(given)
-    parsed = parse_url(given if found is None else found.url, several=True)
+    known = configured(given)
+    parsed = parse_url(given if known is None else known.url, several=True)
     if parsed.database is None:
         raise InvalidInput(f"the URL names no datastore: {parsed}; put its name behind the server, as in .../mezzanine")
     return parsed, check_datastore_name(parsed.database)

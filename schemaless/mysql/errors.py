@@ -6,10 +6,9 @@ Drivers differ in their classes but not in MySQL's numbers, so the number decide
 from __future__ import annotations
 
 import re
+import sys
 from types import TracebackType
 from typing import Final
-
-from sqlalchemy import exc as sqlalchemy_errors
 
 from schemaless.errors import AccessDenied, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
 
@@ -139,12 +138,23 @@ def error_code(error: BaseException) -> int | None:
 
     None of Python's own has one: the number of an OSError is the system's, and a KeyError's is a key.
     """
-    if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None:
-        return error_code(error.orig)
+    error = _unwrapped(error)
     # Below 0 is what mysqlclient says of itself, and a MariaDB's report of progress, which no reply ends with.
     if _room(type(error).__module__) in _OF_SERVERS and error.args and isinstance(error.args[0], int):
         return error.args[0] if error.args[0] >= 0 else None
     return None
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """Return the driver's exception that one of SQLAlchemy's stands for, else the same one.
+
+    To import SQLAlchemy takes as long as all the rest of this package, and most programs never use it.
+    """
+    sqlalchemy_errors = sys.modules.get("sqlalchemy.exc")
+    if sqlalchemy_errors is None or not isinstance(error, sqlalchemy_errors.DBAPIError):
+        return error
+    inner: BaseException | None = error.orig
+    return error if inner is None else _unwrapped(inner)
 
 
 def is_drivers(error: BaseException) -> bool:
@@ -208,7 +218,7 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
         connecting: True where nothing of the caller's can have been sent yet.
     """
     code = error_code(error)
-    inner = error.orig if isinstance(error, sqlalchemy_errors.DBAPIError) and error.orig is not None else error
+    inner = _unwrapped(error)
     # The second argument of a UnicodeError is what was to be decoded.
     worded = len(inner.args) > 1 and not isinstance(inner, UnicodeError)
     text = str(inner.args[1]) if worded else str(inner) or type(inner).__name__

@@ -24,15 +24,9 @@ Role = Literal["app", "tail", "follow", "migrate", "move", "measure", "admin"]
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-_ON_CATALOG: Final[dict[Role, str]] = {
-    "app": "SELECT",
-    "tail": "SELECT",
-    "follow": "SELECT",
-    "migrate": "SELECT",
-    "move": "SELECT",
-    "measure": "SELECT",
-    "admin": "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES",
-}
+_ON_CATALOG: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX, REFERENCES"
+"""``admin`` needs these on the whole catalog; all other roles read it."""
+
 _ON_SHARD: Final = "SELECT, INSERT, CREATE, ALTER, INDEX"
 """``admin`` needs these to make a shard and to upgrade it."""
 
@@ -212,7 +206,8 @@ def grants(
         if node.role == "replica":
             statements.insert(0, UNLOGGED)
         if _same_server(node, catalog):
-            statements.append(grant(_ON_CATALOG[role], f"{_database(topology.name, partial_revokes)}.*", account))
+            whole = _ON_CATALOG if role == "admin" else "SELECT"
+            statements.append(grant(whole, f"{_database(topology.name, partial_revokes)}.*", account))
             if role in _ON_WRITTEN:
                 written = [table for table, writers in CATALOG_WRITERS.items() if role in writers]
                 for table in written:

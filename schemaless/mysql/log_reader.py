@@ -119,11 +119,11 @@ def encode_gtids(text: str, node: str) -> bytes:
     if _TAGGED.search(text):
         raise ServerRefused("its transactions have tagged GTIDs, which this cannot follow", node=node)
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    found = [struct.pack("<Q", len(parts))]
+    encoded = [struct.pack("<Q", len(parts))]
     for part in parts:
         source, *intervals = part.split(":")
-        found.append(uuid.UUID(source).bytes + struct.pack("<Q", len(intervals)))
+        encoded.append(uuid.UUID(source).bytes + struct.pack("<Q", len(intervals)))
         for interval in intervals:
             first, _, last = interval.partition("-")
-            found.append(struct.pack("<QQ", int(first), int(last or first) + 1))
-    return b"".join(found)
+            encoded.append(struct.pack("<QQ", int(first), int(last or first) + 1))
+    return b"".join(encoded)

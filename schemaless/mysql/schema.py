@@ -84,15 +84,15 @@ def check_identity(rows: Rows, database: str, node: str, expected: Identity) -> 
             f"{database!r} on {node} does not say which shard it is (shard_identity is empty); "
             "nothing was read or written"
         )
-    found = Identity(*rows[0])
-    if found.format > expected.format:
+    identity = Identity(*rows[0])
+    if identity.format > expected.format:
         raise ShardIdentityMismatch(
-            f"{database!r} on {node} has format {found.format}, this version knows up to {expected.format}; "
+            f"{database!r} on {node} has format {identity.format}, this version knows up to {expected.format}; "
             "use a later version. Nothing was read or written"
         )
-    if found != expected:
+    if identity != expected:
         raise ShardIdentityMismatch(
-            f"{database!r} on {node} is {found}, the catalog says {expected}; nothing was read or written"
+            f"{database!r} on {node} is {identity}, the catalog says {expected}; nothing was read or written"
         )
 
 

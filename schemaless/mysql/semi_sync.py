@@ -48,18 +48,18 @@ class SemiSync:
             return []
         if not self.wanted:
             return ["replication is asynchronous: a failover loses what was acknowledged and not sent yet"]
-        found = []
+        states = []
         if self.timeout_s < LEAST_TIMEOUT_S:
-            found.append(
+            states.append(
                 f"semi-synchronous replication falls back to asynchronous after {self.timeout_s:g} s without an "
                 "answer; a day (86400000 ms) leaves time to mend replicas"
             )
         if not self.before_visible:
-            found.append(
+            states.append(
                 "semi-synchronous replication waits after the commit, so that readers see cells which a failover "
                 "loses; set its wait point to AFTER_SYNC"
             )
-        return found
+        return states
 
 
 def semi_sync(pool: NodePool) -> SemiSync:
@@ -67,14 +67,14 @@ def semi_sync(pool: NodePool) -> SemiSync:
 
     def ask(connection: Connection) -> SemiSync:
         rows = [*connection.rows(SHOW_SEMI_SYNC), *connection.rows(SHOW_SEMI_SYNC_STATUS)]
-        found = {str(name).lower().replace("master", "source"): str(value) for name, value in rows}
+        values = {str(name).lower().replace("master", "source"): str(value) for name, value in rows}
         group = connection.rows(SHOW_GROUP)
         source = "rpl_semi_sync_source_"
         return SemiSync(
-            wanted=found.get(f"{source}enabled", "OFF") == "ON",
-            waits=found.get(f"{source}status", "OFF") == "ON",
-            timeout_s=int(found.get(f"{source}timeout", "0")) / 1000,
-            before_visible=found.get(f"{source}wait_point", "AFTER_SYNC") == "AFTER_SYNC",
+            wanted=values.get(f"{source}enabled", "OFF") == "ON",
+            waits=values.get(f"{source}status", "OFF") == "ON",
+            timeout_s=int(values.get(f"{source}timeout", "0")) / 1000,
+            before_visible=values.get(f"{source}wait_point", "AFTER_SYNC") == "AFTER_SYNC",
             group=bool(group and group[0][1]),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +61,7 @@ def cell_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tabl
     Raises:
         AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
     """
-    return _in_parts(pool, databases, _tablespaces)
+    return _by_database(pool, databases, _tablespaces)
 
 
 def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
@@ -76,16 +76,15 @@ def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
     Raises:
         AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
     """
-    found: dict[str, TableSize] = {}
+    sizes: dict[str, TableSize] = {}
 
     def ask(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
         rows = connection.rows(select_other_tablespaces(databases, mariadb=connection.is_mariadb))
         return {str(name): TableSize(int(size), int(allocated)) for name, size, allocated in rows}
 
-    for start in range(0, len(databases), _AT_ONCE):
-        part = pool.run(functools.partial(ask, databases=databases[start : start + _AT_ONCE]))
-        found |= {name: size + found.get(name, TableSize(0, 0)) for name, size in part.items()}
-    return found
+    for part in _in_parts(pool, databases, ask):
+        sizes |= {name: size + sizes.get(name, TableSize(0, 0)) for name, size in part.items()}
+    return sizes
 
 
 def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
@@ -93,7 +92,7 @@ def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, Tab
     try:
         return cell_table_sizes(pool, databases)
     except AccessDenied:
-        return _in_parts(pool, databases, _table_lengths)
+        return _by_database(pool, databases, _table_lengths)
 
 
 def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
@@ -102,15 +101,16 @@ def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
     def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
         return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
 
-    return _in_parts(pool, databases, ask)
+    return _by_database(pool, databases, ask)
 
 
-def _in_parts(pool: NodePool, databases: Sequence[str], ask: Callable[..., dict[str, T]]) -> dict[str, T]:
-    found: dict[str, T] = {}
+def _by_database(pool: NodePool, databases: Sequence[str], ask: Callable[..., dict[str, T]]) -> dict[str, T]:
+    return {name: answer for part in _in_parts(pool, databases, ask) for name, answer in part.items()}
+
+
+def _in_parts(pool: NodePool, databases: Sequence[str], ask: Callable[..., T]) -> Iterator[T]:
     for start in range(0, len(databases), _AT_ONCE):
-        part = databases[start : start + _AT_ONCE]
-        found |= pool.run(functools.partial(ask, databases=part))
-    return found
+        yield pool.run(functools.partial(ask, databases=databases[start : start + _AT_ONCE]))
 
 
 def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:

@@ -17,16 +17,7 @@ MODES: Final = ("disabled", "preferred", "required", "verify_ca", "verify_identi
 _FILES: Final = ("ca", "capath", "cert", "key")
 _OPTIONS: Final = ("ssl_mode", *(f"ssl_{name}" for name in _FILES), "ssl_cipher", "ssl_key_password")
 _FLAGS: Final = ("ssl_verify_cert", "ssl_verify_identity")
-_BOOLEANS: Final = {
-    "1": True,
-    "true": True,
-    "on": True,
-    "yes": True,
-    "0": False,
-    "false": False,
-    "off": False,
-    "no": False,
-}
+_BOOLEANS: Final = dict.fromkeys(("1", "true", "on", "yes"), True) | dict.fromkeys(("0", "false", "off", "no"), False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
-
-import sqlalchemy
-from sqlalchemy.engine import URL
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput
 from schemaless.mysql.option_file import DEFAULT_FILE, read_option_file
 from schemaless.mysql.secret import PASSWORD_VARIABLE, Secret, clear_locals
 from schemaless.mysql.tls import NO_OPTIONS, TLS, tls_of
+from schemaless.mysql.url_text import URLText, read_url, write_url
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
 
 _OURS: Final = ("ssl", "read_default_")
 """Options that begin so are read here; the driver gets the others."""
@@ -73,15 +74,12 @@ class ServerURL:
     def __str__(self) -> str:
         # Options that the driver would refuse, such as a misspelt password, are not shown either.
         shown = {name: "***" if "pass" in name else value for name, value in self.credentials.query}
-        url = _url(self.node, self.credentials, self.database, shown)
-        if self.credentials.password is not None:
-            url = url.set(password="hidden")  # noqa: S106 - rendered as ***
-        return self._with_others(url.render_as_string(hide_password=True))
+        hidden = self.credentials.password is not None
+        return self._with_others(_text(self.node, self.credentials, self.database, shown, hidden_password=hidden))
 
     def for_database(self, database: str | None) -> str:
         """Return the URL of another database on the same servers, without any password."""
-        url = _url(self.node, self.credentials, database, dict(self.credentials.query))
-        text = self._with_others(url.render_as_string(hide_password=False))
+        text = self._with_others(_text(self.node, self.credentials, database, dict(self.credentials.query)))
         # A socket's slashes may stand as they are in a query.
         return text.replace("mysql+pymysql://", "mysql://", 1).replace("%2F", "/")
 
@@ -120,23 +118,22 @@ def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
 
 def _parsed(text: str, several: bool) -> ServerURL:
     text, *more = _each_host(text)
-    try:
-        url = sqlalchemy.make_url(text)
-        more_urls = [sqlalchemy.make_url(each) for each in more]
-    except (sqlalchemy.exc.ArgumentError, ValueError):
+    url, *more_read = map(read_url, (text, *more))
+    more_urls = [each for each in more_read if each is not None]
+    if url is None or len(more_urls) < len(more):
         scheme = text.split("://", 1)[0] if "://" in text else "no scheme"
         raise InvalidInput(
             f"not a server URL (begins with {scheme[:20]!r}); expected mysql://user@host:3306/name "
             "or mysql://user@/name?unix_socket=/path"
-        ) from None
+        )
     family, _, driver = url.drivername.partition("+")
     if family not in ("mysql", "mariadb") or driver not in ("", "pymysql", "mysqldb"):
         raise InvalidInput(f"URL scheme must be mysql, mariadb, mysql+pymysql or mysql+mysqldb, got {url.drivername!r}")
     if "@" in (url.host or ""):
         raise InvalidInput("the URL has two @ before its name; in a user or a password, @ is written %40")
     query: dict[str, str] = {}
-    for name, value in url.query.items():
-        if not isinstance(value, str):
+    for name, value in url.query:
+        if name in query:
             raise InvalidInput(f"the URL has the option {name!r} twice")
         query[name] = value
     secrets = {name: query.pop(name) for name in ("password", "passwd", "ssl_key_password") if name in query}
@@ -205,13 +202,33 @@ def sqlalchemy_url(node: Node, credentials: Credentials, database: str | None) -
     if credentials.drivername == "mysql+mysqldb" and node.host == "localhost":
         # To MySQL's C libraries that is the default socket, whatever server that belongs to.
         node = replace(node, host="127.0.0.1")
-    return _url(node, credentials, database, credentials.driver_options)
+    from sqlalchemy.engine import URL
 
-
-def _url(node: Node, credentials: Credentials, database: str | None, query: Mapping[str, str]) -> URL:
-    socket = {} if node.socket is None else {"unix_socket": node.socket}
-    options = {**query, **socket}
+    options = _options(node, credentials.driver_options)
     return URL.create(credentials.drivername, credentials.username, None, node.host, node.port, database, options)
+
+
+def _text(
+    node: Node,
+    credentials: Credentials,
+    database: str | None,
+    query: Mapping[str, str],
+    *,
+    hidden_password: bool = False,
+) -> str:
+    return write_url(
+        credentials.drivername,
+        credentials.username,
+        node.host,
+        node.port,
+        database,
+        _options(node, query),
+        hidden_password=hidden_password,
+    )
+
+
+def _options(node: Node, query: Mapping[str, str]) -> dict[str, str]:
+    return {**query} if node.socket is None else {**query, "unix_socket": node.socket}
 
 
 def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -220,7 +237,7 @@ def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
         return {}, {}
     path = query.get("read_default_file", DEFAULT_FILE)
     read = read_option_file(path, ("client", query.get("read_default_group", "schemaless")))
-    found = {name: value for name, value in read.items() if value is not None and not name.startswith("ssl")}
+    login = {name: value for name, value in read.items() if value is not None and not name.startswith("ssl")}
     tls = {name: value for name, value in read.items() if value is not None and name.startswith("ssl_")}
     # MariaDB's names.
     if "ssl_verify_server_cert" in read:
@@ -229,10 +246,10 @@ def _option_file(query: Mapping[str, str]) -> tuple[dict[str, str], dict[str, st
         tls = {"ssl_mode": "disabled"}
     elif "ssl" in read and not tls:
         tls = {"ssl_mode": "required"}
-    return found, tls
+    return login, tls
 
 
-def _node(url: URL, socket: str | None, file: Mapping[str, str]) -> Node:
+def _node(url: URLText, socket: str | None, file: Mapping[str, str]) -> Node:
     """Return the server: the URL's, else the option file's, which may also add the port."""
     host, port = url.host or None, url.port
     if socket is None and host is None:

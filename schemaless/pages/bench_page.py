@@ -75,12 +75,12 @@ def findings(result: Result) -> list[str]:
     exact = [combination for combination in result.combinations if not combination.fidelity.mark]
     sentences = []
     if exact:
-        smallest = min(exact, key=lambda combination: combination.size_bytes)
+        smallest = min(exact, key=_size)
         fastest = min(exact, key=_time)
         sentences.append(f"Smallest: {_with(smallest)}. Fastest: {_with(fastest)}.")
     kept = [combination for combination in exact if combination.store and combination.compressor != "none"]
     if kept:
-        best = min(kept, key=lambda combination: combination.size_bytes)
+        best = min(kept, key=_size)
         sentences.append(f"Smallest of what the store keeps: {_with(best)}.")
     ours = {combination.name: combination for combination in exact}
     pair = ours.get("store msgpack+zlib"), ours.get("store json+zlib")
@@ -135,27 +135,15 @@ def matrices(results: Sequence[Result]) -> list[tuple[str, list[str], list[list[
             for name in names
         ]
 
-    json = " ".join((BASELINE[0], "none"))
+    json, zlib = " ".join((BASELINE[0], "none")), " ".join(BASELINE)
     tables = [
-        ("Bytes, as a multiple of JSON text", "", rows(plain, json, _size)),
-        (
-            "Encoding, as a multiple of JSON",
-            "",
-            rows(plain, json, lambda combination: combination.stages["encode"].mid),
-        ),
-        (
-            "Decoding, as a multiple of JSON",
-            "",
-            rows(plain, json, lambda combination: combination.stages["decode"].mid),
-        ),
-        ("Bytes, as a multiple of JSON + zlib", "", rows(packed, " ".join(BASELINE), _size)),
-        (
-            "CPU time, as a multiple of JSON + zlib",
-            "",
-            rows(packed, " ".join(BASELINE), lambda combination: combination.total_ms.mid),
-        ),
+        ("Bytes, as a multiple of JSON text", rows(plain, json, _size)),
+        ("Encoding, as a multiple of JSON", rows(plain, json, lambda one: one.stages["encode"].mid)),
+        ("Decoding, as a multiple of JSON", rows(plain, json, lambda one: one.stages["decode"].mid)),
+        ("Bytes, as a multiple of JSON + zlib", rows(packed, zlib, _size)),
+        ("CPU time, as a multiple of JSON + zlib", rows(packed, zlib, lambda one: one.total_ms.mid)),
     ]
-    return [(title, [first, *header], lines) for title, first, lines in tables if lines]
+    return [(title, ["", *header], lines) for title, lines in tables if lines]
 
 
 def summary_of(results: Sequence[Result]) -> str:
@@ -175,9 +163,7 @@ def summary_of(results: Sequence[Result]) -> str:
 
 
 def _lead_text(results: Sequence[Result]) -> str:
-    return (
-        f"{len(results)} sets, {sum(result.corpus.documents for result in results):,} documents. {' '.join(MARKS[1:2])}"
-    )
+    return f"{len(results)} sets, {sum(result.corpus.documents for result in results):,} documents. {MARKS[1]}"
 
 
 def _in_any(by_corpus: Sequence[dict[str, Combination]]) -> list[str]:
@@ -272,9 +258,9 @@ def _answers(result: Result) -> list[tuple[str, str]]:
     kept = [combination for combination in exact if combination.store]
     boxes = []
     for what, among, of in (
-        ("smallest", exact, lambda combination: combination.size_bytes),
+        ("smallest", exact, _size),
         ("fastest", exact, _time),
-        ("smallest that the store keeps", kept, lambda combination: combination.size_bytes),
+        ("smallest that the store keeps", kept, _size),
     ):
         if among:
             best = min(among, key=of)

@@ -54,17 +54,17 @@ def csv_text(report: CapacityReport) -> str:
             line(*where, figure, "share", *_five(getattr(trial, figure), lambda share: round(share, 5)))
         line(*where, "encode", "cpu_s_per_day", trial.encode_s_per_day)
         line(*where, "decode", "cpu_s_per_day", trial.decode_s_per_day)
-    for disk in report.disks:
-        for day, value in disk.history:
-            line("history", disk.disk.name, day.isoformat(), "growth", "bytes", round(value))
-        for day, size in disk.used.by_day:
-            line("used", disk.disk.name, day.isoformat(), "by_growth", "bytes", round(size))
-        for at, size in disk.used.measured:
-            line("used", disk.disk.name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
-        _forecast_lines(line, disk)
-    for shard in fullest(report.shard_sizes):
+    for grown in report.disks:
+        for day, value in grown.history:
+            line("history", grown.disk.name, day.isoformat(), "growth", "bytes", round(value))
+        for day, size in grown.used.by_day:
+            line("used", grown.disk.name, day.isoformat(), "by_growth", "bytes", round(size))
+        for at, size in grown.used.measured:
+            line("used", grown.disk.name, at.isoformat(timespec="seconds"), "by_files", "bytes", round(size))
+        _forecast_lines(line, grown)
+    for size in fullest(report.shard_sizes):
         kind = "allocated" if report.skew.shards else "file"
-        line("fullest", f"shard {shard.shard}", shard.cluster, kind, "bytes", round(shard.size_bytes))
+        line("fullest", f"shard {size.shard}", size.cluster, kind, "bytes", round(size.size_bytes))
     for fill in report.skew.clusters:
         line("skew", fill.cluster, "", "now", "bytes", round(fill.now_bytes))
         line("skew", fill.cluster, "", "even", "bytes", round(fill.even_bytes))
@@ -80,12 +80,12 @@ def csv_text(report: CapacityReport) -> str:
     return writer.getvalue()
 
 
-def _forecast_lines(line: Any, disk: Any) -> None:
-    if not isinstance(disk.forecast, Forecast):
+def _forecast_lines(line: Any, grown: Any) -> None:
+    if not isinstance(grown.forecast, Forecast):
         return
-    for number, band in enumerate(disk.forecast.daily):
-        day = disk.forecast.first_day + datetime.timedelta(number)
-        line("forecast", disk.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
+    for number, band in enumerate(grown.forecast.daily):
+        day = grown.forecast.first_day + datetime.timedelta(number)
+        line("forecast", grown.disk.name, day.isoformat(), "growth", "bytes", *(round(value) for value in band))
 
 
 def _planning_lines(line: Any, planning: Planning) -> None:

@@ -113,8 +113,8 @@ def levels_table(report: CapacityReport) -> Table:
     orders = planning.wishes.lead_days is not None
     rows = []
     for disk in shown:
-        for stored, found in (("as it is", planning.now), (f"{report.codec}", planning.after)):
-            for level in found:
+        for stored, levels in (("as it is", planning.now), (f"{report.codec}", planning.after)):
+            for level in levels:
                 if level.disk == disk and level.days is not None:
                     row = [disk, stored, level_name(level), _on_text(level), _range_text(level)]
                     days = until_text(level.days.mid, level.horizon_days or 0) if level.days.mid else "0 days"
@@ -156,14 +156,14 @@ def fullest_table(report: CapacityReport) -> Table:
     """Return the fullest shards: what they have allocated, or where they are many how long their files are."""
     sizes = report.shard_sizes
     by_files = not report.skew.shards
-    average = sum(shard.size_bytes for shard in sizes) / max(1, report.skew.shard_count)
+    average = sum(fullest_shard.size_bytes for fullest_shard in sizes) / max(1, report.skew.shard_count)
     rows = []
-    for shard in fullest(sizes):
-        size = bytes_text(shard.size_bytes)
+    for fullest_shard in fullest(sizes):
+        size = bytes_text(fullest_shard.size_bytes)
         if not by_files:
-            size = estimate_text(allocated(report, shard.cluster, shard.shard), bytes_text)
-        times = f"{shard.size_bytes / average:.2f}" if average else ""
-        rows.append([str(shard.shard), shard.cluster, size, times])
+            size = estimate_text(allocated(report, fullest_shard.cluster, fullest_shard.shard), bytes_text)
+        times = f"{fullest_shard.size_bytes / average:.2f}" if average else ""
+        rows.append([str(fullest_shard.shard), fullest_shard.cluster, size, times])
     what = "file" if by_files else "allocated"
     note = f"Of {report.skew.shard_count:,} shards; one has {bytes_text(average)} on average."
     if by_files:

@@ -20,7 +20,7 @@ from schemaless.pages.capacity_words import (
     until_text,
     whole,
 )
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import bytes_text, estimate_text, size_text
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport, ColumnForecast, DiskForecast
@@ -98,7 +98,7 @@ def _scenarios(report: CapacityReport) -> Table:
 
 
 def _forecasts(report: CapacityReport) -> Table:
-    rows = [_forecast_row(disk.disk.name, "bytes of disk", disk) for disk in report.disks]
+    rows = [_forecast_row(grown.disk.name, "bytes of disk", grown) for grown in report.disks]
     rows += [_forecast_row(f"{column.cluster} {column.column_name}", "body bytes", column) for column in report.columns]
     columns = [
         "of",
@@ -209,9 +209,9 @@ def _codecs(report: CapacityReport) -> Table:
 
 def _clusters(report: CapacityReport) -> Table:
     rows = []
-    places = {each.disk: place for place, each in enumerate(report.now.worst_first)}
+    places = {outlook.disk: place for place, outlook in enumerate(report.now.worst_first)}
     order = {name: places[outlook.disk.name] for outlook in report.disks for name in outlook.disk.clusters}
-    for space in sorted(report.measurement.clusters, key=lambda each: order.get(each.cluster, len(order))):
+    for space in sorted(report.measurement.clusters, key=lambda space: order.get(space.cluster, len(order))):
         known = space.problem is None
         rows.append(
             [
@@ -219,10 +219,10 @@ def _clusters(report: CapacityReport) -> Table:
                 f"{space.read_from} {space.node}" if known else f"not measured: {space.problem}",
                 str(space.copies),
                 str(space.shards),
-                _size(space.file_bytes),
+                size_text(space.file_bytes, "?"),
                 "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
-                _size(space.disk_bytes),
-                _size(space.free_bytes),
+                size_text(space.disk_bytes, "?"),
+                size_text(space.free_bytes, "?"),
                 {"server": "server", "flag": "given"}.get(space.disk_from or "", "?"),
             ]
         )
@@ -288,7 +288,3 @@ def _range(low: float, high: float, horizon: int) -> str:
     if high == 0:
         return ""
     return f"{whole(low)} or more" if math.isinf(high) else f"{whole(low)} to {whole(high)}"
-
-
-def _size(count: int | None) -> str:
-    return "?" if count is None else bytes_text(count)

@@ -39,13 +39,13 @@ def answer(scenario: Scenario) -> Answer:
     """Return the answer of a scenario, which is that of the disk that is full first."""
     first = scenario.first
     if first is None:
-        reasons = sorted({each.why or "" for each in scenario.unknown}) or ["there is no cluster with cells"]
+        reasons = sorted({outlook.why or "" for outlook in scenario.unknown}) or ["there is no cluster with cells"]
         why = "; ".join(reasons)
         return Answer("not known", f"{why[:1].upper()}{why[1:]}.")
     words = interval_text(first)
     ends = first.days is not None and math.isfinite(first.days.mid)
     where = f" {first.disk} is full first." if len(scenario.disks) > 1 and ends else ""
-    unknown = [each.disk for each in scenario.unknown]
+    unknown = [outlook.disk for outlook in scenario.unknown]
     apart = f" Nothing is known of {', '.join(unknown)}." if unknown else ""
     return Answer(days_text(first), f"{words}{where}{apart}{_constant_text(first)}")
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from schemaless.migrate.reclaimed import Part, ReclaimedReport, Stages
 from schemaless.pages import frame
-from schemaless.terminal.output import bytes_text, estimate_text
+from schemaless.terminal.output import bytes_text, estimate_text, size_text
 
 _STYLE: Final = """
 :root { --before: #7d8795; --after: #1f539b; --rebuilt: #0f7f6d; }
@@ -41,33 +41,33 @@ th:first-child, td:first-child { white-space: normal; }
 _STAGES: Final = (("before", "before"), ("after", "after the run"), ("rebuilt", "after a rebuild"))
 
 
-def reclaimed_html(found: ReclaimedReport) -> str:
+def reclaimed_html(report: ReclaimedReport) -> str:
     """Return the page."""
-    title = f"Migration {found.job.job_id} of {found.datastore} to {found.to}"
+    title = f"Migration {report.job.job_id} of {report.datastore} to {report.to}"
     sections = [
-        _answers(found),
-        frame.section("Files and what is in them", _files(found)),
-        frame.section("Every shard", _every_shard(found.shards)) if found.total.file.before is not None else "",
-        frame.section("Bodies by column", _columns(found)),
-        frame.section("Predicted and actual", _predictions(found)) if found.predictions else "",
-        frame.section("By cluster", _part_table("cluster", [*found.clusters, found.total], found)),
-        frame.section("By shard", _shard_table(found), long=True),
-        frame.section("How the figures were obtained", _how(found)),
+        _answers(report),
+        frame.section("Files and what is in them", _files(report)),
+        frame.section("Every shard", _every_shard(report.shards)) if report.total.file.before is not None else "",
+        frame.section("Bodies by column", _columns(report)),
+        frame.section("Predicted and actual", _predictions(report)) if report.predictions else "",
+        frame.section("By cluster", _part_table("cluster", [*report.clusters, report.total], report)),
+        frame.section("By shard", _shard_table(report), long=True),
+        frame.section("How the figures were obtained", _how(report)),
     ]
-    return frame.html_page(title, _begun(found), sections, style=_STYLE)
+    return frame.html_page(title, _begun(report), sections, style=_STYLE)
 
 
-def _begun(found: ReclaimedReport) -> str:
-    job = found.job
+def _begun(report: ReclaimedReport) -> str:
+    job = report.job
     ended = "" if job.ended_at is None else f", ended {job.ended_at:%Y-%m-%d %H:%M}"
     return (
-        f"{job.state}; begun {job.created_at:%Y-%m-%d %H:%M}{ended}; this page is of {found.made_at:%Y-%m-%d %H:%M}, "
+        f"{job.state}; begun {job.created_at:%Y-%m-%d %H:%M}{ended}; this page is of {report.made_at:%Y-%m-%d %H:%M}, "
         "all UTC"
     )
 
 
-def _answers(found: ReclaimedReport) -> str:
-    total, tally = found.total, found.total.tally
+def _answers(report: ReclaimedReport) -> str:
+    total, tally = report.total, report.total.tally
     answers = [
         (
             f"{bytes_text(tally.bytes_before)} → {bytes_text(tally.bytes_after)}",
@@ -82,8 +82,8 @@ def _answers(found: ReclaimedReport) -> str:
         else:
             what = f"files, rebuilt: {_less(total.file.before, total.file.last)}"
         answers.append((f"{bytes_text(total.file.before)} → {bytes_text(total.file.last)}", what))
-    if found.binary_log_bytes is not None:
-        answers.append((bytes_text(found.binary_log_bytes), "written to binary logs meanwhile, by everybody"))
+    if report.binary_log_bytes is not None:
+        answers.append((bytes_text(report.binary_log_bytes), "written to binary logs meanwhile, by everybody"))
     if tally.left:
         answers.append((f"{tally.left.total():,}", "cells left as they are: " + ", ".join(sorted(tally.left))))
     boxes = "".join(f'<div class="answer"><b>{_unbroken(big)}</b>{escape(small)}</div>' for big, small in answers)
@@ -103,9 +103,9 @@ def _less(before: int, after: int) -> str:
     return f"{share:.1%} less" if share >= 0 else f"{-share:.1%} more"
 
 
-def _files(found: ReclaimedReport) -> str:
-    parts = [found.total, *(found.clusters if len(found.clusters) > 1 else ())]
-    if found.total.file.before is None:
+def _files(report: ReclaimedReport) -> str:
+    parts = [report.total, *(report.clusters if len(report.clusters) > 1 else ())]
+    if report.total.file.before is None:
         return '<p class="soft">The sizes of files were not noted when this migration began.</p>'
     key = "".join(
         f'<span class="{name}"><i style="background:var(--{name})"></i>{escape(label)}</span>'
@@ -143,7 +143,7 @@ def _bar(stage: str, label: str, size: int, solid: int, widest: int, what: str) 
     described = f"{what}: {bytes_text(size)}"
     if solid != size:
         described += f", of which {bytes_text(solid)} bodies"
-    whole, part = (f"{100 * each / widest:.2f}%" for each in (size, solid))
+    whole, part = (f"{100 * length / widest:.2f}%" for length in (size, solid))
     return (
         f'<span class="name">{escape(label)}</span>'
         f'<div class="bar {stage}" role="img" aria-label="{escape(described)}"><div class="track">'
@@ -180,10 +180,10 @@ def _every_shard(shards: Sequence[Part]) -> str:
     )
 
 
-def _columns(found: ReclaimedReport) -> str:
-    widest = max([tally.bytes_before for tally in found.columns.values()] + [1])
+def _columns(report: ReclaimedReport) -> str:
+    widest = max([tally.bytes_before for tally in report.columns.values()] + [1])
     pictures = ""
-    for name, tally in found.columns.items():
+    for name, tally in report.columns.items():
         pictures += f'<div class="bars"><h3>{escape(name)}, {tally.cells:,} cells</h3>'
         for stage, label, size in (("before", "before", tally.bytes_before), ("after", "after", tally.bytes_after)):
             pictures += _bar(stage, label, size, size, widest, f"{name} {label}")
@@ -191,12 +191,12 @@ def _columns(found: ReclaimedReport) -> str:
         kept = ", ".join(f"{count:,} kept as JSON text: {reason}" for reason, count in tally.kept_as_text.most_common())
         if kept:
             pictures += f'<p class="soft">{escape(kept)}</p>'
-    if found.stored_before:
+    if report.stored_before:
         rows = [
             [column, codec, estimate_text(cells), estimate_text(size, bytes_text)]
-            for column, codec, cells, size in found.stored_before
+            for column, codec, cells, size in report.stored_before
         ]
-        exact = all(cells.exact for _, _, cells, _ in found.stored_before)
+        exact = all(cells.exact for _, _, cells, _ in report.stored_before)
         pictures += (
             '<p class="soft">Stored when the migration began: all columns and codecs, whether it re-encoded them or not'
             + (
@@ -209,22 +209,22 @@ def _columns(found: ReclaimedReport) -> str:
     return pictures or '<p class="soft">No cell was re-encoded.</p>'
 
 
-def _predictions(found: ReclaimedReport) -> str:
+def _predictions(report: ReclaimedReport) -> str:
     rows = []
-    for each in found.predictions:
-        text = "{:,.0f}".format if each.what.startswith("cells") else bytes_text
-        off = "-" if each.off is None else f"{each.off:+.1%}"
-        rows.append([each.what, estimate_text(each.predicted, text), text(each.actual), off])
+    for foretold in report.predictions:
+        text = "{:,.0f}".format if foretold.what.startswith("cells") else bytes_text
+        off = "-" if foretold.off is None else f"{foretold.off:+.1%}"
+        rows.append([foretold.what, estimate_text(foretold.predicted, text), text(foretold.actual), off])
     return frame.table(["", "predicted (95 % interval)", "actual", "off by"], rows)
 
 
-def _part_table(noun: str, parts: Sequence[Part], found: ReclaimedReport) -> str:
+def _part_table(noun: str, parts: Sequence[Part], report: ReclaimedReport) -> str:
     rows = [
         [
             part.name.removeprefix("shard "),
             str(part.shards),
             *_figures(part),
-            _known(found.binary_log_bytes if part.name == "all" else found.binary_log.get(part.name)),
+            size_text(report.binary_log_bytes if part.name == "all" else report.binary_log.get(part.name)),
         ]
         for part in parts
     ]
@@ -246,31 +246,31 @@ _FIGURES: Final = (
 
 def _figures(part: Part) -> list[str]:
     def last(stages: Stages) -> str:
-        return _known(stages.last)
+        return size_text(stages.last)
 
     return [
         f"{part.tally.cells:,}",
         f"{part.tally.left.total():,}",
         bytes_text(part.tally.bytes_before),
         bytes_text(part.tally.bytes_after),
-        _known(part.file.before),
-        _known(part.file.after),
-        _known(part.file.rebuilt),
-        _known(part.allocated.before),
+        size_text(part.file.before),
+        size_text(part.file.after),
+        size_text(part.file.rebuilt),
+        size_text(part.allocated.before),
         last(part.allocated),
     ]
 
 
-def _shard_table(found: ReclaimedReport) -> str:
-    rows = [[part.name.removeprefix("shard "), part.cluster, *_figures(part)] for part in found.shards]
+def _shard_table(report: ReclaimedReport) -> str:
+    rows = [[part.name.removeprefix("shard "), part.cluster, *_figures(part)] for part in report.shards]
     table = frame.table(["shard", "cluster", *_FIGURES], rows)
     return f"<details{' open' if len(rows) <= 32 else ''}><summary>{len(rows)} shards</summary>{table}</details>"
 
 
-def _how(found: ReclaimedReport) -> str:
+def _how(report: ReclaimedReport) -> str:
     sizes = (
         "what InnoDB says of each table's file, noted when the run began and when it ended, and by each rebuild"
-        if found.total.measured
+        if report.total.measured
         else "what InnoDB's statistics add up to, some MB too low: the account could not see more (PROCESS)"
     )
     terms = [
@@ -285,7 +285,3 @@ def _how(found: ReclaimedReport) -> str:
         ("Units", "1 KiB is 1,024 bytes, 1 MiB 1,024 KiB, and so on."),
     ]
     return frame.terms(terms)
-
-
-def _known(size: int | None) -> str:
-    return "-" if size is None else bytes_text(size)

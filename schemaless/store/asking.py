@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from schemaless.errors import ServerError
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool
+from schemaless.mysql.sql.parts import all_rows
 from schemaless.mysql.together import Question, ask
 from schemaless.store.shards import Shards
 
@@ -41,7 +42,7 @@ def rows_of_shards(shards: Shards, selects: Mapping[int, bytes], check: Check | 
     # What went elsewhere just now, or is not where it was asked for: the usual way finds it.
     left = by_pool.pop(None, [])
     questions = [
-        Question(pool, b" UNION ALL ".join([selects[shard] for shard in of_pool]), check, of_pool[0], known)
+        Question(pool, all_rows(selects[shard] for shard in of_pool), check, of_pool[0], known)
         for pool, of_pool in by_pool.items()
         if pool is not None
     ]

@@ -18,7 +18,7 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
-from schemaless.mysql.connection import Connection, Rows
+from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import DatabaseMissing
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.replication import is_read_only
@@ -148,7 +148,8 @@ def read_again(connection: Connection, node: Node, name: str) -> CatalogEntry:
         DatastoreNotFound, SchemaMismatch, TopologyError: it is not there any more, or cannot be used.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    return _entry(_read(connection, name), node, name)
+    with connection.transaction():
+        return _read(connection, node, name)
 
 
 def read_ready(pool: NodePool, name: str) -> CatalogEntry:
@@ -165,38 +166,18 @@ def read_ready(pool: NodePool, name: str) -> CatalogEntry:
     return entry
 
 
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """The rows that describe a datastore."""
-
-    datastore: Rows
-    nodes: Rows
-    clusters: Rows
-    ranges: Rows
-
-
-def _read(connection: Connection, name: str) -> _Description:
-    """Read a description as it is at one moment."""
-    with connection.transaction():
-        return _rows(connection, name)
-
-
-def _rows(connection: Connection, name: str) -> _Description:
-    return _Description(
-        connection.rows(sql.select_datastore(name)),
-        connection.rows(sql.select_nodes(name)),
-        connection.rows(sql.select_clusters(name)),
-        connection.rows(sql.select_ranges(name)),
-    )
-
-
-def _entry(description: _Description, node: Node, name: str) -> CatalogEntry:
-    if not description.datastore:
+def _read(connection: Connection, node: Node, name: str) -> CatalogEntry:
+    """Read the rows that describe a datastore; in a transaction, as they are at one moment."""
+    datastore = connection.rows(sql.select_datastore(name))
+    addresses = connection.rows(sql.select_nodes(name))
+    clusters = connection.rows(sql.select_clusters(name))
+    ranges = connection.rows(sql.select_ranges(name))
+    if not datastore:
         raise DatastoreNotFound(
             f"the catalog of {name!r} on {node} is empty: its creation was interrupted; "
             "run the same 'schemaless create' again"
         )
-    own_name, shard_count, placement, format_number, ready, token = description.datastore[0]
+    own_name, shard_count, placement, format_number, ready, token = datastore[0]
     if own_name != name:
         raise TopologyError(f"the catalog in database {name!r} on {node} describes datastore {own_name!r}")
     if format_number > FORMAT:
@@ -205,14 +186,14 @@ def _entry(description: _Description, node: Node, name: str) -> CatalogEntry:
             "use a later version of schemaless"
         )
     nodes: dict[str, list[Node]] = {}
-    for cluster, *address in description.nodes:
+    for cluster, *address in addresses:
         nodes.setdefault(cluster, []).append(Node(*address))
     topology = Topology(
         name=own_name,
         shard_count=shard_count,
         placement=placement,
-        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *numbers) for name, *numbers in description.clusters),
-        ranges=tuple(ShardRange(*part) for part in description.ranges),
+        clusters=tuple(Cluster(name, tuple(nodes.get(name, ())), *numbers) for name, *numbers in clusters),
+        ranges=tuple(ShardRange(*part) for part in ranges),
     )
     return CatalogEntry(topology, bool(ready), token=None if token is None else bytes(token))
 
@@ -255,7 +236,7 @@ def write_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> None:
     def write(connection: Connection) -> None:
         # Changes take turns by this lock.
         connection.rows(sql.lock_datastore(before.name))
-        now = _entry(_rows(connection, before.name), pool.node, before.name).topology
+        now = _read(connection, pool.node, before.name).topology
         # What becomes of other clusters has nothing to do with it: shards are moved all the time.
         current, known = (
             (topology.cluster(cluster.name), topology.shards_of(cluster.name)) for topology in (now, before)
@@ -288,7 +269,7 @@ def write_new_cluster(pool: NodePool, before: Topology, cluster: Cluster) -> Non
 
     def write(connection: Connection) -> None:
         connection.rows(sql.lock_datastore(before.name))
-        now = _entry(_rows(connection, before.name), pool.node, before.name).topology
+        now = _read(connection, pool.node, before.name).topology
         if now.clusters != before.clusters:
             raise TopologyChanged(
                 f"the clusters of {before.name!r} were changed by somebody else at this moment; nothing was written, "
@@ -325,7 +306,7 @@ def write_place(
     def write(connection: Connection) -> None:
         connection.execute(set_session({"wait_timeout": _SILENT_S}))
         connection.rows(sql.lock_datastore(name))
-        now = _entry(_rows(connection, name), pool.node, name).topology
+        now = _read(connection, pool.node, name).topology
         for cluster in (source, before.cluster(target)):
             current = now.cluster(cluster.name)
             if (current.primary, current.epoch) != (cluster.primary, cluster.epoch):

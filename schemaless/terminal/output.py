@@ -138,6 +138,11 @@ def bytes_text(count: float) -> str:
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
+def size_text(count: int | None, unknown: str = "-") -> str:
+    """Return a number of bytes for people, or what stands for one that is not known."""
+    return unknown if count is None else bytes_text(count)
+
+
 def estimate_text(estimate: Interval, text: Callable[[float], str] = "{:,.0f}".format) -> str:
     """Return an estimate for people: its middle, and its interval in brackets unless it is exact."""
     if estimate.exact:

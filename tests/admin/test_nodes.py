@@ -143,7 +143,9 @@ def test_what_does_not_replicate_is_no_replica(url, at, name, replicated, replic
 def copy_database(source: LocalServer, target: LocalServer, database: str) -> None:
     """Copy a database with its few rows, as a restored backup would have them."""
     sql(target, f"CREATE DATABASE {database}")
-    connection = pymysql.connect(unix_socket=str(target.socket), user="root", database=database, autocommit=True)
+    connection = pymysql.connect(
+        unix_socket=str(target.socket), user="root", database=database, autocommit=True, ssl_disabled=True
+    )
     with connection, connection.cursor() as cursor:
         for (table,) in sql(source, f"SHOW TABLES FROM {database}"):
             ((_, definition),) = sql(source, f"SHOW CREATE TABLE {database}.{table}")

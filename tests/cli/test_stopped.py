@@ -85,7 +85,7 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
     database = tools_of(fresh_store).shards.database(2)
     socket = tools_of(fresh_store).topology.cluster_of(2).primary.socket
     # The run meets a row that somebody holds, in the other cluster's first shard, its second: it waits there.
-    holder = pymysql.connect(unix_socket=socket, user="root", autocommit=False)
+    holder = pymysql.connect(unix_socket=socket, user="root", autocommit=False, ssl_disabled=True)
     try:
         with holder.cursor() as cursor:
             cursor.execute(f"SELECT added_id FROM `{database}`.cell WHERE added_id = 1 FOR UPDATE")
@@ -118,7 +118,7 @@ def test_second_interrupt_ends_a_run_that_waits_for_a_server(
     """The first one waits for the statement that is under way, which may be for ever; the second does not."""
     fresh_store.put_stored_cells([NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:50]])
     socket = tools_of(fresh_store).topology.cluster_of(0).primary.socket
-    with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False)) as holder:
+    with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False, ssl_disabled=True)) as holder:
         holder.cursor().execute(f"SELECT body FROM `{tools_of(fresh_store).shards.database(0)}`.cell FOR UPDATE")
         process = start("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
         ledger = Ledger(migrate_store)

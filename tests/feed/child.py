@@ -31,8 +31,8 @@ class WrittenDown:
         self._early = early
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
-        """Each is dealt with by itself."""
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         """Write them down, one by one; as the control does it, behind the location instead of before it."""

@@ -164,7 +164,7 @@ class Live:
         faulty = CONTROLS.get(self.control, nullcontext)
         try:
             with ThreadPoolExecutor(1) as mover, schemaless.connect(self.url, read_timeout_s=20) as away, faulty():
-                while self.given.put < cells:
+                while self.given.put < cells or shifted < moves:
                     self._put_more()
                     # The last ones are in somebody's hands, or will be in a moment.
                     self._until(self.given.put - int(_BEHIND[self.scale] * self.batch) if self.parts > 1 else 1)
@@ -172,7 +172,8 @@ class Live:
                     while hurt < int(part * len(hurts)):
                         self._hurt(hurts[hurt], chance)
                         hurt += 1
-                    while shifted < int(part * (moves + 1)) and shifted < moves:
+                    # Not before workers have made good for the last one: it may have set back each shard's follower.
+                    if shifted < min(moves, int(part * (moves + 1))) and (self._move is None or self._move.done()):
                         self._moved()
                         self._move = mover.submit(self._move_one, away, chance.randrange(self.store.shard_count))
                         shifted += 1

@@ -47,8 +47,8 @@ class Parks:
         self.seen: list[int] = []
         self.given = 0
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
-        """Each is dealt with by itself."""
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:

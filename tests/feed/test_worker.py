@@ -18,6 +18,7 @@ from schemaless.feed.settings import NEW, Settings
 from schemaless.feed.wakes import Wakes
 from schemaless.feed.worker import Worker
 from schemaless.mysql.sql.followers import ParkedRow
+from schemaless.mysql.sql.moves import rewind_follower
 from schemaless.store.tools import tools_of
 from tests.feed.workers import CALM, NAME, SHORT, Seen, asleep, shards_of, turn
 
@@ -363,3 +364,41 @@ def test_one_column_only(settings, put, works):
 
     assert sorted(seen.cells) == sorted(there)
     assert all(owned.reached == owned.top for owned in worker.owned.values())
+
+
+@pytest.mark.mysql
+def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings, put, works):
+    """However short the time, one page is dealt with, and the next begins with another shard.
+
+    Were it begun with the first shard each time, the last ones would never come to anything.
+    """
+    seen = Seen()
+    worker = works("one", seen)
+    turn(worker)
+    served = []
+    for _ in range(4):
+        before = len(seen.cells)
+        put(60)
+        worker._find(worker._members.view)
+        worker._work_off(worker._members.view, -math.inf)
+        served.append({shard for shard, _ in seen.cells[before:]})
+
+    assert served == [{0}, {1}, {2}, {3}]
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("dealt_to", ["this one", "another"])
+def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, put, works, monkeypatch, dealt_to):
+    """A move raises the epoch and leaves the owner's name: were it dealt to another meanwhile, nobody would have it."""
+    worker = works("one", Seen())
+    turn(worker)
+    pair = NAME, 1
+    shards = tools_of(worker.store).shards
+    shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
+    if dealt_to == "another":
+        monkeypatch.setattr(worker, "_dealt_to_me", lambda view: frozenset(worker.owned) - {pair})
+    turn(worker, times=2)
+
+    assert worker.rows.look([pair]).rows[pair].worker == ("one" if dealt_to == "this one" else None)
+    assert (pair in worker.owned) == (dealt_to == "this one")
+    assert worker._doubtful == set()

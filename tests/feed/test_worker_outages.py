@@ -6,13 +6,16 @@ import math
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
+from schemaless.cluster.topology import Node
 from schemaless.errors import ServerUnavailable
 from schemaless.feed.members import Pair
 from schemaless.feed.rows import Looked, Move
 from schemaless.feed.wakes import Wakes
+from schemaless.store.tools import tools_of
 from tests.feed.workers import NAME, Seen, turn
 
 
@@ -46,6 +49,39 @@ def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(setti
 
     assert sorted(seen.cells) == sorted(there)
     assert {owned.reason for owned in worker.owned.values()} <= {None, ""}
+
+
+@pytest.mark.mysql
+def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_have_waited(
+    settings, put, works, monkeypatch
+):
+    """And no sooner; a look that meets the same makes the wait no longer."""
+    seen = Seen()
+    worker = works("one", seen)
+    turn(worker)
+    there = put(12)
+    shards = tools_of(worker.store).shards
+    for (_, shard), owned in worker.owned.items():
+        for _ in range(20):
+            owned.not_before_s = 0
+            owned.fail(ServerUnavailable("gone", node=str(shards.node_of(shard))))
+        owned.failed_at_s = -math.inf
+    waits_s = {shard: owned.not_before_s for (_, shard), owned in worker.owned.items()}
+    gone, ask = shards.node_of(0), worker.rows._on_node
+
+    def away(node: Node, *arguments: Any, **named: Any) -> Any:
+        if node == gone:
+            raise ServerUnavailable("gone", node=str(node))
+        return ask(node, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.rows, "_on_node", away)
+        turn(worker)
+    assert set(seen.cells) == {(shard, added_id) for shard, added_id in there if shards.node_of(shard) != gone}
+    assert worker.owned[NAME, 0].not_before_s == waits_s[0]
+    turn(worker)
+
+    assert sorted(seen.cells) == sorted(there)
 
 
 @pytest.mark.mysql

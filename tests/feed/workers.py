@@ -28,8 +28,8 @@ class Seen:
     careful: list[int] = field(default_factory=list)
     before: Callable[[StoredCell], None] = lambda cell: None
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
-        """Each is dealt with by itself."""
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:

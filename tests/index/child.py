@@ -40,7 +40,7 @@ def _location_first() -> None:
 
     Indexing.deal = wrong  # type: ignore[method-assign]
     # Else entries are written before each page's location after all.
-    Indexing.deal_together = lambda *_: None  # type: ignore[method-assign]
+    Indexing.deal_together = lambda *_: False  # type: ignore[method-assign]
 
 
 def _upserts_unguarded() -> None:

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 import schemaless
+from schemaless.errors import ServerUnavailable
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
 from schemaless.feed.supervisor import prepare
@@ -246,21 +247,25 @@ def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(k
 
 
 @pytest.mark.shared
-def test_a_check_of_an_index_that_is_stopped_says_which_shards_are_left(kept, invoke, follow_url, monkeypatch):  # noqa: F811
-    """Ctrl-C: what was found until then is printed, exit 3; on a terminal, how long it takes is shown meanwhile."""
+@pytest.mark.parametrize(
+    ("how", "code"), [(KeyboardInterrupt(), 3), (ServerUnavailable("gone", node="db-1"), 1)], ids=["Ctrl-C", "gone"]
+)
+def test_a_check_of_an_index_that_is_cut_short_says_how_to_go_on(kept, invoke, follow_url, monkeypatch, how, code):  # noqa: F811
+    """What was found until then is printed, with the command for the rest; on a terminal, the time left is shown."""
     kept.fill()
     runs = IndexCheck.run
 
-    def until_ctrl_c(self, shards, listener):
+    def cut_short(self, shards, listener):
         for found in runs(self, shards, listener):
             if found.shard == 2:
-                raise KeyboardInterrupt
+                raise how
             yield found
 
-    monkeypatch.setattr(IndexCheck, "run", until_ctrl_c)
+    monkeypatch.setattr(IndexCheck, "run", cut_short)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    said = invoke("index", "check", "client_trips", "--json", url=follow_url)
+    said = invoke("index", "check", "client_trips", "--repair", "--execute", "--json", url=follow_url)
 
-    assert (said.code, said.json["left"], len(said.json["shards"])) == (3, "2-3", 2)
-    assert "shards that are left to be checked: --shards 2-3" in said.err
-    assert " s left" in said.err.partition("shards that are left")[0]
+    assert (said.code, said.json["left"], len(said.json["shards"])) == (code, "2-3", 2)
+    before, _, after = said.err.partition("schemaless index check client_trips --shards 2-3 --repair --execute")
+    assert " s left" in before
+    assert after

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from types import SimpleNamespace
 
 import pytest
 
@@ -179,3 +181,24 @@ def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh
     assert pages_of == [[0, 1, 2, 3], [0], [1], [2], [3]]
     assert waiting == {2: "ValueError: an odd page"}
     assert there == {0, 1, 3}
+
+
+def test_what_was_done_together_counts_however_long_it_took(kept, fresh_store, new_row, monkeypatch):
+    """Else a slow machine would do it again and again: each turn has an end, and it would always be behind that."""
+    kept.fill()
+    worker = kept.worker()
+    new_cells(fresh_store, new_row, 4)
+    plan = Entries.plan
+
+    def slow(self, pages):
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 10_000, thread_time=time.thread_time)
+        monkeypatch.setattr("schemaless.feed.worker.time", clock)
+        return plan(self, pages)
+
+    monkeypatch.setattr(Entries, "plan", slow)
+    worker._pace.now()
+    worker.turn()
+    monkeypatch.undo()
+
+    assert [owned.reached - owned.top for owned in worker.owned.values()] == [0] * 4
+    assert all(owned.reached for owned in worker.owned.values())

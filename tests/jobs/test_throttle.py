@@ -160,7 +160,7 @@ def until(eventually) -> Callable[[ClusterWatch, object], Look]:
 @contextmanager
 def waiting_statements(server: LocalServer, count: int) -> Iterator[None]:
     """Have some statements run on a server for the block."""
-    holder = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True)
+    holder = pymysql.connect(unix_socket=str(server.socket), user="root", autocommit=True, ssl_disabled=True)
     holder.cursor().execute("SELECT GET_LOCK('throttle', 0)")
     threads = [
         threading.Thread(target=sql, args=(server, "SELECT GET_LOCK('throttle', 30)"), daemon=True)
@@ -325,7 +325,7 @@ def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicate
 def test_history_that_is_not_purged_is_a_reason(watching, until, replicated):
     """While a snapshot is open, what is replaced stays; it goes once that is closed."""
     watch = watching(role="root", max_history_length=20)
-    reader = pymysql.connect(unix_socket=str(replicated.socket), user="root")
+    reader = pymysql.connect(unix_socket=str(replicated.socket), user="root", ssl_disabled=True)
     with reader, reader.cursor() as cursor:
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         look = until(watch, "history")
@@ -412,7 +412,7 @@ def test_primary_that_is_locked_for_a_backup_is_waited_for(watching, until, repl
     """No statement of the watch is left waiting there for long, and the job goes on after the lock."""
     watch = watching()
     until(watch, None)
-    backup = pymysql.connect(unix_socket=str(replicated.socket), user="root")
+    backup = pymysql.connect(unix_socket=str(replicated.socket), user="root", ssl_disabled=True)
     with backup, backup.cursor() as cursor:
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         looks = [watch.look() for _ in range(5)]

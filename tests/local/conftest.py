@@ -32,7 +32,7 @@ def query() -> Callable[..., Any]:
     """Run statements on a server, and return the last one's rows."""
 
     def run(socket: Path, *statements: str) -> Any:
-        connection = pymysql.connect(unix_socket=str(socket), user="root", autocommit=True)
+        connection = pymysql.connect(unix_socket=str(socket), user="root", autocommit=True, ssl_disabled=True)
         try:
             with connection.cursor() as cursor:
                 for statement in statements:

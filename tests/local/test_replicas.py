@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 def pair_folder(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder with a server of some history that got its replica later; each test leaves both of them replicating."""
     with private_servers(request.param, 1) as (alone,):
-        connection = pymysql.connect(unix_socket=str(alone.socket), user="root", autocommit=True)
+        connection = pymysql.connect(unix_socket=str(alone.socket), user="root", autocommit=True, ssl_disabled=True)
         with connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE d")
             cursor.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
@@ -104,7 +104,7 @@ def test_replica_comes_back_after_kill_9_while_rows_are_written(victim, pair, pa
     """Either side killed in the middle of writes: started again, the replica has exactly the primary's rows."""
     primary, replica = pair
     began, done = threading.Event(), threading.Event()
-    connection = pymysql.connect(unix_socket=str(primary.socket), user="root", autocommit=True)
+    connection = pymysql.connect(unix_socket=str(primary.socket), user="root", autocommit=True, ssl_disabled=True)
 
     def write() -> None:
         with contextlib.suppress(pymysql.err.Error), contextlib.closing(connection), connection.cursor() as cursor:

@@ -61,8 +61,8 @@ class Seen:
     def __init__(self) -> None:
         self.ids: list[tuple[int, int]] = []
 
-    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> None:
-        """Each is dealt with by itself."""
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
 
     def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
         for cell in cells:

@@ -60,7 +60,9 @@ def root_of(server: str) -> Iterator[Any]:
     """Open a cursor of root's own, past this package."""
     socket = parse_url(server).node.socket
     with (
-        contextlib.closing(pymysql.connect(unix_socket=socket, user="root", autocommit=True)) as root,
+        contextlib.closing(
+            pymysql.connect(unix_socket=socket, user="root", autocommit=True, ssl_disabled=True)
+        ) as root,
         root.cursor() as cursor,
     ):
         cursor.execute("SET SESSION autocommit=1, completion_type=0, sql_select_limit=1000000, sql_big_selects=1")

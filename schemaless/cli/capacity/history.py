@@ -33,18 +33,18 @@ def history(url: str, last: int, as_json: bool) -> None:
     from schemaless.capacity import history as keeping
 
     with open_store(url) as store:
-        numbers = [each.sample_id for each in keeping.kept(store)[-last:]]
-        found = dict(zip(numbers, keeping.read(store, numbers), strict=True))
+        numbers = [kept.sample_id for kept in keeping.kept(store)[-last:]]
+        measurements = dict(zip(numbers, keeping.read(store, numbers), strict=True))
     if as_json:
-        print_json([{"sample_id": number, **measurement_json(each)} for number, each in found.items()])
+        print_json([{"sample_id": number, **measurement_json(taken)} for number, taken in measurements.items()])
         return
-    if not found:
+    if not measurements:
         out().print("no measurement is kept; 'schemaless capacity measure' takes one")
         return
     print_table(
         None,
         ["no.", "taken (UTC)", "cells", "body bytes", "allocated", "files", "a day", "clusters"],
-        [_line(number, each) for number, each in found.items()],
+        [_line(number, taken) for number, taken in measurements.items()],
         text_columns=2,
     )
 
@@ -53,15 +53,15 @@ def _line(number: int, measurement: Measurement) -> list[str]:
     from schemaless.numbers import added
 
     files = [space.file_bytes for space in measurement.clusters]
-    days = sorted({each.day for each in measurement.growth if each.complete})[-LAST_DAYS:]
-    recent = added(each.body_bytes for each in measurement.growth if each.day in days)
+    days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
+    recent = added(new.body_bytes for new in measurement.growth if new.day in days)
     return [
         str(number),
         f"{measurement.taken_at:%Y-%m-%d %H:%M}",
         estimate_text(added(group.cells for group in measurement.groups)),
         estimate_text(added(group.body_bytes for group in measurement.groups), bytes_text),
         estimate_text(added(group.allocated_bytes for group in measurement.groups), bytes_text),
-        bytes_text(sum(each or 0 for each in files)),
+        bytes_text(sum(size or 0 for size in files)),
         estimate_text(recent.times(1 / len(days)), bytes_text) if days else "?",
         f"{len(measurement.clusters) - len(measurement.problems)} of {len(measurement.clusters)}",
     ]

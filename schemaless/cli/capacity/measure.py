@@ -18,6 +18,7 @@ from schemaless.terminal.output import (
     print_json,
     print_table,
     progress,
+    size_text,
 )
 
 if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
@@ -84,10 +85,10 @@ def _show(measurement: Measurement) -> None:
     names = sorted({(group.cluster, group.column_name, group.codec) for group in measurement.groups})
     rows = []
     for name in names:
-        groups = [each for each in measurement.groups if (each.cluster, each.column_name, each.codec) == name]
-        cells = added(each.cells for each in groups)
+        groups = [group for group in measurement.groups if (group.cluster, group.column_name, group.codec) == name]
+        cells = added(group.cells for group in groups)
         sizes = [
-            added(getattr(each, size) for each in groups) for size in ("body_bytes", "allocated_bytes", "json_bytes")
+            added(getattr(group, size) for group in groups) for size in ("body_bytes", "allocated_bytes", "json_bytes")
         ]
         rows.append([*name, estimate_text(cells), *(estimate_text(size, bytes_text) for size in sizes)])
     if rows:
@@ -106,19 +107,20 @@ def _show(measurement: Measurement) -> None:
                 f"{space.read_from} {space.node}" if space.problem is None else "not measured",
                 str(space.copies),
                 str(space.shards),
-                _size(space.file_bytes) + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
+                size_text(space.file_bytes, "?")
+                + ("" if space.file_bytes_measured or space.file_bytes is None else " (stat.)"),
                 "?" if space.rebuilt_bytes is None else estimate_text(space.rebuilt_bytes, bytes_text),
                 "?" if space.overhead_bytes is None else estimate_text(space.overhead_bytes, bytes_text),
-                _size(space.disk_bytes),
-                _size(space.free_bytes),
+                size_text(space.disk_bytes, "?"),
+                size_text(space.free_bytes, "?"),
             ]
             for space in measurement.clusters
         ],
         text_columns=2,
     )
     _show_growth(measurement)
-    for each in (*measurement.notes, *beside_the_cells([measurement])):
-        out().print(f"note: {each}", markup=False)
+    for remark in (*measurement.notes, *beside_the_cells([measurement])):
+        out().print(f"note: {remark}", markup=False)
     exact = all(group.cells.exact for group in measurement.groups)
     out().print(
         f"\n{'all of it' if exact else 'a sample'} was read: {measurement.rows_read:,} rows; those whose bodies were "
@@ -135,24 +137,20 @@ def _show(measurement: Measurement) -> None:
 def _show_growth(measurement: Measurement) -> None:
     from schemaless.numbers import added
 
-    days = sorted({each.day for each in measurement.growth if each.complete})[-LAST_DAYS:]
+    days = sorted({new.day for new in measurement.growth if new.complete})[-LAST_DAYS:]
     if not days:
         return
     rows = []
     for column in measurement.column_names:
-        mine = [each for each in measurement.growth if each.column_name == column and each.day in days]
+        mine = [new for new in measurement.growth if new.column_name == column and new.day in days]
         a_day = 1 / len(days)
         rows.append(
             [
                 column,
-                estimate_text(added(each.cells for each in mine).times(a_day)),
-                estimate_text(added(each.body_bytes for each in mine).times(a_day), bytes_text),
-                ", ".join(sorted({each.method for each in mine})),
+                estimate_text(added(new.cells for new in mine).times(a_day)),
+                estimate_text(added(new.body_bytes for new in mine).times(a_day), bytes_text),
+                ", ".join(sorted({new.method for new in mine})),
             ]
         )
     title = f"\nnew a day, {days[0]} to {days[-1]}" if len(days) > 1 else f"\nnew on {days[0]}"
     print_table(title, ["column", "cells", "body bytes", "found by"], rows)
-
-
-def _size(count: int | None) -> str:
-    return "?" if count is None else bytes_text(count)

@@ -250,8 +250,8 @@ def _codec(text: str, before: str) -> tuple[str, Interval, str]:
 
 def _print(variants: dict[str, _Variant]) -> None:
     console = out()
-    for name, each in variants.items():
-        sentence = _sentence(each)
+    for name, variant in variants.items():
+        sentence = _sentence(variant)
         if name == "now":
             console.print(f"[bold]{sentence}[/]")
         else:
@@ -259,10 +259,10 @@ def _print(variants: dict[str, _Variant]) -> None:
             console.print(f"{what}: {sentence[0].lower()}{sentence[1:]}", markup=False)
     console.print()
     print_table(None, ["", *variants], _rows(list(variants.values())))
-    for name, each in variants.items():
-        if each.ratio is not None and each.source != "given":
-            console.print(f"\n{name}: {each.ratio.mid:.1%} of the bodies now, after {each.source}.", markup=False)
-    if any(each.ratio is not None and each.body_bytes is None for each in variants.values()):
+    for name, variant in variants.items():
+        if variant.ratio is not None and variant.source != "given":
+            console.print(f"\n{name}: {variant.ratio.mid:.1%} of the bodies now, after {variant.source}.", markup=False)
+    if any(variant.ratio is not None and variant.body_bytes is None for variant in variants.values()):
         console.print("\nOf bytes on disk, ratios of bodies are rough: InnoDB allocates in steps. --body counts them.")
 
 
@@ -275,17 +275,17 @@ def _json(variants: dict[str, _Variant], first_day: datetime.date, for_days: flo
     inputs |= {"start": first_day.isoformat(), "for_days": for_days}
     inputs["body_bytes"] = None if now.body_bytes is None else _low_mid_high(now.body_bytes)
     result: dict[str, Any] = {"inputs": inputs} | _answer(now)
-    for name, each in variants.items():
+    for name, variant in variants.items():
         if name == "after re-encoding":
-            inputs["bytes_per_document_after"] = _low_mid_high(each.ranges.bytes_per_document)
-            result["after"] = _answer(each)
-        elif each.ratio is not None:
+            inputs["bytes_per_document_after"] = _low_mid_high(variant.ranges.bytes_per_document)
+            result["after"] = _answer(variant)
+        elif variant.ratio is not None:
             result.setdefault("codecs", {})[name] = {
-                "ratio": _low_mid_high(each.ratio),
-                "ratio_source": each.source,
-                "body_bytes": None if each.body_bytes is None else _low_mid_high(each.body_bytes),
-                "bytes_per_document": _low_mid_high(each.ranges.bytes_per_document),
-            } | _answer(each)
+                "ratio": _low_mid_high(variant.ratio),
+                "ratio_source": variant.source,
+                "body_bytes": None if variant.body_bytes is None else _low_mid_high(variant.body_bytes),
+                "bytes_per_document": _low_mid_high(variant.ranges.bytes_per_document),
+            } | _answer(variant)
     return result
 
 
@@ -348,7 +348,7 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
     now = variants[0].ranges
 
     def row(name: str, value: Callable[[_Variant], Interval], text: Callable[[float], str]) -> list[str]:
-        return [name, *(_range_text(value(each), text) for each in variants)]
+        return [name, *(_range_text(value(variant), text) for variant in variants)]
 
     def same(name: str, text: str) -> list[str]:
         return [name, *(text for _ in variants)]
@@ -357,12 +357,14 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
     if now.growth_share_per_year != ZERO:
         growth = _range_text(now.growth_share_per_year, _percent)
         rows.append(same("growth in a year", f"{growth} {now.growth_kind}"))
-    if any(each.body_bytes for each in variants):
-        rows.append(["body", *(_range_text(each.body_bytes, _number) if each.body_bytes else "" for each in variants)])
+    if any(variant.body_bytes for variant in variants):
+        rows.append(
+            ["body", *(_range_text(variant.body_bytes, _number) if variant.body_bytes else "" for variant in variants)]
+        )
     rows += [
-        row("bytes a document", lambda each: each.ranges.bytes_per_document, _number),
+        row("bytes a document", lambda variant: variant.ranges.bytes_per_document, _number),
         same("copies", str(now.copies)),
-        row("written a day", lambda each: each.seen.bytes_per_day, _decimal_text),
+        row("written a day", lambda variant: variant.seen.bytes_per_day, _decimal_text),
     ]
     if now.retention_days is not None:
         rows.append(same("deleted after", f"{now.retention_days:g} days"))
@@ -370,12 +372,12 @@ def _rows(variants: list[_Variant]) -> list[list[str]]:
         same("hosts", f"{now.hosts:,}"),
         same("disk of a host", _range_text(now.disk_bytes_per_host, _decimal_text)),
         same("overhead", _range_text(now.overhead_share, _percent)),
-        row("room for cells", lambda each: each.seen.usable_bytes, _decimal_text),
+        row("room for cells", lambda variant: variant.seen.usable_bytes, _decimal_text),
     ]
     if now.stored_bytes != ZERO:
         rows.append(same("stored at first", _range_text(now.stored_bytes, _decimal_text)))
-    rows.append(row("days until full", lambda each: each.seen.days_until_full, _table_days))
-    ats = [each.seen.at for each in variants if each.seen.at is not None]
+    rows.append(row("days until full", lambda variant: variant.seen.days_until_full, _table_days))
+    ats = [variant.seen.at for variant in variants if variant.seen.at is not None]
     if ats:
         after = f"{ats[0].days:,g} days"
         rows += [

@@ -123,45 +123,45 @@ def report(
     given = dict(disk_of(disk) for disk in disks)
     asked = Asked(codec=codec, disks=given, least_gain=least_gain, most_cpu=most_cpu, wishes=wishes, seed=seed)
     with open_store(url) as store:
-        found = make(store, asked, fresh=fresh, listener=only(Step, lambda step: note(step.what)))
+        capacity = make(store, asked, fresh=fresh, listener=only(Step, lambda step: note(step.what)))
     if html_file is not None:
         from schemaless.pages.capacity_page import capacity_html
 
-        write_and_say(html_file, capacity_html(found))
+        write_and_say(html_file, capacity_html(capacity))
     if png_file is not None:
-        _write_png(found, png_file)
-    csv_is_out = write_csv(csv_file, lambda: csv_text(found))
+        _write_png(capacity, png_file)
+    csv_is_out = write_csv(csv_file, lambda: csv_text(capacity))
     if as_json:
         from schemaless.pages.capacity_json import report_json
 
-        print_json(report_json(found))
+        print_json(report_json(capacity))
     elif not csv_is_out:
-        show(found, show_all=show_all)
-    if found.planning.verdict is None or not found.planning.verdict.failed:
+        show(capacity, show_all=show_all)
+    if capacity.planning.verdict is None or not capacity.planning.verdict.failed:
         return 0
-    error(verdict_text(found) or "")
+    error(verdict_text(capacity) or "")
     return EXIT_FAILED
 
 
-def show(found: CapacityReport, *, show_all: bool = False) -> None:
+def show(capacity: CapacityReport, *, show_all: bool = False) -> None:
     """Print a report: the answer, notes, levels, and what if; with ``show_all`` every other table too."""
     console = out()
-    now = answer(found.now)
-    console.print(f"{found.measurement.datastore}, measured {found.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
+    now = answer(capacity.now)
+    console.print(f"{capacity.measurement.datastore}, measured {capacity.measurement.taken_at:%Y-%m-%d %H:%M} UTC\n")
     console.print(f"[bold]Until a disk is full as it is: {now.days}.[/]")
-    for each in found.warnings:
-        console.print(f"WARNING: {each}.", style="bold red", markup=False)
+    for line in capacity.warnings:
+        console.print(f"WARNING: {line}.", style="bold red", markup=False)
     console.print(now.detail, markup=False)
-    for line in planning_lines(found):
+    for line in planning_lines(capacity):
         console.print(line, markup=False)
-    if found.after is not None:
-        after = answer(found.after)
-        console.print(f"\n[bold]After re-encoding to {found.codec}, rebuilt: {after.days}.[/]")
+    if capacity.after is not None:
+        after = answer(capacity.after)
+        console.print(f"\n[bold]After re-encoding to {capacity.codec}, rebuilt: {after.days}.[/]")
         console.print(after.detail, markup=False)
     console.print()
-    for each in found.notes:
-        console.print(f"note: {each}", markup=False)
-    every = tables(found)
+    for line in capacity.notes:
+        console.print(f"note: {line}", markup=False)
+    every = tables(capacity)
     others = [table for table in every if table.title not in _ALWAYS]
     for table in every if show_all else [table for table in every if table.title in _ALWAYS]:
         last = -1 if table.last_text else None  # sentences are for the page
@@ -174,10 +174,10 @@ def show(found: CapacityReport, *, show_all: bool = False) -> None:
     console.print("\nHow each figure was obtained stands on the page (--html) and in --json.")
 
 
-def _write_png(found: CapacityReport, file: str) -> None:
+def _write_png(capacity: CapacityReport, file: str) -> None:
     from schemaless.pages.capacity_charts import overview
 
-    chart = overview(found)
+    chart = overview(capacity)
     if chart is None:
         note(f"not written: {file}, as there is nothing to draw yet")
         return

@@ -33,13 +33,13 @@ def history(row_key: str, column: str | None, limit: int, url: str, as_json: boo
     with open_store(url) as store:
         shard = store.shard_of(row)
         columns = [column] if column is not None else list(store.column_names(row))
-        versions = [found for name in columns for found in store.get_stored_versions(row, name, limit=limit)]
+        versions = [cell for name in columns for cell in store.get_stored_versions(row, name, limit=limit)]
     if not versions:
         error(f"no cells in row {row}{'' if column is None else f', column {column}'}")
         return EXIT_FAILED
     if as_json:
         print_json(
-            [{**cell_facts(found), "codec": _codec(found.body), "body_bytes": len(found.body)} for found in versions]
+            [{**cell_facts(cell), "codec": _codec(cell.body), "body_bytes": len(cell.body)} for cell in versions]
         )
         return 0
     out().print(f"row {row} in shard {shard}")
@@ -48,14 +48,14 @@ def history(row_key: str, column: str | None, limit: int, url: str, as_json: boo
         ["column", "created_at (UTC)", "codec", "ref_key", "added_id", "body bytes"],
         [
             [
-                found.column_name,
-                f"{found.created_at:%Y-%m-%d %H:%M:%S.%f}",
-                _codec(found.body),
-                str(found.ref_key),
-                str(found.added_id),
-                f"{len(found.body):,}",
+                cell.column_name,
+                f"{cell.created_at:%Y-%m-%d %H:%M:%S.%f}",
+                _codec(cell.body),
+                str(cell.ref_key),
+                str(cell.added_id),
+                f"{len(cell.body):,}",
             ]
-            for found in versions
+            for cell in versions
         ],
         text_columns=3,
     )

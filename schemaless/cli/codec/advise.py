@@ -103,15 +103,15 @@ def advise(
     if not advice:
         out().print("no cells were found" + (" of these columns" if columns else ""))
         return
-    for each in advice:
-        _show(each, show_all)
+    for of_column in advice:
+        _show(of_column, show_all)
     if days is not None:
         out().print(
             f"disks last {estimate_text(days.now)} days as it is, {estimate_text(days.advised)} once all this is done, "
             f"at {days.basis}",
             markup=False,
         )
-    elif any(each.chosen is not None for each in advice):
+    elif any(of_column.chosen is not None for of_column in advice):
         note("days of disk: give --per-day and --disk, or run 'schemaless capacity measure' once")
 
 
@@ -127,15 +127,15 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
     else:
         rows = [
             [
-                "->" if each is chosen else "knee" if each.name == choice.knee.name else "",
-                each.name,
-                share_text(each.body_share),
-                share_text(each.share),
-                f"{each.trial.encode_s * 1e6:,.0f}",
-                f"{each.trial.decode_s * 1e6:,.0f}",
-                f"{each.cpu_s / max(1e-9, default.cpu_s):.2f}",
+                "->" if candidate is chosen else "knee" if candidate.name == choice.knee.name else "",
+                candidate.name,
+                share_text(candidate.body_share),
+                share_text(candidate.share),
+                f"{candidate.trial.encode_s * 1e6:,.0f}",
+                f"{candidate.trial.decode_s * 1e6:,.0f}",
+                f"{candidate.cpu_s / max(1e-9, default.cpu_s):.2f}",
             ]
-            for each in (advice.candidates if show_all else _best(advice))
+            for candidate in (advice.candidates if show_all else _best(advice))
         ]
         columns = ["", "codec", "bodies, of now", "pages, of now", "encode us", "decode us", "x default"]
         print_table(title, columns, rows, text_columns=2)
@@ -170,10 +170,10 @@ def _show(advice: ColumnAdvice, show_all: bool) -> None:
 def _best(advice: ColumnAdvice) -> list[Candidate]:
     """Return the smallest, and those that one looks for."""
     knee = None if advice.choice is None else advice.choice.knee.name
-    wanted = [each for each in advice.candidates if each in (advice.chosen, advice.default) or each.name == knee]
-    text = [each for each in advice.candidates if each.codec.name == "json+zlib" and each.codec.level == 6]
+    wanted = [tried for tried in advice.candidates if tried in (advice.chosen, advice.default) or tried.name == knee]
+    text = [tried for tried in advice.candidates if tried.codec.name == "json+zlib" and tried.codec.level == 6]
     chosen = [*advice.candidates[: _SHOWN - len(wanted) - len(text)], *wanted, *text]
-    return [each for each in advice.candidates if each in chosen]
+    return [tried for tried in advice.candidates if tried in chosen]
 
 
 def commands(advice: ColumnAdvice) -> list[str]:
@@ -201,11 +201,11 @@ def _days(
     store: Datastore, advice: list[ColumnAdvice], per_day: float | None, disk_bytes: float | None
 ) -> _Days | None:
     """Return how long disks last, as far as growth and disks are known."""
-    cells = sum(each.cells.mid for each in advice)
+    cells = sum(of_column.cells.mid for of_column in advice)
     clusters = len(tools_of(store).topology.clusters)
     stored = None
     basis = given = ""
-    shares = {each.column_name: each.cells.mid / cells for each in advice} if cells else {}
+    shares = {of_column.column_name: of_column.cells.mid / cells for of_column in advice} if cells else {}
     if per_day is not None and disk_bytes is not None:
         basis = f"{per_day:,.0f} new cells a day and a disk of {bytes_text(disk_bytes)} for each cluster"
     else:
@@ -220,8 +220,8 @@ def _days(
         per_day = sum(by_column.get(name, 0.0) for name in shares) if per_day is None else per_day
         total = sum(by_column.get(name, 0.0) for name in shares)
         shares = {name: by_column.get(name, 0.0) / total for name in shares} if total else shares
-        disks = [each.disk_bytes for each in last.clusters if each.disk_bytes is not None]
-        free = [each.free_bytes for each in last.clusters if each.free_bytes is not None]
+        disks = [cluster.disk_bytes for cluster in last.clusters if cluster.disk_bytes is not None]
+        free = [cluster.free_bytes for cluster in last.clusters if cluster.free_bytes is not None]
         if disk_bytes is None:
             if len(disks) < clusters or len(free) < clusters:
                 return None
@@ -248,12 +248,12 @@ def _days(
 
     def both(end: str) -> tuple[float, float]:
         """Return days now and as advised, where pages are at the ``end`` of their interval."""
-        pages = [getattr(each.allocated_bytes, end) for each in advice]
-        then = [getattr((each.chosen or each).allocated_bytes, end) for each in advice]
+        pages = [getattr(of_column.allocated_bytes, end) for of_column in advice]
+        then = [getattr((of_column.chosen or of_column).allocated_bytes, end) for of_column in advice]
         per_cell = [
             sum(
-                shares[each.column_name] * size / max(1.0, each.cells.mid)
-                for each, size in zip(advice, sizes, strict=True)
+                shares[of_column.column_name] * size / max(1.0, of_column.cells.mid)
+                for of_column, size in zip(advice, sizes, strict=True)
             )
             for sizes in (pages, then)
         ]
@@ -277,7 +277,7 @@ def _advice_json(advice: ColumnAdvice) -> dict[str, Any]:
         "knee": advice.choice and advice.choice.knee.name,
         "least_gain": advice.choice and advice.choice.least_gain,
         "reason": advice.choice and advice.choice.reason,
-        "candidates": [_candidate_json(each) for each in advice.candidates],
+        "candidates": [_candidate_json(candidate) for candidate in advice.candidates],
         "notes": advice.notes,
         "commands": commands(advice),
     }

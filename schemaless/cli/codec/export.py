@@ -36,9 +36,9 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
       schemaless codec export 32768 > dictionary-32768.ndjson
     """
     with open_store(url) as store, ExitStack() as stack:
-        found = [each for each in keeping.entries(tools_of(store).catalog, store.name) if each.removed_at is None]
-        chosen = [entry_of(store, number) for number in dictionary_ids] or found
-        lines = [keeping.dictionary_line(tools_of(store).dictionaries.get(each.id), each.source) for each in chosen]
+        there = [entry for entry in keeping.entries(tools_of(store).catalog, store.name) if entry.removed_at is None]
+        chosen = [entry_of(store, number) for number in dictionary_ids] or there
+        lines = [keeping.dictionary_line(tools_of(store).dictionaries.get(entry.id), entry.source) for entry in chosen]
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         for line in lines:
             sink.write(line + b"\n")

@@ -29,10 +29,10 @@ def list_(url: str, as_json: bool) -> int:
     with open_store(url) as store:
         entries = keeping.entries(tools_of(store).catalog, store.name)
         columns = settings(tools_of(store).catalog, store.name)
-    faulty = any(each.fault is not None for each in entries)
+    faulty = any(entry.fault is not None for entry in entries)
     if as_json:
         print_json(
-            {"dictionaries": [entry_json(each) for each in entries], "columns": list(map(setting_json, columns))}
+            {"dictionaries": [entry_json(entry) for entry in entries], "columns": list(map(setting_json, columns))}
         )
         return EXIT_FAILED if faulty else 0
     if entries:
@@ -41,28 +41,28 @@ def list_(url: str, as_json: bool) -> int:
             ["id", "of column", "state", "bytes", "rows", "cells", "unseen rows take", "made (UTC)", "SHA-256"],
             [
                 [
-                    str(each.id),
-                    str(each.source.get("column", "")),
-                    entry_state(each),
-                    f"{each.size_bytes:,}",
-                    number_text(each.source.get("rows")),
-                    number_text(each.source.get("cells")),
-                    f"{each.source['judged_share']:.1%}" if "judged_share" in each.source else "",
-                    f"{each.created_at:%Y-%m-%d %H:%M}",
-                    each.digest.hex()[:16],
+                    str(entry.id),
+                    str(entry.source.get("column", "")),
+                    entry_state(entry),
+                    f"{entry.size_bytes:,}",
+                    number_text(entry.source.get("rows")),
+                    number_text(entry.source.get("cells")),
+                    f"{entry.source['judged_share']:.1%}" if "judged_share" in entry.source else "",
+                    f"{entry.created_at:%Y-%m-%d %H:%M}",
+                    entry.digest.hex()[:16],
                 ]
-                for each in entries
+                for entry in entries
             ],
             text_columns=3,
         )
-    for each in entries:
-        if each.fault is not None:
-            note(f"dictionary {each.id}: {each.fault}; restore it with 'schemaless codec import'")
+    for entry in entries:
+        if entry.fault is not None:
+            note(f"dictionary {entry.id}: {entry.fault}; restore it with 'schemaless codec import'")
     if columns:
         print_table(
             "columns",
             ["column", "new cells are written in", "set (UTC)"],
-            [[each.column_name, setting_words(each), f"{each.set_at:%Y-%m-%d %H:%M}"] for each in columns],
+            [[column.column_name, setting_words(column), f"{column.set_at:%Y-%m-%d %H:%M}"] for column in columns],
             text_columns=3,
         )
     out().print(

@@ -15,9 +15,9 @@ from schemaless.terminal.output import facts
 
 def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
     """Return the entry of a dictionary that is there; InvalidInput where there is none."""
-    for each in keeping.entries(tools_of(store).catalog, store.name):
-        if each.id == dictionary_id and each.removed_at is None:
-            return each
+    for entry in keeping.entries(tools_of(store).catalog, store.name):
+        if entry.id == dictionary_id and entry.removed_at is None:
+            return entry
     raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")
 
 

@@ -71,19 +71,19 @@ def _settings(ctx: click.Context, file: Configuration, url: str | None) -> Itera
         ParameterSource.DEFAULT_MAP: _line(file, file.default_line),
     }
     source = where[ctx.get_parameter_source("url") or ParameterSource.COMMANDLINE]
-    found = configured(Secret(url))
+    datastore = configured(Secret(url))
     parsed, name = datastore_url(url)
-    yield _Setting("datastore", name if found is None else found.name, source)
+    yield _Setting("datastore", name if datastore is None else datastore.name, source)
     yield _Setting(
-        "url", redacted(parsed.for_database(name)), source if found is None else _line(file, found.lines["url"])
+        "url", redacted(parsed.for_database(name)), source if datastore is None else _line(file, datastore.lines["url"])
     )
     password = parsed.credentials.password_from
     nowhere = f"none in the URL, in {PASSWORD_VARIABLE} or in an option file"
     yield _Setting("password", None if password is None else "given", password or nowhere)
     usual = PoolOptions()
     for key in SETTINGS:
-        if found is not None and key in found.settings:
-            yield _Setting(key, found.settings[key], _line(file, found.lines[key]))
+        if datastore is not None and key in datastore.settings:
+            yield _Setting(key, datastore.settings[key], _line(file, datastore.lines[key]))
         else:
             yield _Setting(key, getattr(usual, key), "default")
 

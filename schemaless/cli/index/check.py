@@ -9,7 +9,7 @@ import click
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.options import shards_text as list_of_shards
 from schemaless.cli.trigger.steer import execute_option
-from schemaless.errors import InvalidInput
+from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
 from schemaless.store.registry import READY, IndexEntry
@@ -40,8 +40,8 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
     The check runs while applications write and workers run. It looks at each difference again, and counts as lagging
     what workers have yet to do. Rows whose shard field does not fit have no entry, and other fields that do not fit are
     NULL: the check counts both, and neither is a fault. --repair writes entries that are missing or stale, and deletes
-    entries that belong to no row. The account needs the role follow. A check that is stopped prints what it found until
-    then, and which --shards are left.
+    entries that belong to no row. The account needs the role follow. A check that is stopped, or meets an error, prints
+    what it found until then, and the command that checks the shards that are left.
 
     \b
     Examples:
@@ -60,10 +60,12 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
         try:
             with progress(f"checking {name}", len(shards), "shards") as listener:
                 found.extend(checking.run(shards, listener))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SchemalessError):
+            # Hours of checking may be behind it.
             left = list_of_shards(shards[len(found) :])
             _print(ready[-1], found, left, as_json=as_json)
-            note(f"shards that are left to be checked: --shards {left}")
+            mended = " --repair --execute" if repair and execute else ""
+            note(f"to check the shards that are left: schemaless index check {name} --shards {left}{mended}")
             raise
     total = _print(ready[-1], found, None, as_json=as_json)
     if repair and not execute:
@@ -74,16 +76,16 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
 def _print(entry: IndexEntry, found: list[Found], left: str | None, *, as_json: bool) -> Found:
     """Print what was found, and return it of all shards; ``left`` is a list of those that were not got to."""
     total = Found(-1)
-    for each in found:
+    for checked in found:
         for column in _COLUMNS:
-            setattr(total, column, getattr(total, column) + getattr(each, column))
+            setattr(total, column, getattr(total, column) + getattr(checked, column))
     if as_json:
         counts = {column: total.counts[column] for column in _COLUMNS}
         facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
-        print_json({**facts, "shards": [each.counts for each in found]})
+        print_json({**facts, "shards": [checked.counts for checked in found]})
     else:
-        shown = [each for each in found if each.faults]
-        rows = [[str(each.shard), *(f"{each.counts[column]:,}" for column in _COLUMNS)] for each in shown]
+        shown = [checked for checked in found if checked.faults]
+        rows = [[str(checked.shard), *(f"{checked.counts[column]:,}" for column in _COLUMNS)] for checked in shown]
         rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
         print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)
         if not total.faults and left is None:

@@ -66,8 +66,8 @@ def show_missing(missing: list[Missing]) -> None:
     text = missing_text(missing)
     if text is not None:
         out().print(text, markup=False)
-    for each in missing[:SHOWN]:
-        out().print(f"  {each}", markup=False)
+    for gap in missing[:SHOWN]:
+        out().print(f"  {gap}", markup=False)
     if len(missing) > SHOWN:
         note(f"the first {SHOWN} files are shown; --json lists all")
 

@@ -89,8 +89,8 @@ def finalise(
     note_torn(result.verified.torn)
     if result.refused:
         out().print(f"job {job.job_id} is not finalised: {'; '.join(result.refused)}", markup=False)
-        for each in result.missing[:SHOWN]:
-            out().print(f"  {each}", markup=False)
+        for gap in result.missing[:SHOWN]:
+            out().print(f"  {gap}", markup=False)
         return EXIT_FAILED
     out().print(f"job {job.job_id} is finalised: {result.job.message}", markup=False)
     _show_files(result.files, result.freed_bytes)
@@ -100,7 +100,7 @@ def finalise(
 def _note_others(ledger: Ledger, job: Job) -> None:
     """Say which other migrations may have originals."""
     replaced = ledger.that_replaced() - {job.job_id}
-    others = [each.job_id for each in ledger.jobs("migrate") if each.state == "done" and each.job_id in replaced]
+    others = [other.job_id for other in ledger.jobs("migrate") if other.state == "done" and other.job_id in replaced]
     if others:
         note(f"jobs that are done and not finalised yet (name one by --job): {', '.join(map(str, others))}")
 

@@ -25,6 +25,7 @@ from schemaless.terminal.output import (
     out,
     print_json,
     print_table,
+    size_text,
 )
 from schemaless.terminal.shown import CSVText
 
@@ -80,35 +81,35 @@ def csv_text(space: ReclaimedReport) -> str:
     def body(tally: Tally) -> list[Any]:
         return [tally.cells, tally.left.total(), tally.bytes_before, tally.bytes_after]
 
-    def part(level: str, each: Part, log: int | None) -> list[Any]:
+    def part_row(level: str, part: Part, log: int | None) -> list[Any]:
         return [
-            *(level, each.name, each.cluster, each.shards, each.rebuilt_shards),
-            *body(each.tally),
-            *astuple(each.file),
-            *astuple(each.allocated),
+            *(level, part.name, part.cluster, part.shards, part.rebuilt_shards),
+            *body(part.tally),
+            *astuple(part.file),
+            *astuple(part.allocated),
             log,
         ]
 
-    writer.writerow(part("all", space.total, space.binary_log_bytes))
-    for each in space.clusters:
-        writer.writerow(part("cluster", each, space.binary_log.get(each.name)))
-    for each in space.shards:
-        writer.writerow(part("shard", each, None))
+    writer.writerow(part_row("all", space.total, space.binary_log_bytes))
+    for part in space.clusters:
+        writer.writerow(part_row("cluster", part, space.binary_log.get(part.name)))
+    for part in space.shards:
+        writer.writerow(part_row("shard", part, None))
     for name, tally in space.columns.items():
         writer.writerow(["column", name, "", "", "", *body(tally), *[""] * 7])
     return writer.getvalue()
 
 
 def _json(space: ReclaimedReport) -> dict[str, Any]:
-    def part(each: Part) -> dict[str, Any]:
+    def part_json(part: Part) -> dict[str, Any]:
         return {
-            "name": each.name,
-            "cluster": each.cluster or None,
-            **facts(each, "shards", "rebuilt_shards"),
-            **each.tally.as_json(),
-            "file_bytes": asdict(each.file),
-            "allocated_bytes": asdict(each.allocated),
-            "sizes_measured": each.measured,
+            "name": part.name,
+            "cluster": part.cluster or None,
+            **facts(part, "shards", "rebuilt_shards"),
+            **part.tally.as_json(),
+            "file_bytes": asdict(part.file),
+            "allocated_bytes": asdict(part.allocated),
+            "sizes_measured": part.measured,
         }
 
     return {
@@ -117,27 +118,24 @@ def _json(space: ReclaimedReport) -> dict[str, Any]:
         "state": space.job.state,
         "to": space.to,
         "made_at": space.made_at.isoformat(timespec="seconds"),
-        "total": {**part(space.total), "binary_log_bytes": space.binary_log_bytes},
-        "clusters": [{**part(each), "binary_log_bytes": space.binary_log.get(each.name)} for each in space.clusters],
+        "total": {**part_json(space.total), "binary_log_bytes": space.binary_log_bytes},
+        "clusters": [
+            {**part_json(part), "binary_log_bytes": space.binary_log.get(part.name)} for part in space.clusters
+        ],
         "columns": [{"column_name": name, **tally.as_json()} for name, tally in space.columns.items()],
-        "shards": [part(each) for each in space.shards],
+        "shards": [part_json(part) for part in space.shards],
         "stored_before_estimate": [
             {"column_name": column, "codec": codec, "cells": estimate_json(cells), "body_bytes": estimate_json(size)}
             for column, codec, cells, size in space.stored_before
         ],
         "predictions": [
             {
-                **facts(each, "what", "predicted", "actual"),
-                "off": None if each.off is None else round(each.off, 4),
+                **facts(foretold, "what", "predicted", "actual"),
+                "off": None if foretold.off is None else round(foretold.off, 4),
             }
-            for each in space.predictions
+            for foretold in space.predictions
         ],
     }
-
-
-def known(count: int | None) -> str:
-    """Return a number of bytes for people, or a dash where it is not known."""
-    return "-" if count is None else bytes_text(count)
 
 
 def _show(space: ReclaimedReport, show_all: bool) -> None:
@@ -155,9 +153,9 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
         ["", "before", "after the run", rebuilt],
         [
             ["body bytes re-encoded", bytes_text(tally.bytes_before), bytes_text(tally.bytes_after), ""],
-            ["files", *map(known, astuple(total.file))],
-            ["allocated", *map(known, astuple(total.allocated))],
-            ["binary log written", "", known(space.binary_log_bytes), ""],
+            ["files", *map(size_text, astuple(total.file))],
+            ["allocated", *map(size_text, astuple(total.allocated))],
+            ["binary log written", "", size_text(space.binary_log_bytes), ""],
         ],
     )
     if not total.measured:
@@ -168,12 +166,12 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
             ["", "predicted", "actual", "off by"],
             [
                 [
-                    each.what,
-                    estimate_text(each.predicted, _text_of(each.what)),
-                    _text_of(each.what)(each.actual),
-                    "-" if each.off is None else f"{each.off:+.1%}",
+                    foretold.what,
+                    estimate_text(foretold.predicted, _text_of(foretold.what)),
+                    _text_of(foretold.what)(foretold.actual),
+                    "-" if foretold.off is None else f"{foretold.off:+.1%}",
                 ]
-                for each in space.predictions
+                for foretold in space.predictions
             ],
         )
     if show_all:
@@ -185,9 +183,9 @@ def _show(space: ReclaimedReport, show_all: bool) -> None:
 def _show_parts(space: ReclaimedReport) -> None:
     headers = ["cells", "left", "bodies before", "after", "files before", "after", "rebuilt"]
     if len(space.clusters) > 1:
-        print_table("\nby cluster", ["cluster", *headers], [_row(each) for each in space.clusters])
+        print_table("\nby cluster", ["cluster", *headers], [_row(part) for part in space.clusters])
     if len(space.shards) <= _ROWS_SHOWN:
-        print_table("\nby shard", ["shard", *headers], [_row(each) for each in space.shards])
+        print_table("\nby shard", ["shard", *headers], [_row(part) for part in space.shards])
     else:
         note(f"{len(space.shards)} shards: --json, --csv and --html have them all")
     print_table(
@@ -205,7 +203,7 @@ def _row(part: Part) -> list[str]:
     return [
         part.name.removeprefix("shard "),
         *_tally(part.tally),
-        *(known(size) for size in astuple(part.file)),
+        *(size_text(size) for size in astuple(part.file)),
     ]
 
 

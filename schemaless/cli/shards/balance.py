@@ -36,24 +36,24 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
     measured = [space.cluster for space in spaces]
     if lacking := sorted({cluster.name for cluster in topology.clusters} - {*measured}):
         raise InvalidInput(f"{', '.join(lacking)} is not in the measurement of {taken}; {_MEASURE}")
-    found = skew_of(measurement)
-    if not found.shards:
+    uneven = skew_of(measurement)
+    if not uneven.shards:
         # With so many shards, clusters are measured as a whole; what is known of each shard is the size of its file.
         every = range(store.shard_count)
         sizes = {shard: size.file_bytes for shard, size in sizes_of(store, every).items()}
         shards = [ShardSize(shard, topology.cluster_of(shard).name, size) for shard, size in sizes.items()]
-        clusters = {name: float(sum(each.size_bytes for each in shards if each.cluster == name)) for name in measured}
+        clusters = {name: float(sum(size.size_bytes for size in shards if size.cluster == name)) for name in measured}
         disks = {space.cluster: None if space.disk_bytes is None else float(space.disk_bytes) for space in spaces}
-        found = skew(shards, clusters, disks, shard_count=store.shard_count)
+        uneven = skew(shards, clusters, disks, shard_count=store.shard_count)
     parts: dict[str, list[int]] = {}
-    for move in found.moves:
+    for move in uneven.moves:
         parts.setdefault(move.to_cluster, []).append(move.shard)
-    goes = {move.shard: move.to_cluster for move in found.moves}
-    for shard in found.shards:
+    goes = {move.shard: move.to_cluster for move in uneven.moves}
+    for size in uneven.shards:
         # Each of them counts, and not only those that would be moved: a cluster may be full by now.
-        if topology.cluster_of(shard.shard).name not in (shard.cluster, goes.get(shard.shard)):
-            raise InvalidInput(f"shard {shard.shard} has been moved since it was measured at {taken}; {_MEASURE}")
-    return found, {target: sorted(shards) for target, shards in sorted(parts.items())}
+        if topology.cluster_of(size.shard).name not in (size.cluster, goes.get(size.shard)):
+            raise InvalidInput(f"shard {size.shard} has been moved since it was measured at {taken}; {_MEASURE}")
+    return uneven, {target: sorted(shards) for target, shards in sorted(parts.items())}
 
 
 def still_to_move(topology: Topology, target: str, shards: list[int]) -> list[int]:
@@ -61,23 +61,25 @@ def still_to_move(topology: Topology, target: str, shards: list[int]) -> list[in
     return [shard for shard in shards if topology.cluster_of(shard).name != target]
 
 
-def show_skew(found: Skew) -> None:
+def show_skew(uneven: Skew) -> None:
     """Say how uneven clusters are, and would be."""
-    if not found.moves:
-        out().print(f"nothing to move: the fullest cluster has {found.cluster_ratio:.2f} times its share", markup=False)
+    if not uneven.moves:
+        out().print(
+            f"nothing to move: the fullest cluster has {uneven.cluster_ratio:.2f} times its share", markup=False
+        )
         return
     out().print(
-        f"the fullest cluster has {found.cluster_ratio:.2f} times its share; moving {len(found.moves)} shards with "
-        f"{bytes_text(found.moved_bytes)} leaves {found.cluster_ratio_after:.2f}",
+        f"the fullest cluster has {uneven.cluster_ratio:.2f} times its share; moving {len(uneven.moves)} shards with "
+        f"{bytes_text(uneven.moved_bytes)} leaves {uneven.cluster_ratio_after:.2f}",
         markup=False,
     )
 
 
-def skew_data(found: Skew) -> dict[str, Any]:
+def skew_data(uneven: Skew) -> dict[str, Any]:
     """Return it for ``--json``."""
     return {
-        "cluster_ratio": round(found.cluster_ratio, 4),
-        "cluster_ratio_after": round(found.cluster_ratio_after, 4),
-        "moved_bytes": round(found.moved_bytes),
-        "by_disk": found.by_disk,
+        "cluster_ratio": round(uneven.cluster_ratio, 4),
+        "cluster_ratio_after": round(uneven.cluster_ratio_after, 4),
+        "moved_bytes": round(uneven.moved_bytes),
+        "by_disk": uneven.by_disk,
     }

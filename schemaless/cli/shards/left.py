@@ -29,33 +29,33 @@ def drop_moved(shards_text: str | None, execute: bool, url: str, as_json: bool) 
     Exit status: 0, or 1 if some tables had to stay.
     """
     with open_store(url) as store:
-        found = left_behind(store, shards_of(shards_text, store.shard_count))
-        ready = [each for each in found if each.refusal is None]
+        leftovers = left_behind(store, shards_of(shards_text, store.shard_count))
+        ready = [leftover for leftover in leftovers if leftover.refusal is None]
         if execute:
             with progress("dropping", len(ready), "shards") as listener:
-                for each in ready:
-                    drop(store, each, listener=listener)
-    _show(found, execute, as_json)
-    return EXIT_FAILED if len(ready) < len(found) else 0
+                for leftover in ready:
+                    drop(store, leftover, listener=listener)
+    _show(leftovers, execute, as_json)
+    return EXIT_FAILED if len(ready) < len(leftovers) else 0
 
 
-def _show(found: list[LeftBehind], execute: bool, as_json: bool) -> None:
+def _show(leftovers: list[LeftBehind], execute: bool, as_json: bool) -> None:
     if as_json:
         print_json(
             {
                 "shards": [
                     {
-                        **facts(each.record, "shard", "job_id", "source"),
-                        "node": str(each.node),
-                        **facts(each, "cells", "refusal"),
-                        "dropped": execute and each.refusal is None,
+                        **facts(leftover.record, "shard", "job_id", "source"),
+                        "node": str(leftover.node),
+                        **facts(leftover, "cells", "refusal"),
+                        "dropped": execute and leftover.refusal is None,
                     }
-                    for each in found
+                    for leftover in leftovers
                 ]
             }
         )
         return
-    if not found:
+    if not leftovers:
         out().print("no move has left anything behind")
         return
     done = "dropped" if execute else "would be dropped"
@@ -64,18 +64,18 @@ def _show(found: list[LeftBehind], execute: bool, as_json: bool) -> None:
         ["shard", "job", "left on", "cells", ""],
         [
             [
-                str(each.record.shard),
-                str(each.record.job_id),
-                str(each.node),
-                f"{each.cells:,}",
-                done if each.refusal is None else "stays",
+                str(leftover.record.shard),
+                str(leftover.record.job_id),
+                str(leftover.node),
+                f"{leftover.cells:,}",
+                done if leftover.refusal is None else "stays",
             ]
-            for each in found
+            for leftover in leftovers
         ],
         text_columns=3,
     )
-    for each in found:
-        if each.refusal is not None:
-            note(f"shard {each.record.shard} stays: {each.refusal}")
+    for leftover in leftovers:
+        if leftover.refusal is not None:
+            note(f"shard {leftover.record.shard} stays: {leftover.refusal}")
     if not execute:
         note("nothing was changed; add --execute to do it")

@@ -198,10 +198,10 @@ def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
         raise InvalidInput("name the shards, such as 0-3,8, or all of a cluster by --drain CLUSTER")
     if drain is None:
         return shards_of(text, store.shard_count)
-    found = tools_of(store).topology.shards_of(tools_of(store).topology.cluster(drain).name)
-    if not found:
+    there = tools_of(store).topology.shards_of(tools_of(store).topology.cluster(drain).name)
+    if not there:
         raise InvalidInput(f"{drain} has no shards any more")
-    return found
+    return there
 
 
 def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | None) -> list[MoveRecord]:
@@ -230,22 +230,22 @@ def _refuse_beside_balance(*given: object) -> None:
 
 
 def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
-    found, parts = balance(store)
+    uneven, parts = balance(store)
     plans = {}
     for target, chosen in parts.items():
         shards = still_to_move(tools_of(store).topology, target, chosen)
         if shards:
             plans[target] = _plans(store, replace(spec, target=target), shards)
     if as_json:
-        targets = [_plan_data(target, each) for target, each in plans.items()]
-        print_json({**skew_data(found), "targets": targets})
+        targets = [_plan_data(target, of_target) for target, of_target in plans.items()]
+        print_json({**skew_data(uneven), "targets": targets})
     else:
-        show_skew(found)
-        for target, each in plans.items():
-            _show_plan(target, each)
-        if found.moves and not plans:
+        show_skew(uneven)
+        for target, of_target in plans.items():
+            _show_plan(target, of_target)
+        if uneven.moves and not plans:
             note("they are there by now; 'schemaless capacity measure' takes the next measurement")
-    return EXIT_FAILED if any(each.refusal is not None for some in plans.values() for each in some) else 0
+    return EXIT_FAILED if any(plan.refusal is not None for some in plans.values() for plan in some) else 0
 
 
 def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool) -> int:
@@ -254,7 +254,7 @@ def _plan(store: Datastore, spec: MoveSpec, shards: Sequence[int], as_json: bool
         print_json(_plan_data(spec.target, plans))
     else:
         _show_plan(spec.target, plans)
-    return EXIT_FAILED if any(each.refusal is not None for each in plans) else 0
+    return EXIT_FAILED if any(plan.refusal is not None for plan in plans) else 0
 
 
 def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[ShardPlan]:
@@ -265,11 +265,11 @@ def _plans(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> list[Shar
 def _plan_data(target: str, plans: Sequence[ShardPlan]) -> dict[str, Any]:
     total = {
         "shards": len(plans),
-        "file_bytes": sum(each.size.file_bytes for each in plans),
-        "seconds": round(sum(each.seconds.mid for each in plans), 1),
-        "refused": sum(each.refusal is not None for each in plans),
+        "file_bytes": sum(plan.size.file_bytes for plan in plans),
+        "seconds": round(sum(plan.seconds.mid for plan in plans), 1),
+        "refused": sum(plan.refusal is not None for plan in plans),
     }
-    return {"target": target, "total": total, "shards": [_plan_json(each) for each in plans]}
+    return {"target": target, "total": total, "shards": [_plan_json(plan) for plan in plans]}
 
 
 def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
@@ -286,19 +286,19 @@ def _show_plan(target: str, plans: Sequence[ShardPlan]) -> None:
             ["shard", "from", "bytes", "copying takes"],
             [
                 [
-                    str(each.shard),
-                    each.source,
-                    bytes_text(each.size.file_bytes),
-                    estimate_text(each.seconds, duration),
+                    str(plan.shard),
+                    plan.source,
+                    bytes_text(plan.size.file_bytes),
+                    estimate_text(plan.seconds, duration),
                 ]
-                for each in plans
+                for plan in plans
             ],
             text_columns=2,
         )
-    for each in plans:
-        if each.refusal is not None:
-            note(f"shard {each.shard} cannot be moved: {each.refusal}")
-            for statement in each.grants:
+    for plan in plans:
+        if plan.refusal is not None:
+            note(f"shard {plan.shard} cannot be moved: {plan.refusal}")
+            for statement in plan.grants:
                 out().print(f"{statement};", markup=False)
 
 

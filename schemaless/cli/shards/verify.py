@@ -32,23 +32,23 @@ def verify(shards_text: str | None, url: str, as_json: bool) -> int:
     Exit status: 0, or 1 where a shard differs.
     """
     with open_store(url) as store:
-        left = [each for each in left_behind(store, shards_of(shards_text, store.shard_count)) if each.has_cells]
+        left = [place for place in left_behind(store, shards_of(shards_text, store.shard_count)) if place.has_cells]
         with progress("comparing", len(left), "shards") as listener:
-            found = [compare(store, each, listener=listener) for each in left]
+            comparisons = [compare(store, place, listener=listener) for place in left]
     if as_json:
-        print_json({"shards": [_data(each) for each in found]})
+        print_json({"shards": [_data(comparison) for comparison in comparisons]})
     else:
-        _show(found)
-    return 0 if all(each.same for each in found) else EXIT_FAILED
+        _show(comparisons)
+    return 0 if all(comparison.same for comparison in comparisons) else EXIT_FAILED
 
 
-def _data(found: Compared) -> dict[str, object]:
-    own = facts(found, "cells", "same", "left_digest", "digest", "re_encoded", "lacking", "differing", "strange")
-    return {**facts(found.record, "shard", "job_id", "source", "target"), **own}
+def _data(compared: Compared) -> dict[str, object]:
+    own = facts(compared, "cells", "same", "left_digest", "digest", "re_encoded", "lacking", "differing", "strange")
+    return {**facts(compared.record, "shard", "job_id", "source", "target"), **own}
 
 
-def _show(found: list[Compared]) -> None:
-    if not found:
+def _show(comparisons: list[Compared]) -> None:
+    if not comparisons:
         out().print("no move has left anything behind to compare with")
         return
     print_table(
@@ -56,24 +56,24 @@ def _show(found: list[Compared]) -> None:
         ["shard", "job", "from", "sha-256", "", "cells", "re-encoded"],
         [
             [
-                str(each.record.shard),
-                str(each.record.job_id),
-                each.record.source,
-                each.left_digest[:16],
-                "same" if each.same else "differs",
-                f"{each.cells:,}",
-                f"{each.re_encoded:,}",
+                str(compared.record.shard),
+                str(compared.record.job_id),
+                compared.record.source,
+                compared.left_digest[:16],
+                "same" if compared.same else "differs",
+                f"{compared.cells:,}",
+                f"{compared.re_encoded:,}",
             ]
-            for each in found
+            for compared in comparisons
         ],
         text_columns=5,
     )
-    for each in found:
+    for compared in comparisons:
         for what, ids in (
-            ("are no longer there", each.lacking),
-            ("differ there", each.differing),
-            ("are there, but were not left behind", each.strange),
+            ("are no longer there", compared.lacking),
+            ("differ there", compared.differing),
+            ("are there, but were not left behind", compared.strange),
         ):
             if ids:
                 named = ", ".join(map(str, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")
-                note(f"shard {each.record.shard}: {len(ids):,} cells {what}, by added_id: {named}")
+                note(f"shard {compared.record.shard}: {len(ids):,} cells {what}, by added_id: {named}")

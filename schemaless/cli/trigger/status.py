@@ -73,15 +73,17 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
     print_table(
         None,
         ["shard", "state", "ids behind", "for", "attempts", "parked", "location"],
-        [_shard_row(shard) for shard in shown],
+        [_shard_row(status) for status in shown],
         text_columns=2,
     )
     if len(shown) < len(shards):
         note(f"{len(shards) - len(shown):,} more shards are not shown, none of them worse; --shards shows each")
-    for shard in shown:
-        said = shard.fault if shard.row is None or shard.row.message is None else shard.row.message.partition("\n")[0]
+    for status in shown:
+        said = (
+            status.fault if status.row is None or status.row.message is None else status.row.message.partition("\n")[0]
+        )
         if said is not None:
-            note(f"shard {shard.shard} {shard.state}: {said}")
+            note(f"shard {status.shard} {status.state}: {said}")
     for worker in trigger.workers:
         in_hand = worker.told.get("in_hand")
         if in_hand is not None and in_hand["for_s"] > _LONG_CALL_S:
@@ -93,19 +95,19 @@ def show_status(trigger: TriggerStatus, each_shard: bool) -> None:
             note(f"worker {worker.worker} waits in shard {number}: {reason}")
 
 
-def _badness(shard: ShardStatus) -> tuple[Any, ...]:
-    return _ORDER.get(shard.state, 3), -shard.behind_s, -shard.ids_behind, shard.shard
+def _badness(status: ShardStatus) -> tuple[Any, ...]:
+    return _ORDER.get(status.state, 3), -status.behind_s, -status.ids_behind, status.shard
 
 
-def _shard_row(shard: ShardStatus) -> list[str]:
-    row = shard.row
+def _shard_row(status: ShardStatus) -> list[str]:
+    row = status.row
     if row is None:
-        return [str(shard.shard), shard.state, "?", "?", "?", "?", "?"]
+        return [str(status.shard), status.state, "?", "?", "?", "?", "?"]
     return [
-        str(shard.shard),
-        shard.state,
-        f"{shard.ids_behind:,}",
-        duration(shard.behind_s) if shard.behind_s else "-",
+        str(status.shard),
+        status.state,
+        f"{status.ids_behind:,}",
+        duration(status.behind_s) if status.behind_s else "-",
         str(row.attempts),
         f"{row.parked:,}",
         f"{row.location:,}",
@@ -119,17 +121,17 @@ def status_json(trigger: TriggerStatus) -> dict[str, Any]:
         "wanted": trigger.setting.wanted,
         "spec": trigger.setting.spec,
         "stands": trigger.stands,
-        "ids_behind": sum(shard.ids_behind for shard in trigger.shards),
-        "behind_s": max((shard.behind_s for shard in trigger.shards), default=0.0),
-        "parked": sum(shard.row.parked for shard in trigger.shards if shard.row is not None),
+        "ids_behind": sum(status.ids_behind for status in trigger.shards),
+        "behind_s": max((status.behind_s for status in trigger.shards), default=0.0),
+        "parked": sum(status.row.parked for status in trigger.shards if status.row is not None),
         "finds_by": trigger.finds_by,
         "small_table_caches": dict(trigger.small_caches),
         "workers": [asdict(worker) for worker in trigger.workers],
         "shards": [
             {
-                **({} if shard.row is None else asdict(shard.row)),
-                **facts(shard, "shard", "state", "ids_behind", "behind_s", "fault"),
+                **({} if status.row is None else asdict(status.row)),
+                **facts(status, "shard", "state", "ids_behind", "behind_s", "fault"),
             }
-            for shard in sorted(trigger.shards, key=_badness)
+            for status in sorted(trigger.shards, key=_badness)
         ],
     }

@@ -135,7 +135,7 @@ def reset(
         raise InvalidInput("name one place: --from-beginning, --location or --since")
     with open_store(url) as store:
         triggers = Triggers(store)
-        before = {shard.shard: shard.row for shard in triggers.status(name).shards}
+        before = {status.shard: status.row for status in triggers.status(name).shards}
         shards = shards_of(shards_text, store.shard_count)
         if location is not None and len(shards) != 1:
             raise InvalidInput("--location is for one shard: name that shard with --shards")

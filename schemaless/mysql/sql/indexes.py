@@ -298,12 +298,13 @@ def _latest(database: str, column: str, row_key: bytes) -> bytes:
 
 
 def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
-    """Insert an index, unless one with the same name, definition and state is there: to be repeated after a loss."""
-    values = text(name), text(definition), text(state)
+    """Insert an index, unless its name has one that is being built, or one of the same definition: safe to repeat."""
+    named = b"SELECT 1 FROM %b AS t WHERE t.name=%b AND " % (_list(catalog), text(name))
+    built = b"(t.state IN ('declared','backfilling') OR t.state='ready' AND t.definition=%b)" % text(definition)
     return b"INSERT INTO %b (name, definition, state) SELECT %b FROM DUAL WHERE NOT EXISTS (%b)" % (
         _list(catalog),
-        b", ".join(values),
-        b"SELECT 1 FROM %b AS t WHERE t.name=%b AND t.definition=%b AND t.state=%b" % (_list(catalog), *values),
+        b", ".join((text(name), text(definition), text(state))),
+        named + built,
     )
 
 

@@ -150,3 +150,8 @@ def numbers(values: Iterable[int]) -> bytes:
 def texts(values: Iterable[str]) -> bytes:
     """Return string literals with commas between them, for IN."""
     return b",".join(map(text, values))
+
+
+def all_rows(selects: Iterable[bytes]) -> bytes:
+    """Select what each of some statements selects."""
+    return b" UNION ALL ".join(selects)

@@ -1,0 +1,68 @@
+"""URLs as text: what SQLAlchemy's ``make_url`` reads and ``URL`` writes, in programs that need nothing else of it.
+
+To import SQLAlchemy takes as long as all the rest of this package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, quote, quote_plus, unquote
+
+_FORM: Final = re.compile(
+    r"(?P<driver>[\w+]+)://"
+    r"(?:(?P<username>[^:/]*)(?::(?P<password>[^@]*))?@)?"
+    r"(?:\[(?P<address>[^/?]+)\]|(?P<host>[^/:?]+))?(?::(?P<port>[^/?]*))?"
+    r"(?:/(?P<database>[^?]*))?"
+    r"(?:\?(?P<query>.*))?"
+)
+
+
+class URLText(NamedTuple):
+    """What stands in a URL; None for a part that does not.
+
+    Attributes:
+        query: names and values in their order; a name may be there twice.
+    """
+
+    drivername: str
+    username: str | None
+    password: str | None
+    host: str | None
+    port: int | None
+    database: str | None
+    query: list[tuple[str, str]]
+
+
+def read_url(text: str) -> URLText | None:
+    """Return the parts of a URL, or None where it is none."""
+    found = _FORM.match(text)
+    if found is None:
+        return None
+    username, password, database = (part and unquote(part) for part in found.group("username", "password", "database"))
+    try:
+        port = None if found["port"] is None else int(found["port"])
+    except ValueError:
+        return None
+    query = parse_qsl(found["query"] or "")
+    return URLText(found["driver"], username, password, found["host"] or found["address"], port, database, query)
+
+
+def write_url(
+    drivername: str,
+    username: str | None,
+    host: str | None,
+    port: int | None,
+    database: str | None,
+    query: Mapping[str, str],
+    *,
+    hidden_password: bool = False,
+) -> str:
+    """Return the text of a URL without a password, or with asterisks where one is hidden."""
+    account = "" if username is None else f"{quote(username, safe=' +')}{':***' if hidden_password else ''}@"
+    address = f"[{host}]" if ":" in (host or "") else host or ""
+    place = address if port is None else f"{address}:{port}"
+    path = "" if database is None else f"/{quote(database, safe=' +/')}"
+    options = "&".join(f"{quote_plus(name)}={quote_plus(query[name])}" for name in sorted(query))
+    return f"{drivername}://{account}{place}{path}{'?' if options else ''}{options}"

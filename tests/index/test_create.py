@@ -1,0 +1,57 @@
+"""Indexes that several programs create or drop at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+import schemaless
+from schemaless.errors import InvalidInput
+from schemaless.events import Listener
+from schemaless.feed.indexes import Indexes
+from schemaless.feed.settings import Settings
+from schemaless.store.registry import BACKFILLING, IndexEntry
+from schemaless.store.tools import tools_of
+from tests.index.conftest import TRIPS
+from tests.movers import query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+
+@pytest.mark.parametrize("when", ["before its insert", "behind its insert"])
+def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch, when):
+    """Whatever the other program has done since this one looked, both return the same index, and it is made whole."""
+    execute, made = Indexes._execute, []
+
+    def raced(self: Indexes, statement: bytes) -> int:
+        if b"INSERT INTO" not in statement or made:
+            return execute(self, statement)
+        made.append(None)
+        inserted = execute(self, statement) if when == "behind its insert" else None
+        made[0] = Indexes(admin_store).create(TRIPS)[0]
+        return execute(self, statement) if inserted is None else inserted
+
+    monkeypatch.setattr(Indexes, "_execute", raced)
+    mine, new = Indexes(admin_store).create(TRIPS)
+
+    assert (mine, new) == (made[0], False)
+    assert [each.number for each in Indexes(admin_store).all()] == [mine.number]
+    assert mine.state == BACKFILLING
+
+
+def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url, monkeypatch):
+    """Nothing is left of it, and who creates it is told."""
+    make = Indexes._make
+
+    def dropped(self: Indexes, entry: IndexEntry, listener: Listener) -> IndexEntry:
+        Indexes(root).drop(entry, wait=lambda seconds: None)
+        return make(self, entry, listener)
+
+    monkeypatch.setattr(Indexes, "_make", dropped)
+    with schemaless.connect(accounts.root(fresh_url)) as root:
+        with pytest.raises(InvalidInput, match="trips was dropped while it was created"):
+            Indexes(root).create(TRIPS)
+        shards = tools_of(root).shards
+        statements = {shard: f"SHOW TABLES FROM `{shards.database(shard)}` LIKE 'index%'" for shard in range(4)}
+
+        assert [query(shards.node_of(shard), statement) for shard, statement in statements.items()] == [[]] * 4
+        assert not [name for name in Settings(root).all() if name.startswith("index:")]

@@ -1,0 +1,73 @@
+"""URLs as text: read and written as SQLAlchemy reads and writes them, without importing it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
+
+from schemaless.mysql.url_text import read_url, write_url
+
+pytestmark = pytest.mark.once
+
+PARTS = st.text(st.sampled_from("abZ09:/?#@[]%&=+,. é\\\n\u200d'"), max_size=8)
+URLS = st.one_of(
+    st.builds(
+        "{}://{}:{}@{}:{}/{}?{}={}&{}".format, st.just("mysql+pymysql"), *[PARTS] * 3, st.integers(), *[PARTS] * 4
+    ),
+    st.lists(
+        st.sampled_from(["mysql", "://", ":", "@", "[", "]", "::1", "h", "3306", "/", "?", "a=1", "&", "%40"])
+    ).map("".join),
+    PARTS,
+)
+
+
+@given(URLS)
+@example("mysql://ann:p%40ss@[::1]:3307/trips?unix_socket=/tmp/a.sock&a=1&a=2")
+@example("mysql://h:port/name")
+@example("mysql://h:/name")
+def test_a_url_is_read_as_sqlalchemy_reads_it(text: str) -> None:
+    """Each part of it, or that it is none."""
+    found = read_url(text)
+    try:
+        expected = make_url(text)
+    except (ArgumentError, ValueError):
+        assert found is None
+        return
+
+    assert found is not None
+    assert found[:-1] == expected[:-1]
+    query: dict[str, list[str]] = {}
+    for name, value in found.query:
+        query.setdefault(name, []).append(value)
+    assert query == {name: list(values) for name, values in expected.normalized_query.items()}
+
+
+@given(
+    st.none() | PARTS,
+    st.none() | PARTS,
+    st.none() | st.integers(0, 65535),
+    st.none() | PARTS,
+    st.dictionaries(PARTS, PARTS, max_size=3),
+    st.booleans(),
+)
+def test_a_url_is_written_as_sqlalchemy_writes_it(username, host, port, database, query, hidden) -> None:
+    """With asterisks for a password that is hidden."""
+    url = URL.create("mysql+pymysql", username, "secret" if hidden else None, host, port, database, query)
+    text = write_url("mysql+pymysql", username, host, port, database, query, hidden_password=hidden)
+
+    assert text == url.render_as_string(hide_password=True)
+
+
+def test_a_program_that_only_reads_and_writes_cells_does_not_import_sqlalchemy() -> None:
+    """It would take as long as all the rest: each command and each worker starts so much sooner."""
+    script = "import sys, schemaless.store.opening, schemaless.cli.main; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "False\n"
