@@ -122,7 +122,7 @@ def call(url: str, options: Any, out: Connection) -> None:
 
     with schemaless.connect(url, pool_size=options.writers + 2) as store:
         works = [write] * options.writers + [read]
-        threads = [threading.Thread(target=guarded, args=(work, store)) for work in works]
+        threads = [threading.Thread(target=guarded, args=(work, store), daemon=True) for work in works]
         for thread in threads:
             thread.start()
         while (asked := out.recv()) is not None:

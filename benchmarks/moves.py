@@ -7,8 +7,9 @@
 The writers put cells one by one, ``--per-s`` of them together; the reader gets what was acknowledged last; the follower
 goes over the shard from its first cell on. They and the mover are processes of their own. Each line is a move: how long
 the cells took that were there at its beginning, and those that came meanwhile (the tail); how often the cut was tried;
-the pause, from the lock to the catalog's change; the longest put that met the cut; and how many cells were copied in a
-second. What a move leaves behind is dropped after it.
+the pause, from the lock to the catalog's change; the longest put that met the cut; how many cells were copied in a
+second; and what the pause consists of: the lock, the source's renames, the target's, the catalog's change, and all
+else, which is copying. What a move leaves behind is dropped after it.
 
 At the end what is there is held against what was acknowledged. Of the cells beforehand (``--cells``), their number and
 a digest of their ids, keys, times and bodies are compared; of the writers', each row and id. Then cells are removed,
@@ -25,7 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -47,6 +48,7 @@ from schemaless import Datastore, NewStoredCell
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local.options import RELAXED
 from schemaless.move import run as moves
+from schemaless.move.fence import Fence
 from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.store.tools import tools_of
@@ -64,6 +66,10 @@ _DIGEST: Final = (
 )
 
 
+PARTS: Final = ("lock", "rename_source", "rename_target", "flip")
+"""What a pause has is timed by these functions; the others are what is copied in between."""
+
+
 @dataclass
 class Move:
     """When the parts of a move began, on the monotonic clock.
@@ -71,6 +77,7 @@ class Move:
     Attributes:
         copied_s: when all was on the target that was there at the beginning.
         tries_s: when each try at the cut began.
+        parts_s: within the pause, how long each of ``PARTS`` took.
         moved_s: when the catalog named the target.
         ended_s: when the shard was compared.
     """
@@ -80,6 +87,7 @@ class Move:
     cells: int = 0
     copied_s: float = 0.0
     tries_s: list[float] = field(default_factory=list)
+    parts_s: dict[str, float] = field(default_factory=dict)
     moved_s: float = 0.0
     ended_s: float = 0.0
     pause_s: float = 0.0
@@ -125,7 +133,7 @@ def soak(url: str, options: argparse.Namespace) -> int:
             quiet_s = time.monotonic()
             time.sleep(options.quiet)
             done: list[Move] = []
-            print("move  copy s  tail s  tries  pause ms  longest put ms  cells/s", flush=True)
+            print("move  copy s  tail s  tries  pause ms  longest put ms  cells/s  parts ms", flush=True)
             while len(done) < options.moves and time.monotonic() - began_s < options.at_most:
                 following.check()
                 done.append(move(store, options))
@@ -274,7 +282,7 @@ def move(store: Datastore, options: argparse.Namespace) -> Move:
 @contextmanager
 def clocked(this: Move) -> Iterator[None]:
     """Note when parts of a move begin, by what it notes in the catalog."""
-    note, flip = Records.note, Records.flip
+    note = Records.note
 
     def noted(self: Records, run: Any, changes: dict[str, Any], **how: Any) -> None:
         note(self, run, changes, **how)
@@ -283,11 +291,23 @@ def clocked(this: Move) -> Iterator[None]:
         if changes.get("phase") == "cutting":
             this.tries_s.append(time.monotonic())
 
-    def flipped(self: Records, *arguments: Any) -> None:
-        flip(self, *arguments)
-        this.moved_s = time.monotonic()
+    def timed(owner: Any, name: str) -> Any:
+        does = getattr(owner, name)
 
-    with patch.object(Records, "note", noted), patch.object(Records, "flip", flipped):
+        def work(*arguments: Any) -> Any:
+            began_s = time.monotonic()
+            try:
+                return does(*arguments)
+            finally:
+                this.moved_s = time.monotonic()
+                this.parts_s[name] = this.moved_s - began_s
+
+        return patch.object(owner, name, work)
+
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(Records, "note", noted))
+        for name in PARTS:
+            patches.enter_context(timed(Records if name == "flip" else Fence, name))
         yield
 
 
@@ -297,8 +317,14 @@ def line(number: int, this: Move, longest_s: float) -> str:
     took_s = this.tries_s[-1] - this.began_s
     return (
         f"{number:4} {copied_s - this.began_s:7.1f} {this.tries_s[-1] - copied_s:7.1f} {len(this.tries_s):6}"
-        f" {this.pause_s * 1000:9.0f} {longest_s * 1000:15.0f} {this.cells / took_s:8,.0f}"
+        f" {this.pause_s * 1000:9.0f} {longest_s * 1000:15.0f} {this.cells / took_s:8,.0f}  {parts(this)}"
     )
+
+
+def parts(this: Move) -> str:
+    """Return what the pause consisted of, in milliseconds."""
+    took_ms = [this.parts_s[name] * 1000 for name in PARTS]
+    return " ".join(f"{each:.0f}" for each in (*took_ms, this.pause_s * 1000 - sum(took_ms)))
 
 
 # What came of it

@@ -197,7 +197,8 @@ def test_an_exporter_reads_by_itself_and_stops(fresh_store, eventually):
         eventually(
             lambda: len(scraped(exporter).get("schemaless_collector_up", {})) == len(COLLECTORS), "all have read"
         )
-    assert [thread.name for thread in exporter._threads if thread.is_alive()] == []
+    # Not at once where a reader is in the middle of something, and the machine busy.
+    eventually(lambda: not any(thread.is_alive() for thread in exporter._threads), "all have ended")
 
 
 @pytest.mark.once

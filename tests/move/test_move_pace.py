@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,10 @@ from schemaless.move.pace import Pace, TargetServers
 from schemaless.mysql.connection import Connection
 from tests.move.benches import SHARD
 
-on_servers = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+
+def on_servers(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs servers."""
+    return pytest.mark.mysql(pytest.mark.long(pytest.mark.shared(test)))
 
 
 def looked_at(watched: Pace, came: list[int], done: list[int]) -> list[float]:
@@ -82,88 +86,85 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "WINDOW_S", 0)
 
 
+@on_servers
 @pytest.mark.usefixtures("crowded")
-class TestTraffic:
-    """Cells come while a mover rests."""
+def test_a_shard_that_is_written_to_faster_than_it_is_copied_with_rests_is_moved(bench, movers, monkeypatch):
+    """Twice as many cells come in a whole rest as are copied in a step."""
+    left = [300]
 
-    pytestmark = on_servers
+    def rest(run: ShardRun, worked_s: float, share: float = 1.0, *, called: bool = False) -> None:
+        left[0] -= 1
+        assert left[0], "it does not catch up"
+        bench.put(int(10 * share))
 
-    def test_a_shard_that_is_written_to_faster_than_it_is_copied_with_rests_is_moved(self, bench, movers, monkeypatch):
-        """Twice as many cells come in a whole rest as are copied in a step."""
-        left = [300]
+    bench.put(20)
+    job = bench.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardRun, "rest", rest)
+        patch.setattr(ShardRun, "yields", True)
+        movers.move(bench.client, job)
+    bench.ledger.complete(job.job_id)
 
-        def rest(run: ShardRun, worked_s: float, share: float = 1.0, *, called: bool = False) -> None:
-            left[0] -= 1
-            assert left[0], "it does not catch up"
-            bench.put(int(10 * share))
-
-        bench.put(20)
-        job = bench.begin()
-        with monkeypatch.context() as patch:
-            patch.setattr(ShardRun, "rest", rest)
-            patch.setattr(ShardRun, "yields", True)
-            movers.move(bench.client, job)
-        bench.ledger.complete(job.job_id)
-
-        assert bench.check(job) == "verified"
-        assert sum("it rests less" in what for _, _, what in bench.ledger.events(job.job_id)) == 1
-
-    def test_a_shard_that_cannot_be_caught_up_with_stays_and_is_moved_later(self, bench, movers, monkeypatch):
-        """The mover says what comes and what is copied, and the same command goes on when less is written."""
-        outcomes: list[Outcome] = []
-        bench.put(20)
-        job = bench.begin()
-        with monkeypatch.context() as patch:
-            patch.setattr(steps, "Pace", lambda shard, give_up_s: Pace(shard, 0))
-            patch.setattr(ShardRun, "rest", lambda *_, **__: bench.put(10))
-            movers.move(bench.client, job, outcomes=outcomes)
-        assert isinstance(outcomes[0].error, MoveRefused)
-        assert "what is left has not become less" in str(outcomes[0].error)
-
-        bench.end(job, movers, abort=False)
-
-        assert bench.check(job) == "verified"
+    assert bench.check(job) == "verified"
+    assert sum("it rests less" in what for _, _, what in bench.ledger.events(job.job_id)) == 1
 
 
-class TestServers:
-    """Whose servers they are left to."""
+@on_servers
+@pytest.mark.usefixtures("crowded")
+def test_a_shard_that_cannot_be_caught_up_with_stays_and_is_moved_later(bench, movers, monkeypatch):
+    """The mover says what comes and what is copied, and the same command goes on when less is written."""
+    outcomes: list[Outcome] = []
+    bench.put(20)
+    job = bench.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "Pace", lambda shard, give_up_s: Pace(shard, 0))
+        patch.setattr(ShardRun, "rest", lambda *_, **__: bench.put(10))
+        movers.move(bench.client, job, outcomes=outcomes)
+    assert isinstance(outcomes[0].error, MoveRefused)
+    assert "what is left has not become less" in str(outcomes[0].error)
 
-    pytestmark = on_servers
+    bench.end(job, movers, abort=False)
 
-    def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(self, bench, movers, monkeypatch):
-        """What it reads and writes in a step is taken out of the calls that both servers count."""
-        monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 1)
-        bench.put(20)
-        job, me, sent, ask = bench.begin(), threading.get_ident(), [], Connection._ask
+    assert bench.check(job) == "verified"
 
-        def noted(connection: Connection, sql: bytes) -> Any:
-            if threading.get_ident() == me:
-                sent.append((connection.node, bytes(sql)))
-            return ask(connection, sql)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Connection, "_ask", noted)
-            movers.move(bench.client, job)
-        bench.ledger.complete(job.job_id)
+@on_servers
+def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(bench, movers, monkeypatch):
+    """What it reads and writes in a step is taken out of the calls that both servers count."""
+    monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 1)
+    bench.put(20)
+    job, me, sent, ask = bench.begin(), threading.get_ident(), [], Connection._ask
 
-        target = next(node for node, sql in sent if b"INSERT INTO" in sql and b"cell_incoming_" in sql)
-        steps_there = sum(node == target and b"INSERT INTO" in sql and b"cell_incoming_" in sql for node, sql in sent)
-        assert steps_there > 20
-        assert sum(node == target and sql == b"DO 0" for node, sql in sent) >= 2 * steps_there
-        assert sum(node != target and sql == b"DO 0" for node, sql in sent) >= steps_there
+    def noted(connection: Connection, sql: bytes) -> Any:
+        if threading.get_ident() == me:
+            sent.append((connection.node, bytes(sql)))
+        return ask(connection, sql)
 
-    def test_comparing_leaves_the_servers_to_applications(self, bench, movers, monkeypatch):
-        """Behind every block."""
-        monkeypatch.setattr(verify, "BLOCK_ROWS", 1)
-        bench.put(20)
-        job, rests = bench.begin(), []
-        with monkeypatch.context() as patch:
-            patch.setattr(TargetServers, "rest_anyhow", lambda servers, worked_s: rests.append(worked_s))
-            movers.move(bench.client, job)
-        bench.ledger.complete(job.job_id)
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "_ask", noted)
+        movers.move(bench.client, job)
+    bench.ledger.complete(job.job_id)
 
-        assert bench.check(job) == "verified"
-        assert len(rests) == 25
+    target = next(node for node, sql in sent if b"INSERT INTO" in sql and b"cell_incoming_" in sql)
+    steps_there = sum(node == target and b"INSERT INTO" in sql and b"cell_incoming_" in sql for node, sql in sent)
+    assert steps_there > 20
+    assert sum(node == target and sql == b"DO 0" for node, sql in sent) >= 2 * steps_there
+    assert sum(node != target and sql == b"DO 0" for node, sql in sent) >= steps_there
+
+
+@on_servers
+def test_comparing_leaves_the_servers_to_applications(bench, movers, monkeypatch):
+    """Behind every block."""
+    monkeypatch.setattr(verify, "BLOCK_ROWS", 1)
+    bench.put(20)
+    job, rests = bench.begin(), []
+    with monkeypatch.context() as patch:
+        patch.setattr(TargetServers, "rest_anyhow", lambda servers, worked_s: rests.append(worked_s))
+        movers.move(bench.client, job)
+    bench.ledger.complete(job.job_id)
+
+    assert bench.check(job) == "verified"
+    assert len(rests) == 25
 
 
 @pytest.mark.once
