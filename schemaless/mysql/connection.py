@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from pymysql.constants import COMMAND
+
 from schemaless.errors import SchemalessError, ServerError, WrongReply
 from schemaless.mysql.connect import Facts, close
 from schemaless.mysql.driver import DriverConnection, Reply
@@ -152,7 +154,8 @@ class Connection:
             raw = self._raw
             if isinstance(raw, DriverConnection):
                 if send:
-                    raw.send(sql)
+                    # Its public call would read the reply as well.
+                    raw._execute_command(COMMAND.COM_QUERY, sql)  # noqa: SLF001
                 return raw.receive() if receive else _NO_REPLY
             cursor = raw.cursor()
             cursor.execute(sql)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pymysql
 import pymysql.connections
 from pymysql import converters
-from pymysql.constants import COMMAND, CR, FIELD_TYPE
+from pymysql.constants import CR, FIELD_TYPE
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from schemaless.mysql.errors import is_drivers
@@ -180,10 +180,6 @@ class DriverConnection(pymysql.connections.Connection):
         if self.ssl:
             self.ctx.sslsocket_class = _TLSWire
         super().connect(_dialled(self) if sock is None else sock)
-
-    def send(self, sql: bytes) -> None:
-        """Send a statement whose reply ``receive`` reads."""
-        self._execute_command(COMMAND.COM_QUERY, sql)
 
     def receive(self) -> Reply:
         """Return what a statement gave that was sent, as a cursor does in three times as many steps, to its end.

@@ -150,14 +150,18 @@ def test_a_replica_that_lags_behind_a_move_is_not_asked(own_accounts, client, re
         sql(replica, f"START {word(replica)} SQL_THREAD")
 
 
-def test_a_shard_that_was_verified_on_a_replica_and_is_gone_there_is_read_on_the_primary(client, replica, rows):
+def test_a_shard_that_was_verified_on_a_replica_and_is_gone_there_is_read_on_the_primary(
+    client, replicated, replica, rows
+):
     """1146 from a replica whose shard this process has proven before."""
     row = rows(SHARD)
     client.put_cell(row, "BASE", 1, "here")
     database = tools_of(client).shards.database(SHARD)
     client.get_cell(row, "BASE", 1, read_from="replica")
     unlogged, rename = "SET SESSION sql_log_bin = 0", f"RENAME TABLE `{database}`.{{}} TO `{database}`.{{}}"
-    sql(replica, "SET GLOBAL read_only = 0", unlogged, rename.format("cell", "away"))
+    # What is still on its way there would end its replication, for all tests behind this one.
+    with caught_up(replicated):
+        sql(replica, "SET GLOBAL read_only = 0", unlogged, rename.format("cell", "away"))
     try:
         assert client.get_cell(row, "BASE", 1, read_from="replica").body == "here"
     finally:
