@@ -7,6 +7,7 @@ unless a flag tells them apart, and what may not be repeated as it is gets a rec
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -104,7 +105,7 @@ def wrapper(slot: Slot, one: List | Map) -> Record:
     return Record(f"{slot.path}List", [inner], wraps=True)
 
 
-class _Maker:
+class _Maker(ABC):
     """What makes values of one kind from those of the other: the base of what packs and unpacks.
 
     Args:
@@ -116,13 +117,13 @@ class _Maker:
         self._native = native
         self._wrap_lists = wrap_lists
 
+    @abstractmethod
     def record(self, record: Record) -> Convert:
         """Return what makes a record, or is made of one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _wrapped(self, slot: Slot, one: List | Map, many: Convert) -> Convert:
         """Return the same where a record is around the list."""
-        raise NotImplementedError
 
     def _list(self, one: List) -> Convert:
         item = self._item(one.item)
