@@ -121,7 +121,7 @@ def test_a_nightly_job_fails_where_a_disk_is_full_too_soon(accounts, fresh_store
     )
     accounts.allow("measure", fresh_store.name, 4)
     url = accounts.url("measure", accounts.servers[0], fresh_store.name)
-    disks = [part for cluster in ("cluster-1", "cluster-2") for part in ("--disk", f"{cluster}=1GB:1MB")]
+    disks = [part for cluster in ("cluster-1", "cluster-2") for part in ("--disk", f"{cluster}=1GB:100kB")]
 
     said = run("nightly_capacity.py", url, tmp_path / "pages", *disks, "--at-least", 100_000, code=1)
     assert "cluster-1: " in said
