@@ -48,15 +48,22 @@ QUERIES = 200
 TRIPS = define("trips", "BASE.client:uuid", ["BASE.at:int", "STATUS.s:text(16)"])
 
 
-def filled(url: str, cells: int) -> list[str]:
-    """Put rows of two columns, and have one worker fill an index of them; return the clients, of 20 rows each."""
+def filled(url: str, cells: int, versions: int) -> list[str]:
+    """Put rows of two columns, and have one worker fill an index of them; return the clients, of 20 rows each.
+
+    Args:
+        url: the datastore's.
+        cells: how many to put, of one version each.
+        versions: so many of each row's second column in their place.
+    """
     clients = [str(uuid.uuid4()) for _ in range(max(1, cells // 40))]
     with schemaless.connect(url) as store:
         for start in range(0, cells // 2, BATCH):
             rows = [uuid.uuid4() for _ in range(min(BATCH, cells // 2 - start))]
             bodies = [{"client": clients[(start + n) % len(clients)], "at": start + n} for n in range(len(rows))]
             store.put_cells([schemaless.NewCell(row, "BASE", 1, body) for row, body in zip(rows, bodies, strict=True)])
-            store.put_cells([schemaless.NewCell(row, "STATUS", 1, {"s": "open"}) for row in rows])
+            for ref in range(1, versions + 1):
+                store.put_cells([schemaless.NewCell(row, "STATUS", ref, {"s": f"open since {ref}"}) for row in rows])
         indexes, stop = Indexes(store), threading.Event()
         indexes.create(TRIPS)
         worker = Worker(store, KeepIndexes(()).dealers(store), "the first worker", stop=stop)
@@ -73,6 +80,7 @@ def filled(url: str, cells: int) -> list[str]:
             stop.set()
             thread.join()
         shards = store.shard_count
+    cells = cells // 2 * (1 + versions)
     print(f"filled: {cells:,} cells in {shards} shards, one worker: {cells / took_s:,.0f} cells/s", flush=True)
     return clients
 
@@ -185,6 +193,9 @@ def main() -> int:
     """Run the parts that are asked for; fail where a row or entry is missing, or a control was not found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, help="cells to fill an index from, of two columns")
+    parser.add_argument(
+        "--versions", type=int, default=1, help="with --cells, of the second column (default: %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="with --cells, of queries (default: %(default)s)")
     parser.add_argument(
         "--puts", type=int, default=400, help="with --cells, puts that are timed (default: %(default)s)"
@@ -225,7 +236,7 @@ def main() -> int:
 
         if chosen.cells:
             url = new("indexed")
-            clients = filled(url, chosen.cells)
+            clients = filled(url, chosen.cells, chosen.versions)
             asked(url, checkouts, clients, [server.pid for server in servers], chosen.rounds)
             good &= put_to_entry(url, checkouts, chosen.puts, chosen.per_s, chosen.put_rounds)
         if chosen.live:

@@ -6,7 +6,7 @@ The rows of a server are read in one statement, all servers at once. A row is re
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from schemaless.cell import Cell
@@ -14,10 +14,17 @@ from schemaless.cluster.placement import shard_for
 from schemaless.errors import CorruptBody
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.asking import rows_of_shards
-from schemaless.store.reading import PAIR, only
-from schemaless.store.tools import Tools
+from schemaless.store.paging import Row
+from schemaless.store.reading import PAIR, Reader, only
+from schemaless.store.shards import Shards
 
 _READ_AT_ONCE: Final = 200
+
+_VERSIONS: Final = 3
+"""So many versions of a row's column are sent, on the average of a shard's rows, to save a search for each of them."""
+
+_EXACT_READS: Final = 50
+"""So often the latest versions are searched for one by one, after rows that had too many of them."""
 
 
 class LatestRow(NamedTuple):
@@ -32,31 +39,97 @@ class LatestRow(NamedTuple):
     cells: dict[str, Cell | CorruptBody]
 
 
-def read_rows(tools: Tools, rows: Sequence[bytes], columns: Sequence[str]) -> list[LatestRow]:
-    """Read the latest cells of some columns of rows, in their order."""
-    found = {row: LatestRow(uuid.UUID(bytes=row), {}) for row in rows}
-    keys = list(found)
-    for start in range(0, len(keys), _READ_AT_ONCE):
-        _read(tools, keys[start : start + _READ_AT_ONCE], columns, found)
-    return [found[row] for row in rows]
+class RowReader:
+    """Reads the latest cells of rows; shared by threads.
 
+    A server takes longer to begin a search than to read a row beside another one. So it is asked for all versions of a
+    shard's rows at once, the latest first and not too many. Rows that have more are read again, each column's latest by
+    a search of its own; and then all are for a while, of these columns.
+    """
 
-def _read(tools: Tools, rows: Sequence[bytes], columns: Sequence[str], found: dict[bytes, LatestRow]) -> None:
-    shards, reader = tools.shards, tools.reader
-    by_shard: dict[int, list[bytes]] = {}
-    for row in rows:
-        by_shard.setdefault(shard_for(row, shards.topology.shard_count), []).append(row)
-    selects = {
-        shard: sql.select_latest_of_rows(shards.database(shard), of_shard, columns)
-        for shard, of_shard in by_shard.items()
-    }
-    shard_of = {row: shard for shard, of_shard in by_shard.items() for row in of_shard}
-    wanted = {(row, column) for row in rows for column in columns}
-    # Typed for what every query gives, and these give cells.
-    cells: Any = rows_of_shards(shards, selects, only(wanted, PAIR))
-    for cell in cells:
-        row_key, of_row = found[cell[1]]
-        try:
-            of_row[cell[2]] = reader.cell(cell, shard_of[cell[1]], row_key)
-        except CorruptBody as error:
-            of_row[cell[2]] = error
+    def __init__(self, shards: Shards, reader: Reader) -> None:
+        self._shards = shards
+        self._reader = reader
+        self._exact: dict[tuple[str, ...], int] = {}
+
+    def read(self, rows: Sequence[bytes], columns: Sequence[str]) -> list[LatestRow]:
+        """Read the latest cells of some columns of rows, in their order."""
+        latest: dict[bytes, dict[str, Row]] = {row: {} for row in rows}
+        keys = list(latest)
+        for start in range(0, len(keys), _READ_AT_ONCE):
+            self._read(keys[start : start + _READ_AT_ONCE], tuple(columns), latest)
+        by_row = {row: self._decoded(row, of_row) for row, of_row in latest.items()}
+        return [by_row[row] for row in rows]
+
+    def _decoded(self, row: bytes, of_row: dict[str, Row]) -> LatestRow:
+        row_key, shard = uuid.UUID(bytes=row), self._shard_of(row)
+        cells: dict[str, Cell | CorruptBody] = {}
+        for column, cell in of_row.items():
+            try:
+                cells[column] = self._reader.cell(cell, shard, row_key)
+            except CorruptBody as error:
+                cells[column] = error
+        return LatestRow(row_key, cells)
+
+    def _read(self, rows: Sequence[bytes], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]) -> None:
+        """Read the latest versions of some rows into ``latest``."""
+        by_shard: dict[int, list[bytes]] = {}
+        for row in rows:
+            by_shard.setdefault(self._shard_of(row), []).append(row)
+        exact = self._exact.get(columns, 0)
+        if exact:
+            self._exact[columns] = exact - 1
+        else:
+            by_shard = self._read_versions(by_shard, columns, latest)
+            if by_shard:
+                self._exact[columns] = _EXACT_READS
+        self._select(by_shard, columns, sql.select_latest_of_rows, latest)
+
+    def _read_versions(
+        self, by_shard: Mapping[int, list[bytes]], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]
+    ) -> dict[int, list[bytes]]:
+        """Read the first versions of some rows into ``latest``; return the rows that have more, which it lacks."""
+        most = _VERSIONS * len(columns)
+
+        def select(database: str, of_shard: Sequence[bytes], columns: Iterable[str]) -> bytes:
+            return sql.select_versions_of_rows(database, of_shard, columns, most * len(of_shard))
+
+        counts = self._select(by_shard, columns, select, latest)
+        more: dict[int, list[bytes]] = {}
+        for shard, of_shard in by_shard.items():
+            if counts[shard] == most * len(of_shard):
+                # What came of these is the latest of some of their columns, but not of the same moment as the others.
+                cut = [row for row in of_shard if len(latest[row]) < len(columns)]
+                for row in cut:
+                    latest[row].clear()
+                if cut:
+                    more[shard] = cut
+        return more
+
+    def _select(
+        self,
+        by_shard: Mapping[int, list[bytes]],
+        columns: tuple[str, ...],
+        select: Callable[[str, Sequence[bytes], Iterable[str]], bytes],
+        latest: dict[bytes, dict[str, Row]],
+    ) -> dict[int, int]:
+        """Read cells of some rows, the latest of each column into ``latest``; return how many came, by shard."""
+        if not by_shard:
+            return {}
+        database = self._shards.database
+        selects = {shard: select(database(shard), of_shard, columns) for shard, of_shard in by_shard.items()}
+        shard_of = {row: shard for shard, of_shard in by_shard.items() for row in of_shard}
+        wanted = {(row, column) for row in shard_of for column in columns}
+        counts = dict.fromkeys(by_shard, 0)
+        # Typed for what every query gives, and these give cells.
+        cells: Any = rows_of_shards(self._shards, selects, only(wanted, PAIR))
+        for cell in cells:
+            _, row, column, ref_key, *_ = cell
+            counts[shard_of[row]] += 1
+            known = latest[row].get(column)
+            if known is None or known[3] < ref_key:
+                latest[row][column] = cell
+        return counts
+
+    def _shard_of(self, row: bytes) -> int:
+        return shard_for(row, self._shards.topology.shard_count)

@@ -22,7 +22,6 @@ from schemaless.keys import check_column_name, row_key_bytes
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.definitions import Definition, Field, Value
-from schemaless.store.index_rows import read_rows
 from schemaless.store.index_tables import check_tables
 from schemaless.store.registry import IndexEntry
 from schemaless.store.tools import Tools
@@ -192,7 +191,7 @@ class Index:
 
     def _agrees(self, entry: IndexEntry, row: bytes) -> bool:
         definition, shards = entry.definition, self._tools.shards
-        ((_, cells),) = read_rows(self._tools, [row], definition.sources)
+        ((_, cells),) = self._tools.rows.read([row], definition.sources)
         values = definition.values(_bodies(cells))
         shard = definition.shard_of(values[0], shards.topology.shard_count)
         if shard is None:
@@ -217,7 +216,7 @@ class Index:
         wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
         names = [field.name for field in definition.all_fields]
         matching = []
-        for row_key, cells in read_rows(self._tools, rows, wanted):
+        for row_key, cells in self._tools.rows.read(rows, wanted):
             by_name = dict(zip(names, definition.values(_bodies(cells)), strict=True))
             if all(test.holds(by_name[test.field.name]) for test in asked.tests):
                 kept = {name: cells[name] for name in asked.columns if name in cells}

@@ -20,6 +20,7 @@ from schemaless.store.cells import Cells
 from schemaless.store.changes import Changes, Tail
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings
 from schemaless.store.dictionaries import StoredDictionaries
+from schemaless.store.index_rows import RowReader
 from schemaless.store.paging import PageSize, Row, every_row
 from schemaless.store.reading import ADDED_ID, Reader
 from schemaless.store.registry import Registry
@@ -41,6 +42,7 @@ class Tools:
         dictionaries: those that its bodies name.
         columns: what each column's new bodies are written in.
         reader: reads cells by their keys.
+        rows: reads the rows that secondary indexes name.
         cells: writes cells, once.
         changes: the change feeds of its shards.
         registry: which secondary indexes there are.
@@ -63,6 +65,7 @@ class Tools:
         self.dictionaries = StoredDictionaries(lambda: self.shelves)
         self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
         self.reader = Reader(shards, limits, self.dictionaries)
+        self.rows = RowReader(shards, self.reader)
         self.cells = Cells(shards, self.reader)
         self.changes = Changes(shards)
         self.registry = Registry(lambda: self.catalog, shards.topology.name)

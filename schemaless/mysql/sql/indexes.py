@@ -278,6 +278,15 @@ def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Ite
     return b" UNION ALL ".join([row + of_column for row in rows for of_column in newest])
 
 
+def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str], limit: int) -> bytes:
+    """Select cells of some columns of rows, the latest of a column before its others: one snapshot of all."""
+    return (
+        b"(SELECT %b FROM %b WHERE row_key IN (%b) AND column_name IN (%b) "
+        b"ORDER BY row_key DESC, column_name DESC, ref_key DESC LIMIT %d)"
+        % (CELL, by_key(database), b",".join(map(blob_hex, row_keys)), texts(columns), limit)
+    )
+
+
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
     """Select the row_keys of a shard behind one of them, in their order."""
     return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
