@@ -97,7 +97,7 @@ class Copier:
                     f"{table} on {source.node} lacks; did that server lose cells in a failover? Abort the move, and "
                     "begin another one"
                 )
-            for ids in _id_parts([(each, length) for each, length in lengths.items() if each not in there]):
+            for ids in _id_parts([(added_id, length) for added_id, length in lengths.items() if added_id not in there]):
                 if time.monotonic() >= until_s:
                     return Rest(copied, seen, whole=False)
                 rows = source.rows(sql.select_rows(self._database, table, ids))
