@@ -1,10 +1,14 @@
 """The default codec against plain ``msgpack`` and ``zlib``, on real documents.
 
     python benchmarks/codec.py [FILE.ndjson[.gz]] [--documents N] [--rounds N]
+    python benchmarks/codec.py --against ../before --documents 100 --rounds 120     another checkout beside this one
 
 Without a file it takes the demo's aircraft logbooks. Each round runs every contestant once over all documents, one
 after the other, so that whatever else the machine does falls on all of them alike. A figure is the median of the
 rounds, a ratio the median of the rounds' ratios. Documents are dropped as soon as they are made.
+
+With another checkout, both are processes that take turns at every contestant, so that a slow moment falls on both; and
+so are several pairs of them, since where a process has its memory makes a difference of a hundredth or two, too.
 """
 
 from __future__ import annotations
@@ -17,15 +21,18 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgpack
 
+import schemaless
 from schemaless.codec.engine import ENGINE, REFERENCE
 from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body, unseal
 from schemaless.codec.recode import recode
@@ -69,17 +76,8 @@ def measure(contestants: dict[str, Callable[[], None]], rounds: int) -> dict[str
     return seconds
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", nargs="?", type=Path, help="NDJSON, plain or gzip; the demo's logbooks if not given")
-    parser.add_argument("--documents", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args(arguments)
-    documents = read_ndjson(options.file, options.documents) if options.file else logbooks(options.documents)
-    if not documents or options.rounds < 1:
-        parser.error("there must be at least one document and one round")
-
+def contestants(documents: Sequence[Any]) -> tuple[dict[str, Callable[[], None]], dict[str, list[bytes]]]:
+    """Return what is measured, and the documents in each of their forms."""
     texts = [json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() for document in documents]
     packed = [msgpack.packb(document) for document in documents]
     plain = [zlib.compress(payload, 6) for payload in packed]
@@ -87,33 +85,101 @@ def main(arguments: Sequence[str] | None = None) -> int:
     payloads = [body[2:-4] for body in bodies]
     compressor, plain_compressor = ENGINE.compressors[ZLIB.id], REFERENCE.compressors[ZLIB.id]
     limit = DEFAULT_LIMITS.decoded_bytes
+    calls = {
+        "encode": each(encode_body, documents),
+        "encode plain": each(lambda document: zlib.compress(msgpack.packb(document), 6), documents),
+        "decode": each(decode_body, bodies),
+        "decode plain": each(lambda body: msgpack.unpackb(zlib.decompress(body)), plain),
+        "pack, gate included": each(ENGINE.msgpack.dumps, documents),
+        "pack plain": each(msgpack.packb, documents),
+        "compress": each(lambda payload: compressor.compress(payload, DEFAULT.level), packed),
+        "compress plain": each(lambda payload: zlib.compress(payload, 6), packed),
+        "checksum and inflate": each(lambda body: unseal(body, DEFAULT_LIMITS, ENGINE), bodies),
+        "inflate": each(lambda payload: compressor.decompress(payload, limit), payloads),
+        "inflate plain": each(zlib.decompress, plain),
+        "inflate strictly with zlib": each(lambda payload: plain_compressor.decompress(payload, limit), plain),
+        "unpack, typed": each(ENGINE.msgpack.loads, packed),
+        "unpack plain": each(msgpack.unpackb, packed),
+        "recode legacy text, verified": each(recode, texts),
+        "encode by the reference": each(lambda document: encode_body(document, engine=REFERENCE), documents),
+        "decode by the reference": each(lambda body: decode_body(body, engine=REFERENCE), bodies),
+    }
+    return calls, {"JSON text": texts, "MessagePack": packed, "plain": plain, "body": bodies}
 
-    seconds = measure(
-        {
-            "encode": each(encode_body, documents),
-            "encode plain": each(lambda document: zlib.compress(msgpack.packb(document), 6), documents),
-            "decode": each(decode_body, bodies),
-            "decode plain": each(lambda body: msgpack.unpackb(zlib.decompress(body)), plain),
-            "pack, gate included": each(ENGINE.msgpack.dumps, documents),
-            "pack plain": each(msgpack.packb, documents),
-            "compress": each(lambda payload: compressor.compress(payload, DEFAULT.level), packed),
-            "compress plain": each(lambda payload: zlib.compress(payload, 6), packed),
-            "checksum and inflate": each(lambda body: unseal(body, DEFAULT_LIMITS, ENGINE), bodies),
-            "inflate": each(lambda payload: compressor.decompress(payload, limit), payloads),
-            "inflate plain": each(zlib.decompress, plain),
-            "inflate strictly with zlib": each(lambda payload: plain_compressor.decompress(payload, limit), plain),
-            "unpack, typed": each(ENGINE.msgpack.loads, packed),
-            "unpack plain": each(msgpack.unpackb, packed),
-            "recode legacy text, verified": each(recode, texts),
-            "encode by the reference": each(lambda document: encode_body(document, engine=REFERENCE), documents),
-            "decode by the reference": each(lambda body: decode_body(body, engine=REFERENCE), bodies),
-        },
-        options.rounds,
-    )
-    report(
-        documents, seconds, {"JSON text": texts, "MessagePack": packed, "plain": plain, "body": bodies}, options.rounds
-    )
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, help="NDJSON, plain or gzip; the demo's logbooks if not given")
+    parser.add_argument("--documents", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout of the project")
+    parser.add_argument("--pairs", type=int, default=8, help="with --against, of processes (default: %(default)s)")
+    parser.add_argument("--by-turns", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    documents = read_ndjson(options.file, options.documents) if options.file else logbooks(options.documents)
+    if not documents or options.rounds < 1 or options.pairs < 1:
+        parser.error("there must be at least one document, one round and one pair")
+    calls, sizes = contestants(documents)
+    if options.by_turns:
+        serve(calls)
+    elif options.against:
+        given = [str(options.file)] if options.file else []
+        compare(list(calls), options, [*given, "--documents", str(options.documents)])
+    else:
+        report(documents, measure(calls, options.rounds), sizes, options.rounds)
     return 0
+
+
+def serve(calls: dict[str, Callable[[], None]]) -> None:
+    """Run once what is named on each line of standard input; answer with the nanoseconds it took."""
+    assert Path(schemaless.__file__).is_relative_to(os.environ["PYTHONPATH"]), schemaless.__file__
+    print("ready", flush=True)
+    for line in sys.stdin:
+        start_ns = time.perf_counter_ns()
+        calls[line.strip()]()
+        print(time.perf_counter_ns() - start_ns, flush=True)
+
+
+@contextmanager
+def server_of(checkout: Path, arguments: Sequence[str]) -> Iterator[Callable[[str], int]]:
+    """Give a call that has a checkout run what it is given the name of, in a process of its own."""
+    command = [sys.executable, str(Path(__file__).resolve()), *arguments, "--by-turns"]
+    environment = os.environ | {"PYTHONPATH": str(checkout.resolve())}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        requests, replies = process.stdin, process.stdout
+        assert requests
+        assert replies
+        if replies.readline() != "ready\n":
+            raise SystemExit(f"codec.py: {checkout} could not be measured")
+
+        def run(name: str) -> int:
+            print(name, file=requests, flush=True)
+            return int(replies.readline())
+
+        yield run
+
+
+def compare(names: Sequence[str], options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Print how fast this checkout is beside another one: the median of its turns' ratios, pair by pair."""
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    here = Path(__file__).resolve().parents[1]
+    for _ in range(options.pairs):
+        with server_of(options.against, arguments) as before, server_of(here, arguments) as now:
+            for name in names:
+                turns = []
+                for number in range(options.rounds + 1):
+                    order = (before, now) if number % 2 else (now, before)
+                    took_ns = {run: run(name) for run in order}
+                    # The first round does not count.
+                    turns += [took_ns[before] / took_ns[now]] * bool(number)
+                ratios[name].append(statistics.median(turns))
+    print(f"{options.pairs} pairs of processes, {options.rounds} turns of {options.documents} documents in each\n")
+    print(f"speed, of that of {options.against.name:12}  median   pairs")
+    for name, of_pairs in ratios.items():
+        print(f"{name:32}{statistics.median(of_pairs):8.3f}   {min(of_pairs):.3f}-{max(of_pairs):.3f}", flush=True)
 
 
 def report(
