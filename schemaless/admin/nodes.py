@@ -15,9 +15,10 @@ from schemaless.admin.failover import take_over
 from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, SchemalessError, TopologyError
 from schemaless.mysql.configuration import datastore_url
+from schemaless.mysql.group import has_majority
 from schemaless.mysql.replication import is_read_only, is_same_server
 from schemaless.mysql.secret import Secret
-from schemaless.mysql.takeover import settle
+from schemaless.mysql.takeover import note_lost, settle
 from schemaless.mysql.urls import ServerURL
 
 ARRIVAL_TIMEOUT_S: Final = 30.0
@@ -121,7 +122,8 @@ def set_primary(
 
     The new one has to take writes and to have every shard of the cluster under its own identity. The old one, if it
     answers, has to be read-only, and the new one to have all that was committed there. Replicas have to follow the new
-    one. Where the cluster's primary has a claim, the new one gets the next.
+    one. Where the cluster's primary has a claim, the new one gets the next. An old one that does not answer is written
+    down on the new one, until ``settle_lost``: it may have cells that nobody else has.
 
     Args:
         url: the datastore, by a server that has its catalog: where the catalog moves with this cluster, the new one.
@@ -171,6 +173,8 @@ def set_primary(
                     + ("leave --keep-old-as-replica out" if replica not in replicas else "take it out: --drop-replicas")
                     + ". Nothing was written"
                 ) from problem
+        if old == "unreachable" and not has_majority(change.pool(node), len(now.nodes)):
+            note_lost(change.pool(node), change.topology.name, cluster, now.primary)
         result = replace(now, nodes=(node, *arrived_s))
         result = take_over(change, home, result, arrived_s) if now.epoch else change.write(home, result)
         moved = change.url.node != node and (home.node == node or is_same_server(home, change.pool(node)))

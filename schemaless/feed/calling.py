@@ -23,7 +23,7 @@ _FIRST_WAIT_S: Final = 0.1
 _MOST_WAIT_S: Final = 30.0
 _SPREAD: Final = 0.2
 _MOST_ERROR: Final = 8_000
-"""Characters of an error, with its traceback, that are kept."""
+"""So many characters of an error, with its traceback, are kept."""
 
 _REPLAYS: Final = 3
 """A parked cell is tried again so often for one wish, where each worker that tries it dies."""

@@ -195,9 +195,9 @@ class Entries:
             statements: list[bytes] = []
             for shard, entries in upserts.items():
                 rows = [self._row(entry) for entry in entries]
-                statements += [each for each, _ in in_packets(rows, self._upserting(shard), most, _never)]
+                statements += [statement for statement, _ in in_packets(rows, self._upserting(shard), most, _never)]
             for shard, left in deletes.items():
-                statements += [each for each, _ in in_packets(left, self._deleting(shard), most, _never)]
+                statements += [statement for statement, _ in in_packets(left, self._deleting(shard), most, _never)]
             # One alone is a transaction by itself, in a third of the round trips.
             with connection.transaction() if len(statements) > 1 else nullcontext():
                 for statement in statements:

@@ -28,7 +28,7 @@ from schemaless.store.tools import tools_of
 _ROWS_AT_ONCE: Final = 200
 
 Placed = tuple[int, Entry]
-"""An entry, and the shard that it is in."""
+"""This is the number of a shard, and an entry that is in it."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Found:
     @property
     def counts(self) -> dict[str, int]:
         """All of it, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class IndexCheck:
@@ -112,39 +112,39 @@ class IndexCheck:
             check_tables(self._tools, self._entry, [shard])
             # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
             self._location(shard)
-            found = Found(shard)
-            self._forward(found)
-            self._backward(found)
-            if found.repaired and (began := last_move(self._store)) > before:
+            tally = Found(shard)
+            self._forward(tally)
+            self._backward(tally)
+            if tally.repaired and (began := last_move(self._store)) > before:
                 raise JobConflict(
                     f"move {began} began while shard {shard} was repaired, and may have copied entries as they were "
                     "before; run this again for this shard and those behind it, once the move has ended",
                     began,
                 )
             listener(Advanced(1))
-            yield found
+            yield tally
 
     # Rows against entries
 
-    def _forward(self, found: Found) -> None:
-        shard, database = found.shard, self._shards.database(found.shard)
+    def _forward(self, tally: Found) -> None:
+        shard, database = tally.shard, self._shards.database(tally.shard)
         for keys in self._runs(lambda after: sql.select_row_keys(database, after, _ROWS_AT_ONCE), shard):
             rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
             made = {row: self._makes(row, state) for row, (state, _) in rows.items()}
             there = self._there(made.values())
-            found.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
-            found.without_entry += sum(made[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items())
-            found.null_fields += sum(placed[1].values[1:].count(None) for placed in made.values() if placed is not None)
+            tally.rows += sum(max(state.refs) >= 0 for state, _ in rows.values())
+            tally.without_entry += sum(made[row] is None and max(state.refs) >= 0 for row, (state, _) in rows.items())
+            tally.null_fields += sum(placed[1].values[1:].count(None) for placed in made.values() if placed is not None)
             suspects = [row for row, placed in made.items() if placed is not None and self._differs(placed, there)]
             if suspects:
-                self._second_look(found, suspects, there)
+                self._second_look(tally, suspects, there)
 
-    def _second_look(self, found: Found, suspects: Sequence[bytes], seen: Mapping[tuple[int, bytes], Entry]) -> None:
+    def _second_look(self, tally: Found, suspects: Sequence[bytes], seen: Mapping[tuple[int, bytes], Entry]) -> None:
         # In this order: the follower has dealt with what is up to the location, so the entries, read later, have it.
-        location = self._location(found.shard)
-        made_before = self._entries.rows(found.shard, suspects)
+        location = self._location(tally.shard)
+        made_before = self._entries.rows(tally.shard, suspects)
         there = self._there(self._makes(row, state) for row, (state, _) in made_before.items())
-        for row, (state, top) in self._entries.rows(found.shard, suspects).items():
+        for row, (state, top) in self._entries.rows(tally.shard, suspects).items():
             placed = self._makes(row, state)
             if placed is None:
                 continue
@@ -152,15 +152,15 @@ class IndexCheck:
             if kind is None:
                 continue
             if top > location or state.refs != made_before[row][0].refs:
-                found.lagging += 1
+                tally.lagging += 1
                 continue
-            setattr(found, kind, getattr(found, kind) + 1)
+            setattr(tally, kind, getattr(tally, kind) + 1)
             if self._repair:
                 shard, entry = placed
                 if kind == "ahead":
                     self._entries.delete_exactly(shard, [(row, there[shard, row].refs)])
                 self._entries.apply(Plan({shard: [entry]}))
-                found.repaired += 1
+                tally.repaired += 1
 
     def _differs(self, placed: Placed, there: Mapping[tuple[int, bytes], Entry]) -> str | None:
         shard, entry = placed
@@ -170,19 +170,19 @@ class IndexCheck:
         if any(one > other for one, other in zip(old.refs, entry.refs, strict=True)):
             return "ahead"
         stored = tuple(
-            each.stored(value) for each, value in zip(self._definition.all_fields, entry.values, strict=True)
+            field.stored(value) for field, value in zip(self._definition.all_fields, entry.values, strict=True)
         )
         return None if stored == old.values else "stale"
 
     # Entries against rows
 
-    def _backward(self, found: Found) -> None:
-        shard, database = found.shard, self._shards.database(found.shard)
+    def _backward(self, tally: Found) -> None:
+        shard, database = tally.shard, self._shards.database(tally.shard)
         for some in self._runs(
             lambda after: sql.select_entries_after(database, self._layout, after, _ROWS_AT_ONCE), shard
         ):
-            entries = [self._parsed(each) for each in some]
-            found.entries += len(entries)
+            entries = [self._parsed(row) for row in some]
+            tally.entries += len(entries)
             by_home: dict[int, list[Entry]] = {}
             for entry in entries:
                 by_home.setdefault(shard_for(entry.row_key, self._shard_count), []).append(entry)
@@ -190,31 +190,31 @@ class IndexCheck:
                 rows = self._entries.rows(home, [entry.row_key for entry in of_home])
                 suspects = [entry for entry in of_home if not self._belongs(shard, entry, rows[entry.row_key][0])]
                 if suspects:
-                    self._strays(found, home, suspects)
+                    self._strays(tally, home, suspects)
 
-    def _strays(self, found: Found, home: int, suspects: Sequence[Entry]) -> None:
+    def _strays(self, tally: Found, home: int, suspects: Sequence[Entry]) -> None:
         location = self._location(home)
         keys = [entry.row_key for entry in suspects]
-        statement = sql.select_entries(self._shards.database(found.shard), self._layout, found.shard, keys)
-        still = [self._parsed(each[1:]) for each in self._shards.rows(found.shard, statement)]
+        statement = sql.select_entries(self._shards.database(tally.shard), self._layout, tally.shard, keys)
+        still = [self._parsed(row[1:]) for row in self._shards.rows(tally.shard, statement)]
         rows = self._entries.rows(home, keys)
         for entry in still:
             state, top = rows[entry.row_key]
-            if self._belongs(found.shard, entry, state):
+            if self._belongs(tally.shard, entry, state):
                 continue
             if top > location:
-                found.lagging += 1
+                tally.lagging += 1
                 continue
             if max(state.refs) < 0:
-                found.orphan += 1
+                tally.orphan += 1
             elif any(one > other for one, other in zip(entry.refs, state.refs, strict=True)):
-                found.ahead += 1
+                tally.ahead += 1
             else:
-                found.stale += 1
+                tally.stale += 1
             if self._repair:
                 # Of these very versions: one that was written since stays.
-                self._entries.delete_exactly(found.shard, [(entry.row_key, entry.refs)])
-                found.repaired += 1
+                self._entries.delete_exactly(tally.shard, [(entry.row_key, entry.refs)])
+                tally.repaired += 1
 
     def _belongs(self, shard: int, entry: Entry, state: RowState) -> bool:
         """Whether a row's entry is in this shard; whether it says what it should is seen from the row's side."""
@@ -235,13 +235,13 @@ class IndexCheck:
         for placed in made:
             if placed is not None:
                 by_shard.setdefault(placed[0], []).append(placed[1].row_key)
-        found = {}
+        entries = {}
         for shard, keys in by_shard.items():
             statement = sql.select_entries(self._shards.database(shard), self._layout, shard, keys)
             for row in self._shards.rows(shard, statement):
                 entry = self._parsed(row[1:])
-                found[shard, entry.row_key] = entry
-        return found
+                entries[shard, entry.row_key] = entry
+        return entries
 
     def _parsed(self, row: Sequence[Any]) -> Entry:
         refs = tuple(int(ref) for ref in row[1 + len(self._definition.all_fields) :])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from schemaless.store.definitions import Definition, Value
 
 Part = tuple[Value, ...]
-"""The values of those fields of an index that are in one column's documents."""
+"""A part has the values of those fields of an index that are in one column's documents."""
 
 
 class Change(NamedTuple):
@@ -103,4 +103,4 @@ def plan_page(
 def values_of(definition: Definition, parts: Mapping[str, Part]) -> tuple[Value, ...]:
     """Return the values of all fields, of those that are in each column's documents."""
     left = {column: iter(part) for column, part in parts.items()}
-    return tuple(next(left[each.column]) for each in definition.all_fields)
+    return tuple(next(left[field.column]) for field in definition.all_fields)

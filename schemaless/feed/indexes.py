@@ -51,7 +51,7 @@ class IndexStatus:
         """Whether somebody has to do something: a shard has no row for it, cannot be asked, or is waited for."""
         follower = self.entry.follower
         waits = (name for worker in self.workers for name, *_ in worker.told.get("waits", []))
-        faults = any(each.fault is not None for each in self.shards)
+        faults = any(status.fault is not None for status in self.shards)
         return self.entry.state in (BACKFILLING, READY) and (faults or follower in waits)
 
 
@@ -119,11 +119,11 @@ class Indexes:
             InvalidInput: there is none.
         """
         every = self.all()
-        found = [entry for entry in every if entry.name == name]
-        if not found:
+        of_name = [entry for entry in every if entry.name == name]
+        if not of_name:
             there = ", ".join(sorted({entry.name for entry in every})) or "none yet"
             raise InvalidInput(f"{self._store.name!r} has no index {name!r}; its indexes: {there}")
-        return found
+        return of_name
 
     def create(self, definition: Definition, listener: Listener = nobody) -> tuple[IndexEntry, bool]:
         """Make an index's tables and its follower, or go on where that was interrupted.
@@ -190,7 +190,7 @@ class Indexes:
             listener(Advanced(1))
         self._settings.make(entry.follower, {"index": entry.name}, lambda shard: 0)
         self._put(entry, [DECLARED], BACKFILLING)
-        now = next((each for each in self.all() if each.number == entry.number), None)
+        now = next((other for other in self.all() if other.number == entry.number), None)
         if now is None or now.state == DROPPING:
             # Who dropped it may have been in a shard before its table was made there.
             self._settings.remove(entry.follower)
@@ -279,8 +279,8 @@ class Indexes:
         there = select_nothing(self._shards.database(shard))
 
         def change(connection: Connection) -> None:
-            for each in (there, statement, there):
-                connection.execute(each)
+            for sent in (there, statement, there):
+                connection.execute(sent)
 
         self._shards.run(shard, change, writes=True)
 
@@ -345,7 +345,7 @@ class Watch:
         self._fillings = {
             entry.number: indexes.backfill(entry) for entry in self._entries if once or entry.state == BACKFILLING
         }
-        listener(Total(sum(sum(each.targets.values()) for each in self._fillings.values())))
+        listener(Total(sum(sum(filling.targets.values()) for filling in self._fillings.values())))
 
     def __call__(self) -> bool:
         """Look, once a second."""
@@ -366,8 +366,8 @@ class Watch:
             # Workers go on with what they know, and so does this.
             _log.warning("this cannot see now how far indexes are: %s", error)
             return False
-        ids = sum(each.ids for each in self._fillings.values())
+        ids = sum(filling.ids for filling in self._fillings.values())
         if ids > self._ids:
             self._listener(Advanced(ids - self._ids))
             self._ids = ids
-        return self._once and all(each.done for each in self._fillings.values())
+        return self._once and all(filling.done for filling in self._fillings.values())

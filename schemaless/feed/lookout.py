@@ -65,7 +65,7 @@ class Lookout:
 
     def begin(self, owned: Iterable[Owned]) -> None:
         """Begin to look at the rows of shards; not while it is busy."""
-        before = {each.pair: Before(each.epoch, each.reached, each.state, each.parked) for each in owned}
+        before = {row.pair: Before(row.epoch, row.reached, row.state, row.parked) for row in owned}
 
         def look() -> Seen:
             started_s = time.thread_time()

@@ -30,7 +30,7 @@ from schemaless.store.tools import Tools
 _log = logging.getLogger("schemaless")
 
 Pair = tuple[str, int]
-"""A follower's name and a shard."""
+"""A pair is a follower's name and a shard."""
 
 _ASK_S: Final = 3.0
 _FORGET_S: Final = 3_600.0

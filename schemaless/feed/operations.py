@@ -97,7 +97,7 @@ class TriggerStatus:
     @property
     def stands(self) -> bool:
         """Whether a shard stands still, and somebody has to do something."""
-        return any(each.state in (STOPPED, "missing") for each in self.shards)
+        return any(status.state in (STOPPED, "missing") for status in self.shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +172,14 @@ class Triggers:
         """Return the parked cells of some shards; raises what ``status`` does."""
         follower = follower_name(name)
         self._settings.get(follower)
-        found = []
+        cells = []
         for shard in shards:
             rows = self._shards.rows(shard, sql.select_parked(self._shards.database(shard), follower))
             for added_id, row_key, column_name, ref_key, attempts, error, parked_at, replay in rows:
                 key = CellKey(uuid.UUID(bytes=row_key), str(column_name), int(ref_key))
                 at = str(parked_at).replace(" ", "T")
-                found.append(ParkedCell(shard, int(added_id), key, int(attempts), str(error), at, bool(replay)))
-        return found
+                cells.append(ParkedCell(shard, int(added_id), key, int(attempts), str(error), at, bool(replay)))
+        return cells
 
     def replay(self, name: str, cells: Iterable[ParkedCell]) -> None:
         """Have parked cells tried again by the workers of their shards; those that come through are parked no more."""
@@ -220,9 +220,9 @@ class Triggers:
         at = (since - _SINCE_MARGIN).replace(tzinfo=None).isoformat(" ")
         database = self._shards.database(shard)
         for after, up_to, _ in self._tools.id_blocks(shard, _SCANNED_ROWS):
-            found = self._shards.rows(shard, sql.select_first_since(database, after, up_to, at))
-            if found:
-                return int(found[0][0]) - 1
+            rows = self._shards.rows(shard, sql.select_first_since(database, after, up_to, at))
+            if rows:
+                return int(rows[0][0]) - 1
         return self._store.end_of_shard(shard)
 
 
@@ -238,11 +238,11 @@ def shard_statuses(store: Datastore, follower: str, missing: str) -> Iterable[Sh
             yield ShardStatus(shard, row)
         else:
             try:
-                found = shards.rows(shard, sql.select_age(shards.database(shard), row.location))
+                ages = shards.rows(shard, sql.select_age(shards.database(shard), row.location))
             except SchemalessError as error:
                 yield ShardStatus(shard, row, fault=str(error))
             else:
-                yield ShardStatus(shard, row, max(0.0, float(found[0][0])) if found else 0.0)
+                yield ShardStatus(shard, row, max(0.0, float(ages[0][0])) if ages else 0.0)
 
 
 def workers_of(store: Datastore, follower: str) -> Iterable[WorkerStatus]:

@@ -14,13 +14,13 @@ from schemaless.store.datastore import Datastore
 from schemaless.store.tools import tools_of
 
 PAGE_CELLS: Final = 500
-"""How many cells are dealt with before locations are written down, and how many may come again after a crash."""
+"""So many cells are dealt with before locations are written down, and so many may come again after a crash."""
 
 _TAIL_CELLS: Final = 100
 """A shard with more new cells than that is read by itself."""
 
 _TAILS: Final = 64
-"""How many shards are read together, at most."""
+"""So many shards are read together, at most."""
 
 
 class Behind(Protocol):
@@ -57,7 +57,11 @@ def next_ones(ready: deque[Follower]) -> list[Follower]:
 
 def read_together(store: Datastore, together: Sequence[Behind], column_name: str | None) -> dict[int, Page[StoredCell]]:
     """Return the pages of those that can be read in one statement, by shard; each of the others is read by itself."""
-    tails = [Tail(each.pair[1], each.reached, each.behind) for each in together if 0 < each.behind <= _TAIL_CELLS]
+    tails = [
+        Tail(follower.pair[1], follower.reached, follower.behind)
+        for follower in together
+        if 0 < follower.behind <= _TAIL_CELLS
+    ]
     return tools_of(store).stored_tails(tails, column_name) if tails else {}
 
 

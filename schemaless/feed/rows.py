@@ -97,7 +97,7 @@ class FollowerRows:
 
     def look(self, pairs: Iterable[Pair]) -> Looked:
         """Read the rows of some followers in some shards, and whether there are new cells: 64 a statement."""
-        found = Looked({}, {})
+        looked = Looked({}, {})
 
         def select(part: Sequence[Pair]) -> bytes:
             return sql.select_followers((self._shards.database(shard), shard, name) for name, shard in part)
@@ -105,7 +105,7 @@ class FollowerRows:
         def take(rows: Rows) -> None:
             for shard, name, location, worker, epoch, state, attempts, retry_s, message, *rest in rows:
                 moved_at, top, parked, replays = rest
-                found.rows[str(name), int(shard)] = FollowerRow(
+                looked.rows[str(name), int(shard)] = FollowerRow(
                     int(location),
                     worker,
                     int(epoch),
@@ -119,8 +119,8 @@ class FollowerRows:
                     int(replays),
                 )
 
-        self._ask_all(pairs, lambda pair: pair[1], select, take, found.failed)
-        return found
+        self._ask_all(pairs, lambda pair: pair[1], select, take, looked.failed)
+        return looked
 
     def tops(self, shards: Iterable[int]) -> tuple[dict[int, int], dict[int, SchemalessError]]:
         """Read the highest added_id of shards, 64 a statement.
@@ -176,12 +176,12 @@ class FollowerRows:
                 except SchemalessError as error:
                     failed |= {move.pair: error for move in part}
                     continue
-                for each in part:
+                for move in part:
                     try:
-                        if self._shards.execute(each.pair[1], self._move([each])).affected != 1:
-                            lost.add(each.pair)
+                        if self._shards.execute(move.pair[1], self._move([move])).affected != 1:
+                            lost.add(move.pair)
                     except SchemalessError as error:
-                        failed[each.pair] = error
+                        failed[move.pair] = error
         return lost, failed
 
     def note_attempt(self, move: Move, attempts: int, retry_s: float | None, message: str | None) -> None:

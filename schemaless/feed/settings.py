@@ -61,11 +61,11 @@ class Settings:
         Raises:
             InvalidInput: there is none of that name.
         """
-        found = self.all()
-        if name not in found:
-            there = ", ".join(each.rpartition(":")[2] for each in found) or "none yet"
+        settings = self.all()
+        if name not in settings:
+            there = ", ".join(key.rpartition(":")[2] for key in settings) or "none yet"
             raise InvalidInput(f"{self._catalog!r} has no {name.replace(':', ' ', 1)}; it has: {there}")
-        return found[name]
+        return settings[name]
 
     def make(self, name: str, spec: Mapping[str, Any], start_of: Callable[[int], int]) -> bool:
         """Make a follower with a row in each shard, or go on with one whose making was interrupted.

@@ -10,7 +10,7 @@ from schemaless.mysql.sql.servers import SELECT_TABLE_CACHE
 from schemaless.store.tools import Tools
 
 _TABLES: Final = 3
-"""Of each shard: cell, follower and parked."""
+"""Followers read so many tables of each shard: cell, follower and parked."""
 
 
 def small_table_caches(tools: Tools) -> dict[str, str]:
@@ -18,7 +18,7 @@ def small_table_caches(tools: Tools) -> dict[str, str]:
 
     One that cannot be asked is absent: what is said of its shards says so.
     """
-    found = {}
+    advice = {}
     shards = Counter(tools.shards.node_of(shard) for shard in range(tools.topology.shard_count))
     for node, count in shards.items():
         try:
@@ -31,9 +31,9 @@ def small_table_caches(tools: Tools) -> dict[str, str]:
         # A connection has the tables of one instance; MariaDB gives each of them the whole size.
         kept = int(tables) if mariadb else int(tables) // int(instances)
         if min(kept, int(definitions)) < needed:
-            found[str(node)] = (
+            advice[str(node)] = (
                 f"it keeps {kept:,} tables open for a connection, and {int(definitions):,} definitions; followers in "
                 f"its {count:,} shards read {needed:,} tables, and are late. Set table_open_cache"
                 f"{'' if mariadb else ' / table_open_cache_instances'} and table_definition_cache to {needed:,} or more"
             )
-    return found
+    return advice

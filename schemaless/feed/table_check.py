@@ -197,7 +197,7 @@ class TableCheck:
             unseen.update(look.unseen.keys())
             why = look.unseen | why
             listener(Advanced(1))
-        proof.unseen = [Unseen(*each, count, why[each]) for each, count in sorted(unseen.items())]
+        proof.unseen = [Unseen(*place, count, why[place]) for place, count in sorted(unseen.items())]
         return proof
 
     def _read(self) -> _Known:
@@ -235,9 +235,9 @@ class TableCheck:
         def look(connection: Connection) -> _Look:
             # Before and behind: what is not here may be on its way elsewhere.
             connection.execute(there)
-            found = _Shard(self._known, shard, database, connection).look()
+            looked = _Shard(self._known, shard, database, connection).look()
             connection.execute(there)
-            return found
+            return looked
 
         try:
             return self._shards.run(shard, look)
@@ -254,19 +254,19 @@ class _Shard:
         self._shard = shard
         self._database = database
         self._connection = connection
-        self._found = _Look()
+        self._looked = _Look()
 
     def look(self) -> _Look:
         self._locations()
         self._parked()
         self._indexes()
-        return self._found
+        return self._looked
 
     def _locations(self) -> None:
         rows = self._rows("follower", followers_sql.select_every_location(self._database, _CLOCKS_DIFFER_S))
         if rows is None:
             return
-        self._found.locations = len(rows)
+        self._looked.locations = len(rows)
         for name in sorted(self._known.placed - {str(row[0]) for row in rows}):
             self._fault("FollowerMissing", "follower", name, f"{self._called(name)} has no row here, {_remade(name)}")
         for name, location, top, early in rows:
@@ -296,7 +296,7 @@ class _Shard:
         rows = self._rows("parked", followers_sql.select_every_parked(self._database))
         if rows is None:
             return
-        self._found.parked_cells = len(rows)
+        self._looked.parked_cells = len(rows)
         for name in sorted({str(row[0]) for row in rows} - self._known.followers.keys()):
             self._unknown("parked", name)
         for name, added_id, row_key, column_name, ref_key, there in rows:
@@ -329,7 +329,7 @@ class _Shard:
             if table not in comments:
                 self._missing(entry)
                 continue
-            self._found.index_tables += 1
+            self._looked.index_tables += 1
             differs = list(_differences(entry, comments[table], columns.get(table, []), keys.get(table, {})))
             if differs:
                 self._fault(
@@ -404,7 +404,7 @@ class _Shard:
                 f"'schemaless trigger reset {trigger_name(name)} --shards {self._shard} --location {top} --execute' "
                 "has it continue there, and a lower location has it called again for cells"
             )
-        entry = next((each for each in self._known.indexes.values() if each.follower == name), None)
+        entry = next((other for other in self._known.indexes.values() if other.follower == name), None)
         index = name if entry is None else entry.name
         return (
             f"With no worker running, delete the row with the name {name!r} from `{self._database}`.follower; "
@@ -413,12 +413,12 @@ class _Shard:
         )
 
     def _unseen(self, table: str, message: str) -> None:
-        self._found.unseen[self._connection.node, table] = message
+        self._looked.unseen[self._connection.node, table] = message
 
     def _fault(
         self, kind: str, table: str, name: str, message: str, key: CellKey | None = None, added_id: int | None = None
     ) -> None:
-        self._found.faults.append(
+        self._looked.faults.append(
             TableFault(kind, self._shard, self._connection.node, table, name, message, key, added_id)
         )
 
@@ -430,8 +430,8 @@ def _differences(
         yield "its comment is the digest of another definition"
     wanted = sql.columns_of(entry.layout)
     if list(columns) != wanted:
-        shown = ", ".join(" ".join(each[:2]) for each in columns if each not in wanted)
-        lacks = ", ".join(" ".join(each[:2]) for each in wanted if each not in columns)
+        shown = ", ".join(" ".join(column[:2]) for column in columns if column not in wanted)
+        lacks = ", ".join(" ".join(column[:2]) for column in wanted if column not in columns)
         yield f"columns that it should not have: {shown or 'none'}, and that it lacks: {lacks or 'none'}"
     for key, names in sql.keys_of(entry.layout).items():
         if keys.get(key) != names:

@@ -153,11 +153,11 @@ def import_trigger(target: str) -> Trigger:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise InvalidInput(f"{target}: cannot import {module_name!r} from {here}: {error}") from error
-    found = getattr(module, name, None)
-    if not isinstance(found, Trigger):
-        there = [each for each, value in vars(module).items() if isinstance(value, Trigger)]
+    imported = getattr(module, name, None)
+    if not isinstance(imported, Trigger):
+        there = [variable for variable, value in vars(module).items() if isinstance(value, Trigger)]
         raise InvalidInput(
             f"{module_name!r} has no trigger {name!r}; its triggers: {', '.join(there) or 'none'}. "
             "A function becomes one by @schemaless.trigger(column=...)"
         )
-    return found
+    return imported

@@ -181,13 +181,13 @@ class _Source:
                 self._wakes.look(_LATE_S)
             elif time.monotonic() >= steady_at_s:
                 self._pause_s = _FIRST_PAUSE_S
-            found = decoder.read(event)
-            if isinstance(found, Inserts):
-                tops[found.schema] = max(found.last, tops.get(found.schema, 0))
-            elif isinstance(found, Ended) and tops:
+            news = decoder.read(event)
+            if isinstance(news, Inserts):
+                tops[news.schema] = max(news.last, tops.get(news.schema, 0))
+            elif isinstance(news, Ended) and tops:
                 self._wakes.heard(tops)
                 tops = {}
-            elif isinstance(found, Unreadable):
+            elif isinstance(news, Unreadable):
                 raise ServerRefused(
                     "its binary log has compressed transactions, which cannot be read here", node=str(self._pool.node)
                 )

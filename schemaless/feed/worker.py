@@ -495,6 +495,6 @@ class Worker:
             "finds_by": {} if self._wakes is None else self._wakes.told(),
         }
         told |= self.hand.told(self.timing.busy_s, {name: dealer.timeout_s for name, dealer in self._dealers.items()})
-        waiting = [each for each in list(self.owned.values()) if each.reason and not each.due]
-        told["waits"] = [[*each.pair, each.reason] for each in waiting[:_TOLD]]
+        waiting = [owned for owned in list(self.owned.values()) if owned.reason and not owned.due]
+        told["waits"] = [[*owned.pair, owned.reason] for owned in waiting[:_TOLD]]
         return told

@@ -85,7 +85,8 @@ class ServerStatus(_Server):
         state: "running", "stopped" (by ``down``, or never started) or "crashed" (it ended without a shutdown).
         pid: its process, or None.
         data_bytes: what its data folder takes on disk.
-        fault: why a running replica does not replicate, or None.
+        of_group: whether it was made to be of a group.
+        fault: why a running replica does not replicate, or a running member is not of its group; else None.
     """
 
     number: int
@@ -97,6 +98,7 @@ class ServerStatus(_Server):
     socket: Path
     folder: Path
     data_bytes: int
+    of_group: bool
     fault: str | None
 
 

@@ -183,11 +183,11 @@ def status(folder: Path) -> list[ServerStatus]:
 
 def _status(description: Description) -> ServerStatus:
     pid = description.running_pid()
-    fault = None
+    of_group, fault = group_replication.is_wanted(description.options), None
     if pid is not None:
         server = description.server(pid)
         state, socket = "running", server.socket
-        if group_replication.is_wanted(description.options):
+        if of_group:
             fault = group_replication.fault(server)
         else:
             fault = replication.fault(server) if description.replica else None
@@ -204,6 +204,7 @@ def _status(description: Description) -> ServerStatus:
         socket=socket,
         folder=description.folder,
         data_bytes=space.used_bytes(description.data),
+        of_group=of_group,
         fault=fault,
     )
 

@@ -56,13 +56,13 @@ def check_accounts(source: Connection, target: Connection, database: str) -> Non
 
 def _table_grants(connection: Connection, database: str) -> dict[tuple[str, str], frozenset[str]]:
     """Return privileges on a shard's tables, by account and table."""
-    found: dict[tuple[str, str], frozenset[str]] = {}
+    granted: dict[tuple[str, str], frozenset[str]] = {}
     for user, host, table, privileges in connection.rows(select_table_grants(database)):
         words = privileges if isinstance(privileges, set) else str(privileges).split(",")
         names = frozenset(str(word).strip().upper() for word in words if word) - {_CREATE}
         if names and (table in TABLES or INDEX_TABLE.fullmatch(str(table))):
-            found[f"'{user}'@'{host}'", str(table)] = names
-    return found
+            granted[f"'{user}'@'{host}'", str(table)] = names
+    return granted
 
 
 def _wide(connection: Connection, database: str) -> set[str]:

@@ -60,7 +60,7 @@ def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) 
         MoveRefused: there is no table of cells left.
         ServerError: a server cannot be reached.
     """
-    tools, found = tools_of(store), Compared(left.record)
+    tools, compared = tools_of(store), Compared(left.record)
     shard, database = left.record.shard, tools.shards.database(left.record.shard)
     if not left.has_cells:
         raise MoveRefused(f"shard {shard} has left no cells behind on {left.node}; was the table dropped by hand?")
@@ -73,9 +73,9 @@ def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) 
             before, now = by_id(source.rows(next(statements))), by_id(tools.shards.rows(shard, next(statements)))
             for digest, rows in zip(digests, (before, now), strict=True):
                 digest.update(repr(sorted(rows.items())).encode())
-            found.cells += len(before)
-            found.strange += sorted(now.keys() - before.keys())
-            found.lacking += sorted(before.keys() - now.keys())
+            compared.cells += len(before)
+            compared.strange += sorted(now.keys() - before.keys())
+            compared.lacking += sorted(before.keys() - now.keys())
             for added_id in sorted(before.keys() & now.keys()):
                 if before[added_id] == now[added_id]:
                     continue
@@ -83,10 +83,10 @@ def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) 
                 (other,) = tools.read_stored(shard, [added_id])
                 same = before[added_id][:4] == now[added_id][:4]
                 if same and same_document(other, tools.stored_cell((added_id, *row[1:]), shard)):
-                    found.re_encoded += 1
+                    compared.re_encoded += 1
                 else:
-                    found.differing.append(added_id)
+                    compared.differing.append(added_id)
             after = last
-    found.left_digest, found.digest = (digest.hexdigest() for digest in digests)
+    compared.left_digest, compared.digest = (digest.hexdigest() for digest in digests)
     listener(Advanced())
-    return found
+    return compared

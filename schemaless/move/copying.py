@@ -98,7 +98,7 @@ class Copier:
                     f"{table} on {source.node} lacks; did that server lose cells in a failover? Abort the move, and "
                     "begin another one"
                 )
-            lacking = [(each, length) for each, length in lengths.items() if each not in there]
+            lacking = [(added_id, length) for added_id, length in lengths.items() if added_id not in there]
             for ids in _id_parts(lacking, self._most_rows):
                 if time.monotonic() >= until_s:
                     return Rest(copied, seen, whole=False)

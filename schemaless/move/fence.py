@@ -93,7 +93,7 @@ def side_of(connection: Connection, database: str) -> Side:
         names = sorted(str(row[0]) for row in connection.rows(show_tables(database)))
     except DatabaseMissing:
         return Side(frozenset())
-    found: dict[str, dict[str, list[str]]] = {"moved": {}, "incoming": {}}
+    by_kind: dict[str, dict[str, list[str]]] = {"moved": {}, "incoming": {}}
     plain = set()
     others: dict[str, list[str]] = {"probe": [], "noted": []}
     for name in names:
@@ -103,8 +103,8 @@ def side_of(connection: Connection, database: str) -> Side:
         elif own["kind"] in others:
             others[own["kind"]].append(name)
         else:
-            found[own["kind"]].setdefault(own["table"], []).append(name)
-    return Side(frozenset(plain), found["moved"], found["incoming"], others["probe"], others["noted"])
+            by_kind[own["kind"]].setdefault(own["table"], []).append(name)
+    return Side(frozenset(plain), by_kind["moved"], by_kind["incoming"], others["probe"], others["noted"])
 
 
 @contextmanager
@@ -248,10 +248,10 @@ class Fence:
         """
         source, target = self.sides()
         for side, node in zip((source, target), self._nodes, strict=True):
-            for kind, found in (("moved", side.moved), ("incoming", side.incoming)):
-                several = [names for names in found.values() if len(names) > 1]
-                if several or (kind == "moved" and side is target and found):
-                    names = ", ".join(next(iter(several or found.values())))
+            for kind, by_table in (("moved", side.moved), ("incoming", side.incoming)):
+                several = [names for names in by_table.values() if len(names) > 1]
+                if several or (kind == "moved" and side is target and by_table):
+                    names = ", ".join(next(iter(several or by_table.values())))
                     raise MoveRefused(
                         f"{self.database} on {node} has {names}, which are not tables of this move; "
                         "look at 'schemaless shards status --all', and drop what nobody needs"

@@ -129,9 +129,9 @@ class MovedIndexes:
 
     def _insert(self, fence: Fence, rows: Sequence[T], statement: Callable[[Sequence[T]], bytes]) -> None:
         if rows:
-            for each, _ in in_packets(rows, statement, fence.target.max_statement_bytes, _never):
-                self._run.spend(len(each))
-                fence.target.execute(each)
+            for packet, _ in in_packets(rows, statement, fence.target.max_statement_bytes, _never):
+                self._run.spend(len(packet))
+                fence.target.execute(packet)
 
     def go_over_again(self, node: Node) -> None:
         """Have the indexes' followers go on from where they were when entries began to be copied; then forget that.
@@ -166,10 +166,10 @@ class MovedIndexes:
 
     def _locations(self, names: Sequence[str]) -> list[tuple[str, int, int]]:
         """Return name, shard and location of followers in all shards; 0 where one has no row yet."""
-        found = dict.fromkeys(((name, shard) for name in names for shard in self._all), 0)
+        locations = dict.fromkeys(((name, shard) for name in names for shard in self._all), 0)
         for shard, name, location in self._ask_all(lambda some: sql.select_locations(some, names)):
-            found[str(name), int(shard)] = int(location)
-        return [(name, shard, location) for (name, shard), location in found.items()]
+            locations[str(name), int(shard)] = int(location)
+        return [(name, shard, location) for (name, shard), location in locations.items()]
 
     @property
     def _all(self) -> range:
@@ -184,7 +184,7 @@ class MovedIndexes:
             select: returns the statement about some shards.
             whole: whether a server that fails is an error; else what it was asked for is absent.
         """
-        shards, found = self._tools.shards, list[Sequence[Any]]()
+        shards, rows = self._tools.shards, list[Sequence[Any]]()
         known = shards.routing
         for node, databases in self._tools.databases_by_node(self._all).items():
             items = list(databases.items())
@@ -192,19 +192,19 @@ class MovedIndexes:
                 part = items[start : start + _SHARDS_AT_ONCE]
                 statement = select(part)
                 try:
-                    found += shards.pool_for(node).run(
+                    rows += shards.pool_for(node).run(
                         lambda connection, statement=statement: connection.rows(statement),  # type: ignore[misc]
                         shard=part[0][1],
                         route=known,
                     )
                 except (AccessDenied, DatabaseMissing, Elsewhere):
-                    for each in part:
+                    for item in part:
                         with suppress(*(() if whole else (ServerError,))):
-                            found += shards.rows(each[1], select([each]))
+                            rows += shards.rows(item[1], select([item]))
                 except ServerError:
                     if whole:
                         raise
-        return found
+        return rows
 
 
 def _never(row: object, size: int) -> None:

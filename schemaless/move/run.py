@@ -40,8 +40,8 @@ def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     tools = tools_of(store)
     sizes: dict[int, int] = {}
     for node, names in tools.databases_by_node(shards).items():
-        found = data_lengths(tools.shards.pool_for(node), list(names))
-        sizes |= {shard: max(1, found.get(name, 1)) for name, shard in names.items()}
+        lengths = data_lengths(tools.shards.pool_for(node), list(names))
+        sizes |= {shard: max(1, lengths.get(name, 1)) for name, shard in names.items()}
     return sizes
 
 
@@ -58,8 +58,8 @@ MOVE: Final = JobKind("move", MoveSpec, _weigh, work, _check, reaches=lambda spe
 
 def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[Cluster]:
     topology = tools_of(store).topology
-    found = {topology.cluster_of(shard).name: topology.cluster_of(shard) for shard in shards}
-    return [cluster for cluster in found.values() if cluster != target]
+    clusters = {topology.cluster_of(shard).name: topology.cluster_of(shard) for shard in shards}
+    return [cluster for cluster in clusters.values() if cluster != target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
                 needed += size.file_bytes
                 if free_bytes is not None and needed > free_bytes:
                     refusal = f"it has no room there beside the other shards: {node} has {free_bytes:,} bytes free"
-            seconds = Interval(*(size.file_bytes / each for each in (speed.high, speed.mid, speed.low)))
+            seconds = Interval(*(size.file_bytes / rate for rate in (speed.high, speed.mid, speed.low)))
             source = tools.topology.cluster_of(shard).name
             plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, grants))
             listener(Advanced())
@@ -154,8 +154,8 @@ def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
     tools = tools_of(store)
     sizes: dict[int, TableSize] = {}
     for node, names in tools.databases_by_node(shards).items():
-        found = known_table_sizes(tools.shards.pool_for(node), list(names))
-        sizes |= {shard: found[name] for name, shard in names.items() if name in found}
+        known = known_table_sizes(tools.shards.pool_for(node), list(names))
+        sizes |= {shard: known[name] for name, shard in names.items() if name in known}
     return sizes
 
 
@@ -193,7 +193,11 @@ def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tu
     if joined is not None:
         return joined, False
     busy = _busy(store)
-    refused = [each for each in plan(store, spec, chosen) if each.refusal is not None and each.shard not in busy]
+    refused = [
+        shard_plan
+        for shard_plan in plan(store, spec, chosen)
+        if shard_plan.refusal is not None and shard_plan.shard not in busy
+    ]
     if refused:
         others = f"; neither can {len(refused) - 1} others" if len(refused) > 1 else ""
         raise MoveRefused(f"shard {refused[0].shard} cannot be moved to {spec.target}: {refused[0].refusal}{others}")
@@ -257,10 +261,10 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
     ledger.change_state(job_id, ("paused",), "running", f"to be aborted, by {who()}")
     how["job"] = ledger.job(job_id)
     MOVE.run(store, spec, **how)
-    found = records.all(job_id)
-    if not any(record.phase in ("moved", "verified", "dropped") for record in found):
+    outcomes = records.all(job_id)
+    if not any(record.phase in ("moved", "verified", "dropped") for record in outcomes):
         ledger.change_state(job_id, ("done",), "aborted", f"by {who()}")
-    return found
+    return outcomes
 
 
 def _leave_uncompared(store: Datastore, record: MoveRecord) -> None:
@@ -310,14 +314,14 @@ def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[L
     tools = tools_of(store)
     chosen = set(tools.chosen_shards(shards))
     tools.shards.again(tools.shards.routing)
-    found = []
+    left = []
     for record in Records(store).all():
         if record.shard not in chosen or record.phase not in ("moved", "verified"):
             continue
         node = tools.topology.cluster(record.source).primary
         with session(tools.shards, node, record.shard) as connection:
-            found.append(_left_there(store, record, node, connection))
-    return found
+            left.append(_left_there(store, record, node, connection))
+    return left
 
 
 def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> LeftBehind:

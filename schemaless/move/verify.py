@@ -80,7 +80,7 @@ class _Proof:
             strange = there.keys() - left.keys()
             if strange:
                 raise self._differs(min(strange), "is there now, but was not left behind")
-            differing = [each for each, row in left.items() if there.get(each) != row]
+            differing = [added_id for added_id, row in left.items() if there.get(added_id) != row]
             for added_id in differing:
                 self._settle(source, table, added_id, left[added_id], there.get(added_id))
             after = last

@@ -12,6 +12,7 @@ import pytest
 
 import schemaless
 from schemaless.admin import changing, nodes
+from schemaless.admin.lost import settle_lost, unsettled
 from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
 from schemaless.local.description import LocalServer
 from schemaless.store.tools import tools_of
@@ -278,6 +279,10 @@ def test_failover_when_the_old_primary_is_gone(url, at, name, replicated, other)
     assert (changed.old_primary, changed.url) == ("unreachable", None)
     assert [str(node) for node in changed.removed] == [GONE]
     assert addresses(url, "cluster-2") == {"primary": [str(other.socket)], "replicas": []}
+    with schemaless.connect(url) as store:
+        assert unsettled(store) == [GONE], "its cells may be nowhere else"
+        assert settle_lost(store, f"mysql://nodes_admin@/?unix_socket={GONE}") == ["cluster-2"]
+        assert unsettled(store) == []
 
 
 def test_replicas_that_do_not_follow_the_new_primary_are_refused_or_dropped(

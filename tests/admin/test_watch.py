@@ -7,11 +7,13 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 
 import schemaless
 from schemaless.admin import nodes
 from schemaless.admin.states import node_states
 from schemaless.admin.watch import Finding, Watch
+from schemaless.cli.local.status import status
 from schemaless.errors import LocalServerError
 from schemaless.local import servers as local
 from schemaless.local.description import LocalServer
@@ -104,6 +106,9 @@ def test_what_a_group_decides_is_adopted_and_a_minority_is_not_believed(group):
 
         group[0] = local.start(group[0])
         back = [each for watch in watches for each in [*watch.look(), *watch.look()]]
+        sql(group[0], "STOP GROUP_REPLICATION")
+        outside = CliRunner().invoke(status, ["--folder", str(group[0].folder.parent)], standalone_mode=False)
+        sql(group[0], "START GROUP_REPLICATION")
         (chosen,) = [member for member in group[1:] if sql(member, "SELECT @@super_read_only") == ((0,),)]
         sql(chosen, "DELETE FROM trips_heartbeat.primary_claim")
         for member in group:
@@ -121,6 +126,9 @@ def test_what_a_group_decides_is_adopted_and_a_minority_is_not_believed(group):
     assert writers.acknowledged.items() <= found.items()
     assert min(set(writers.acknowledged.values()) - set(before.values())) > max(before.values())
     assert "added" in {finding.what for finding in back}
+    assert outside.return_value == 1
+    assert outside.stdout.count("running, not of its group") == 1
+    assert f"{group[0].name} is not of its group: it is OFFLINE in its group" in outside.stderr
     assert sql(chosen, "SELECT @@super_read_only") == ((0,),)
     assert [finding.what for finding in alone] == ["undecided"]
     assert f"{chosen.socket}: it sees 1 of the 3 members of its group, and no majority" in alone[0].message

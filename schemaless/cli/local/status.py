@@ -8,6 +8,7 @@ import click
 
 from schemaless.cli.local.shown import folder_option, status_data
 from schemaless.local import servers as local_servers
+from schemaless.local.description import ServerStatus
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, print_json, print_table
 
 
@@ -15,7 +16,7 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 @folder_option
 @json_option
 def status(folder: Path, as_json: bool) -> int:
-    """Show the servers, and whether replicas replicate.
+    """Show the servers, and whether replicas replicate and members are of their group.
 
     The servers are those of --folder.
 
@@ -24,7 +25,7 @@ def status(folder: Path, as_json: bool) -> int:
       schemaless local status
       schemaless local status --json
 
-    Exit status: 0 if there are servers, all of them run, and all replicas replicate, else 1.
+    Exit status: 0 if there are servers, all of them run, and all replicas and members are in order, else 1.
     """
     states = local_servers.status(folder)
     if as_json:
@@ -33,7 +34,7 @@ def status(folder: Path, as_json: bool) -> int:
         rows = [
             [
                 state.name,
-                f"{state.state}, not replicating" if state.fault else state.state,
+                f"{state.state}, not {_what(state)}" if state.fault else state.state,
                 f"{state.flavour} {state.version}",
                 state.url,
                 "-" if state.pid is None else str(state.pid),
@@ -48,9 +49,13 @@ def status(folder: Path, as_json: bool) -> int:
     broken = [state for state in states if state.fault]
     if not as_json:
         for state in broken:
-            note(f"{state.name} does not replicate: {state.fault}")
+            note(f"{state.name} is not {_what(state)}: {state.fault}")
         if stopped:
             note(f"{len(stopped)} of {len(states)} do not run; 'schemaless local up' starts them on their own data")
         elif broken:
-            note("'schemaless local up' points replicas at their primaries and starts them again")
+            note("'schemaless local up' has members join their group, and points replicas at their primaries")
     return EXIT_FAILED if stopped or broken or not states else 0
+
+
+def _what(state: ServerStatus) -> str:
+    return "of its group" if state.of_group else "replicating"

@@ -57,8 +57,9 @@ def set_primary(
         note(f"{node} removed from {cluster}")
     if change.old_primary == "unreachable":
         note(
-            "the old primary cannot be reached: what it committed and did not send is not on the new one, and if it "
-            "comes back, programs that know it must not reach it"
+            "the old primary cannot be reached: what it committed and did not send is not on the new one "
+            "('schemaless topology lost' lists it, once the server answers), and if it comes back, programs that know "
+            "it must not reach it"
         )
     if change.url is not None:
         note(
