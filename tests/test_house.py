@@ -148,6 +148,44 @@ def test_every_test_makes_a_promise(path):
     assert [node.name for node in tests if not ast.get_docstring(node)] == []
 
 
+PATCHED = {
+    ("tests/faults/test_interrupts.py", "_sock"): "PyMySQL's: the socket that it closes",
+    ("tests/mysql/test_driver.py", "_current_timeout"): "PyMySQL's: a connection is made of a pair of sockets",
+    ("tests/mysql/test_driver.py", "_rfile"): "PyMySQL's: the same",
+    ("tests/mysql/test_driver.py", "_sock"): "PyMySQL's: the same",
+    ("tests/mysql/test_pool.py", "_execute_command"): "PyMySQL's: what tracers of applications wrap",
+    ("tests/mysql/test_pool.py", "_read_query_result"): "PyMySQL's: a statement is sent by then, and no reply read",
+    ("tests/mysql/test_pool.py", "_rfile"): "PyMySQL's: what gevent and eventlet put in its place",
+    ("tests/mysql/test_secret.py", "_config"): "multiprocessing's: the key of another family of processes",
+    ("tests/feed/test_worker.py", "_wakes"): "a worker that is turned by hand makes none of its own",
+    ("tests/feed/test_worker_outages.py", "_noted_s"): "a moment within a worker's rest, which would pass by itself",
+    ("tests/feed/test_worker_outages.py", "_pending"): "the same",
+    ("tests/feed/test_worker_outages.py", "_step"): "the same",
+    ("tests/feed/test_worker_outages.py", "_wakes"): "the same",
+}
+"""Private names that tests put something in the place of, and why that is so."""
+
+
+def test_no_test_patches_a_private_name():
+    """Limits are handed in, and what is replaced has a public name; private ones change, and no test is in the way."""
+    patched = set()
+    for path in ROOT.glob("tests/**/*.py"):
+        for node in nodes_of(path):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(name)), *_]):
+                    name = name.rpartition(".")[2]
+                case ast.Call(func=ast.Attribute(attr="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                    pass
+                case ast.Attribute(attr=name, ctx=ast.Store(), value=owner) if ast.unparse(owner) != "self":
+                    pass
+                case _:
+                    continue
+            if re.match(r"_[^_]", name):
+                patched.add((relative(path), name))
+
+    assert patched == PATCHED.keys()
+
+
 def test_every_error_is_a_public_name_and_is_raised_somewhere():
     """What a caller may meet can be caught by its name, and no name is kept that nobody meets."""
     classes = {

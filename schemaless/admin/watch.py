@@ -189,7 +189,7 @@ class Watch:
         return findings
 
     def _adopt(self, cluster: Cluster, node: Node, pool: NodePool) -> _Found:
-        self._prove_quorum(pool, cluster.name)
+        self.prove_quorum(pool, cluster.name)
         done = adopt_node(self._url, self._name, cluster.name, node)
         for removed in done.removed:
             server = self._servers.get(removed.having("primary"))
@@ -199,7 +199,7 @@ class Watch:
             return _agrees(done.cluster)
         return ("adopted", f"{node} is the primary of its group: adopted, with claim {done.cluster.epoch}", done)
 
-    def _prove_quorum(self, pool: NodePool, cluster: str) -> None:
+    def prove_quorum(self, pool: NodePool, cluster: str) -> None:
         """Commit something, which a group's member does with the majority only; else it waits, and this fails."""
         writer = f"{_PROOF} {secrets.token_hex(16)}"
         try:

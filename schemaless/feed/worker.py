@@ -148,7 +148,7 @@ class Worker:
         """Look at rows, or for new cells, whichever it is time for."""
         unheard = self._unheard()
         started_s = time.thread_time()
-        changed = bool(self._doubtful or self._unsure) or self.owned.keys() != self._dealt_to_me(view)
+        changed = bool(self._doubtful or self._unsure) or self.owned.keys() != self.dealt_to_me(view)
         changed |= self._looked != (view.members, view.wanted)
         due = time.monotonic() >= self._pace.look_at_s
         if changed or (due and unheard):
@@ -248,7 +248,7 @@ class Worker:
 
     def _look(self, view: View) -> None:
         """See how the rows are: what is lost, what is to be given back or taken, and where there is more."""
-        pairs = self._dealt_to_me(view)
+        pairs = self.dealt_to_me(view)
         looked = self._rows.look(pairs | self.owned.keys() | self._doubtful)
         for pair in list(self.owned):
             self._compare(self.owned[pair], looked.rows.get(pair), looked.failed.get(pair[1]))
@@ -269,7 +269,7 @@ class Worker:
                 self._doubtful.discard(pair)
         self._unsure &= self.owned.keys()
 
-    def _dealt_to_me(self, view: View) -> frozenset[Pair]:
+    def dealt_to_me(self, view: View) -> frozenset[Pair]:
         """Return the shards that are dealt to this worker."""
         by = view.members, frozenset(view.wanted)
         if self._deal is None or self._deal[0] != by:

@@ -84,7 +84,7 @@ class Connection:
         """
         sent = isinstance(self._raw, DriverConnection)
         if sent:
-            self._ask(sql, receive=False)
+            self.ask(sql, receive=False)
         return lambda: self.rows(sql, check, sent=sent)
 
     def rows(self, sql: bytes, check: Check | None = None, *, sent: bool = False) -> Rows:
@@ -93,7 +93,7 @@ class Connection:
         Raises:
             WrongReply: they are not of what was asked for, says ``check``, or there are none where there must be.
         """
-        rows = (self._ask(sql, send=False) if sent else self._ask(sql)).rows
+        rows = (self.ask(sql, send=False) if sent else self.ask(sql)).rows
         strange = None
         if rows is None:
             # That is no empty result: nothing may be said to be absent by it.
@@ -118,7 +118,7 @@ class Connection:
         Raises:
             ConnectionLost: rows came, so the reply is another statement's, and this one's will not be known.
         """
-        reply = self._ask(sql)
+        reply = self.ask(sql)
         if reply.rows is not None and not sql.startswith(_HAVE_ROWS):
             raise ConnectionLost(
                 f"rows came in reply to a statement that has none ({bytes(sql[:20])!r}). {_MIXED_UP}",
@@ -139,7 +139,7 @@ class Connection:
             self.execute(settings)
             self._ensured |= {settings}
 
-    def _ask(self, sql: bytes, *, send: bool = True, receive: bool = True) -> Reply:
+    def ask(self, sql: bytes, *, send: bool = True, receive: bool = True) -> Reply:
         """Send a statement and read its reply; the connection stays ``busy`` until that is found to be its own.
 
         Args:

@@ -250,7 +250,7 @@ def _reader(wire: Any, mode: str) -> Any:
     return _Reader(raw)
 
 
-class _Wire(socket.socket):
+class Wire(socket.socket):
     """A socket that is closed where it is collected, without a warning, and without a frame of Python's."""
 
     __del__ = vars(socket.SocketType)["close"]
@@ -275,7 +275,7 @@ def _dialled(raw: Any) -> socket.socket:
         if not raw.unix_socket:
             found = socket.getaddrinfo(raw.host, raw.port, 0, socket.SOCK_STREAM)
         for family, kind, protocol, _, address in found:
-            wire = _Wire(family, kind, protocol)
+            wire = Wire(family, kind, protocol)
             try:
                 wire.settimeout(raw.connect_timeout)
                 if raw.bind_address is not None and not raw.unix_socket:

@@ -455,7 +455,7 @@ class Killed(BaseException):
 @pytest.mark.long
 def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, second, rows, monkeypatch):
     """Before each one that changes something; the next run comes to its end, and no id is given twice."""
-    original, blocks = Connection._ask, []
+    original, blocks = Connection.ask, []
     as_before = (
         f"DELETE FROM {client.name}_heartbeat.primary_claim",
         f"UPDATE {client.name}.node SET socket = '{first.socket}' WHERE cluster = 'cluster-1' AND role = 'primary'",
@@ -474,14 +474,14 @@ def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, se
                     raise Killed
                 return original(connection, statement)
 
-            monkeypatch.setattr(Connection, "_ask", send)
+            monkeypatch.setattr(Connection, "ask", send)
             try:
                 adopt(second)
                 whole = True
             except Killed:
                 whole = False
             finally:
-                monkeypatch.setattr(Connection, "_ask", original)
+                monkeypatch.setattr(Connection, "ask", original)
             done = adopt(second)
             lose_connections(first)
             blocks.append(block_of(client.put_cell(rows(), "BASE", 1, 1).added_id))

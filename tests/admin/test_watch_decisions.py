@@ -54,7 +54,7 @@ class World:
         monkeypatch.setattr(watching, "held_claim", lambda pool, *_: self.claims.get(pool.node.host))
         monkeypatch.setattr(watching, "is_read_only", lambda pool: False)
         monkeypatch.setattr(watching, "adopt_node", self._adopt)
-        monkeypatch.setattr(Watch, "_prove_quorum", lambda *_: None)
+        monkeypatch.setattr(Watch, "prove_quorum", lambda *_: None)
 
     def _answer(self, node: Node) -> GroupView | None:
         answer = self.says.get(node, down(node))

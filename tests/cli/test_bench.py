@@ -178,14 +178,14 @@ def test_pictures_without_matplotlib_are_refused_before_anything_is_measured(tri
 
 def test_a_stop_keeps_whole_rounds_and_says_so(trips, tmp_path, capsys, monkeypatch):
     """Ctrl-C: the rounds that are whole are shown and written, status 3."""
-    real = rounds.Benchmark._round
+    real = rounds.Benchmark.run_round
 
     def stops(self, number, listener):
         if number == 1:
             raise KeyboardInterrupt
         real(self, number, listener)
 
-    monkeypatch.setattr(rounds.Benchmark, "_round", stops)
+    monkeypatch.setattr(rounds.Benchmark, "run_round", stops)
     out = tmp_path / "out"
     assert run(["bench", "codecs", str(trips), *FEW, "--rounds", "5", "--out", str(out)]) == 3
 
@@ -201,7 +201,7 @@ def test_a_stop_before_the_first_round_keeps_nothing_and_says_so(trips, tmp_path
     def stops(self, number, listener):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rounds.Benchmark, "_round", stops)
+    monkeypatch.setattr(rounds.Benchmark, "run_round", stops)
     out = tmp_path / "out"
     assert run(["bench", "codecs", str(trips), *FEW, "--out", str(out)]) == 3
 

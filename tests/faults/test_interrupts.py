@@ -260,7 +260,7 @@ def test_a_handlers_error_while_one_address_is_tried_does_not_go_on_to_the_next(
     error = TimeoutError(errno.ETIMEDOUT, "mine")
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in (1, 2)]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
-    monkeypatch.setattr(driver, "_Wire", Wire)
+    monkeypatch.setattr(driver, "Wire", Wire)
     with pytest.raises(TimeoutError) as caught:
         schemaless.connect("mysql://root@db-1/trips")
 

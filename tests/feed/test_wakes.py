@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from pymysql.protocol import MysqlPacket
@@ -18,12 +19,14 @@ import schemaless
 from schemaless.errors import AccessDenied, ServerRefused, ServerUnavailable
 from schemaless.feed import wakes
 from schemaless.feed.members import Timing
+from schemaless.feed.rows import FollowerRows
 from schemaless.feed.settings import Settings
 from schemaless.feed.wakes import HEARD, Wakes
 from schemaless.feed.worker import Worker
 from schemaless.mysql import log_reader
 from schemaless.mysql.log_events import Decoder, Ended, Inserts
 from schemaless.mysql.log_reader import LogReader, encode_gtids
+from schemaless.mysql.urls import parse_url
 from schemaless.store.tools import tools_of
 from tests.feed.child import WrittenDown
 
@@ -181,7 +184,7 @@ def test_what_was_committed_while_nobody_listened_is_looked_for(
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(wakes, "LogReader", held)
-    monkeypatch.setattr(Worker, "_sweep", lambda *_: None)
+    monkeypatch.setattr(FollowerRows, "tops", lambda *_: ({}, {}))
     with working(follow_store) as (worker, cells):
         eventually(lambda: finds_by(worker) == {HEARD} and not worker._wakes._looks, "it listens, and has looked")
         if not looks:
@@ -240,15 +243,16 @@ def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_s
 
 
 @pytest.mark.once
-def test_a_log_that_the_server_ends_is_a_lost_connection():
+def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
     """It sends so when it goes down: no event, and no more than a byte or five."""
-    reader = object.__new__(LogReader)
-    reader._node = "db-1"
-    reader._raw = SimpleNamespace(
-        _read_packet=lambda: MysqlPacket(b"\xfe\0\0\0\0", "utf8"), _force_close=lambda: None, close=lambda: None
-    )
+    raw = MagicMock()
+    raw.cursor().fetchone.return_value = ("", 1, "ROW")
+    raw._read_packet.return_value = MysqlPacket(b"\xfe\0\0\0\0", "utf8")
+    monkeypatch.setattr(log_reader, "open_connection", lambda *_: (raw, SimpleNamespace(version="9.7")))
+    url = parse_url("mysql://follow@db-1/trips")
+    reader = LogReader(url.node, url.credentials)
 
-    with pytest.raises(ServerUnavailable, match="db-1: it ended its binary log"):
+    with pytest.raises(ServerUnavailable, match="db-1:3306: it ended its binary log"):
         next(reader.events())
 
 

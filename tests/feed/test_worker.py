@@ -13,6 +13,7 @@ import pytest
 from schemaless.errors import InvalidInput, LeaseLost
 from schemaless.feed.members import Member, View, remove_worker
 from schemaless.feed.owned import PAUSED
+from schemaless.feed.reading import read_together
 from schemaless.feed.rows import FollowerRows, Move
 from schemaless.feed.settings import NEW, Settings
 from schemaless.feed.wakes import Wakes
@@ -246,8 +247,12 @@ def test_cells_that_are_committed_late_are_dealt_with(
     seen = Seen()
     worker = works("one", seen)
     read: list[int] = []
-    page = worker._page
-    monkeypatch.setattr(worker, "_page", lambda owned, *rest: read.append(owned.pair[1]) or page(owned, *rest))
+
+    def noted(store, together, column):
+        read.extend(owned.pair[1] for owned in together)
+        return read_together(store, together, column)
+
+    monkeypatch.setattr("schemaless.feed.worker.read_together", noted)
     # So that whatever gave nothing is left alone until it is heard of.
     monkeypatch.setattr("schemaless.feed.owned.MOST_AGAIN_S", 1_000.0)
     monkeypatch.setattr("schemaless.feed.owned.LEAST_AGAIN_S", 1_000.0)
@@ -396,7 +401,7 @@ def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, pu
     shards = tools_of(worker.store).shards
     shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
     if dealt_to == "another":
-        monkeypatch.setattr(worker, "_dealt_to_me", lambda view: frozenset(worker.owned) - {pair})
+        monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned) - {pair})
     turn(worker, times=2)
 
     assert worker.rows.look([pair]).rows[pair].worker == ("one" if dealt_to == "this one" else None)

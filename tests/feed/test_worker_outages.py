@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from schemaless.cluster.topology import Node
 from schemaless.errors import ServerUnavailable
 from schemaless.feed.members import Pair
 from schemaless.feed.rows import Looked, Move
@@ -67,15 +66,13 @@ def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_hav
             owned.fail(ServerUnavailable("gone", node=str(shards.node_of(shard))))
         owned.failed_at_s = -math.inf
     waits_s = {shard: owned.not_before_s for (_, shard), owned in worker.owned.items()}
-    gone, ask = shards.node_of(0), worker.rows._on_node
+    gone = shards.node_of(0)
 
-    def away(node: Node, *arguments: Any, **named: Any) -> Any:
-        if node == gone:
-            raise ServerUnavailable("gone", node=str(node))
-        return ask(node, *arguments, **named)
+    def away(*_: Any, **__: Any) -> Any:
+        raise ServerUnavailable("gone", node=str(gone))
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.rows, "_on_node", away)
+        patch.setattr(shards.pool_for(gone), "run", away)
         turn(worker)
     assert set(seen.cells) == {(shard, added_id) for shard, added_id in there if shards.node_of(shard) != gone}
     assert worker.owned[NAME, 0].not_before_s == waits_s[0]
@@ -136,7 +133,7 @@ def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_serv
     pair = next(iter(worker.owned))
     del worker.owned[pair]
     worker._doubtful.add(pair)
-    monkeypatch.setattr(worker, "_dealt_to_me", lambda view: frozenset(worker.owned))
+    monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned))
     gone = ServerUnavailable("gone", node="db-1")
     look = worker.rows.look
     for name, fails in (

@@ -6,10 +6,12 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidInput
-from schemaless.events import Listener
+from schemaless.events import Total, only
 from schemaless.feed.indexes import Indexes
 from schemaless.feed.settings import Settings
-from schemaless.store.registry import BACKFILLING, IndexEntry
+from schemaless.mysql.connection import Connection
+from schemaless.mysql.driver import Reply
+from schemaless.store.registry import BACKFILLING
 from schemaless.store.tools import tools_of
 from tests.index.conftest import TRIPS
 from tests.movers import query
@@ -20,17 +22,17 @@ pytestmark = [pytest.mark.mysql, pytest.mark.shared]
 @pytest.mark.parametrize("when", ["before its insert", "behind its insert"])
 def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch, when):
     """Whatever the other program has done since this one looked, both return the same index, and it is made whole."""
-    execute, made = Indexes._execute, []
+    execute, made = Connection.execute, []
 
-    def raced(self: Indexes, statement: bytes) -> int:
-        if b"INSERT INTO" not in statement or made:
+    def raced(self: Connection, statement: bytes) -> Reply:
+        if not statement.startswith(b"INSERT INTO") or b"secondary_index" not in statement or made:
             return execute(self, statement)
         made.append(None)
         inserted = execute(self, statement) if when == "behind its insert" else None
         made[0] = Indexes(admin_store).create(TRIPS)[0]
         return execute(self, statement) if inserted is None else inserted
 
-    monkeypatch.setattr(Indexes, "_execute", raced)
+    monkeypatch.setattr(Connection, "execute", raced)
     mine, new = Indexes(admin_store).create(TRIPS)
 
     assert (mine, new) == (made[0], False)
@@ -38,18 +40,16 @@ def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch
     assert mine.state == BACKFILLING
 
 
-def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url, monkeypatch):
+def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
     """Nothing is left of it, and who creates it is told."""
-    make = Indexes._make
 
-    def dropped(self: Indexes, entry: IndexEntry, listener: Listener) -> IndexEntry:
+    def drop(total: Total) -> None:
+        (entry,) = Indexes(root).all()
         Indexes(root).drop(entry, wait=lambda seconds: None)
-        return make(self, entry, listener)
 
-    monkeypatch.setattr(Indexes, "_make", dropped)
     with schemaless.connect(accounts.root(fresh_url)) as root:
         with pytest.raises(InvalidInput, match="trips was dropped while it was created"):
-            Indexes(root).create(TRIPS)
+            Indexes(root).create(TRIPS, only(Total, drop))
         shards = tools_of(root).shards
         statements = {shard: f"SHOW TABLES FROM `{shards.database(shard)}` LIKE 'index%'" for shard in range(4)}
 

@@ -39,13 +39,13 @@ def found(index: schemaless.Index) -> list[tuple[uuid.UUID, int, bool]]:
 
 def test_a_query_asks_for_entries_and_then_both_servers_at_once(index, monkeypatch):
     """Three round trips, of which the last two are one in time: no reply is read before both servers have a query."""
-    ask, steps = Connection._ask, []
+    ask, steps = Connection.ask, []
 
     def noted(connection, sql, *, send=True, receive=True):
         steps.append((connection.node, send, receive))
         return ask(connection, sql, send=send, receive=receive)
 
-    monkeypatch.setattr(Connection, "_ask", noted)
+    monkeypatch.setattr(Connection, "ask", noted)
     rows = found(index)
     (_, *entries), *others = steps
 

@@ -245,20 +245,21 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
 
 def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
     """A legacy body that comes in behind the checkpoint is caught by the next pass."""
-    original = reencode._ShardWork._save
+    original = reencode.ShardRun.checkpoint
     late = []
 
-    def save(work) -> None:
+    def checkpoint(run) -> None:
         if not late:
-            database = work._database.encode()
-            late.append(work._shard)
+            shard = run.state.shard
+            late.append(shard)
+            database = tools_of(fresh_store).shards.database(shard).encode()
             # As an old client would: the first cell of the shard, bare text again.
             by_hand(fresh_store).execute(
-                work._shard, b"UPDATE `%b`.cell SET body='{\"late\": 1}' ORDER BY added_id LIMIT 1" % database
+                shard, b"UPDATE `%b`.cell SET body='{\"late\": 1}' ORDER BY added_id LIMIT 1" % database
             )
-        original(work)
+        original(run)
 
-    monkeypatch.setattr(reencode._ShardWork, "_save", save)
+    monkeypatch.setattr(reencode.ShardRun, "checkpoint", checkpoint)
     report = migrate.run(migrate_store, MigrateSpec(follow=True), bounds=BlockBounds(next_pass_s=0.01))
     passes = {state.shard: state.pass_number for state in Ledger(migrate_store).shards(1)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 
@@ -22,6 +23,7 @@ from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check, verify
 from schemaless.mysql.sql.bodies import select_block, update_bodies
+from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from tests.packets import small_packets
 
@@ -283,16 +285,14 @@ OF_TEN = BlockBounds(first_rows=10, most_rows=10)
 
 def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monkeypatch, migrate_store):
     """Interrupted after some blocks, the next run does the rest of the job; the end is that of an undisturbed run."""
-    original = reencode._ShardWork._replace
-    blocks: list[int] = []
+    blocks = itertools.count()
 
-    def breaks(work, cells, rows) -> None:
-        if len(blocks) == 7:
+    def breaks(*arguments):
+        if next(blocks) == 7:
             raise KeyboardInterrupt
-        blocks.append(len(cells))
-        original(work, cells, rows)
+        return select_block(*arguments)
 
-    monkeypatch.setattr(reencode._ShardWork, "_replace", breaks)
+    monkeypatch.setattr(reencode, "select_block", breaks)
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store, bounds=OF_TEN)
     monkeypatch.undo()
@@ -303,19 +303,26 @@ def test_run_goes_on_where_an_interrupted_one_stopped(fresh_store, legacy, monke
         assert fresh_store.get_cell(row, column, ref_key).body == document
 
 
-def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
-    """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
-    original = reencode._ShardWork._update
+def failing(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Have the UPDATE of that number fail; return the shards of all that are sent."""
+    original = Shards.run
     calls: list[int] = []
 
-    def fails(work, sql):
-        calls.append(work._shard)
-        if len(calls) == 3:
-            raise VerificationFailed("third")
-        return original(work, sql)
+    def fails(shards, shard, operation, *arguments, writes=False, **options):
+        if writes:
+            calls.append(shard)
+            if len(calls) == number:
+                raise VerificationFailed("at an UPDATE")
+        return original(shards, shard, operation, *arguments, writes=writes, **options)
 
-    monkeypatch.setattr(reencode._ShardWork, "_update", fails)
-    with pytest.raises(VerificationFailed, match="third"):
+    monkeypatch.setattr(Shards, "run", fails)
+    return calls
+
+
+def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monkeypatch, migrate_store):
+    """The next block is read while one is replaced; where that fails, the checkpoint stays before it."""
+    calls = failing(monkeypatch, 3)
+    with pytest.raises(VerificationFailed, match="at an UPDATE"):
         migrate.run(migrate_store, bounds=OF_TEN)
     states = {state.shard: state for state in Ledger(migrate_store).shards(1)}
     state = states[calls[2]]
@@ -328,17 +335,8 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
 
 def test_what_a_block_replaced_before_it_failed_is_counted(fresh_store, legacy, monkeypatch, migrate_store):
     """A block of two statements, of which the second fails: the first one's cells are done, and in the counts."""
-    original = reencode._ShardWork._update
-    calls: list[int] = []
-
-    def fails(work, sql):
-        calls.append(work._shard)
-        if len(calls) == 2:
-            raise VerificationFailed("second")
-        return original(work, sql)
-
-    monkeypatch.setattr(reencode._ShardWork, "_update", fails)
-    with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="second"):
+    calls = failing(monkeypatch, 2)
+    with small_packets(migrate_store, 4_024) as store, pytest.raises(VerificationFailed, match="at an UPDATE"):
         migrate.run(store)
     monkeypatch.undo()
     report = migrate.run(migrate_store)

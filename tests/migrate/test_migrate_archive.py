@@ -186,9 +186,9 @@ import schemaless
 from schemaless.migrate import put_back, restore
 from schemaless.migrate import run as migrate
 from schemaless.migrate import archive
-from schemaless.migrate import reencode
 from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.store.shards import Shards
 
 where, url, folder = sys.argv[1:]
 calls = 0
@@ -216,7 +216,8 @@ elif where == "before the sync":
 elif where == "before the UPDATE":
     archive.os.fdatasync = dies(os.fdatasync, after=True)
 elif where == "after the UPDATE":
-    reencode._ShardWork._update = dies(reencode._ShardWork._update, after=True)
+    run, write = Shards.run, dies(Shards.run, after=True)
+    Shards.run = lambda *arguments, **options: (write if options.get("writes") else run)(*arguments, **options)
 elif where == "restore":
     restore.put_back = lambda *arguments, send, **options: put_back.put_back(
         *arguments, send=dies(send, after=True), **options

@@ -15,7 +15,6 @@ from typing import NamedTuple, Self
 import pytest
 
 from schemaless import Datastore, OutcomeUnknown, ServerError, ServerTimeout, ServerUnavailable
-from schemaless.jobs import worker
 from schemaless.jobs.job import Job
 from schemaless.jobs.ledger import Ledger
 from schemaless.jobs.worker import Outcome, let_go, work_on
@@ -74,9 +73,9 @@ class Movers:
         self._point: Point | None = None
         self._numbers = itertools.count()
         self._names = itertools.count(1)
-        send = Connection._ask
+        send = Connection.ask
         # A mover of the suite is a thread that does other things afterwards, and servers are started by it.
-        monkeypatch.setattr(worker, "_step_aside", lambda: None)
+        monkeypatch.setattr(os, "setpriority", lambda *_: None)
 
         def hooked(connection: Connection, sql: bytes) -> object:
             if threading.get_ident() == self._thread and sql.decode("latin-1").startswith(CUT):
@@ -87,7 +86,7 @@ class Movers:
                     self._point.does(sql)
             return send(connection, sql)
 
-        monkeypatch.setattr(Connection, "_ask", hooked)
+        monkeypatch.setattr(Connection, "ask", hooked)
 
     def move(
         self, store: Datastore, job: Job, point: Point | None = None, outcomes: list[Outcome] | None = None

@@ -16,7 +16,8 @@ import schemaless
 from schemaless import Datastore, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.cell import StoredCell
 from schemaless.cluster.placement import shard_for
-from schemaless.feed.index_check import Found, IndexCheck
+from schemaless.feed import index_check
+from schemaless.feed.index_check import IndexCheck
 from schemaless.feed.indexes import Indexes, KeepIndexes
 from schemaless.feed.members import Timing
 from schemaless.feed.owned import Owned
@@ -322,14 +323,14 @@ def test_a_move_that_begins_beside_a_repair_is_told(indexed, client, monkeypatch
     """It may have copied what was there before; behind its end, the same mends what is left."""
     shards, begun = tools_of(client).shards, list[Job]()
     query(shards.node_of(SHARD), f"DELETE FROM `{shards.database(SHARD)}`.index_{indexed.entry.number}")
-    backward = IndexCheck._backward
+    select = index_check.sql.select_entries_after
 
-    def begin(self: IndexCheck, found: Found) -> None:
-        backward(self, found)
+    def begin(*arguments: object) -> bytes:
         begun.append(moves.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])[0])
+        return select(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(IndexCheck, "_backward", begin)
+        patch.setattr(index_check.sql, "select_entries_after", begin)
         with pytest.raises(JobConflict, match=r"move \d+ began while shard 0 was repaired"):
             list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
     moves.abort(client, begun[0])

@@ -133,7 +133,7 @@ def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(bench, mo
     """What it reads and writes in a step is taken out of the calls that both servers count."""
     monkeypatch.setattr(pace, "MAX_PAGE_CELLS", 1)
     bench.put(20)
-    job, me, sent, ask = bench.begin(), threading.get_ident(), [], Connection._ask
+    job, me, sent, ask = bench.begin(), threading.get_ident(), [], Connection.ask
 
     def noted(connection: Connection, sql: bytes) -> Any:
         if threading.get_ident() == me:
@@ -141,7 +141,7 @@ def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(bench, mo
         return ask(connection, sql)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Connection, "_ask", noted)
+        patch.setattr(Connection, "ask", noted)
         movers.move(bench.client, job)
     bench.ledger.complete(job.job_id)
 

@@ -44,19 +44,19 @@ def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, cl
 def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers, client, monkeypatch):
     """It says what to do, and is not tried again and again."""
     job = bench.begin()
-    database, target = tools_of(client).shards.database(SHARD), tools_of(client).topology.cluster(other(client)).primary
-    create = steps._ShardMove._create
+    target = tools_of(client).topology.cluster(other(client)).primary
+    create = steps.create_incoming
 
-    def strange(move):
-        create(move)
+    def strange(connection, database, names, identity):
+        create(connection, database, names, identity)
         row, _ = next(iter(bench.acknowledged.values()))
         query(
             target,
-            f"INSERT INTO `{database}`.cell_incoming_{move._token} (added_id, row_key, column_name, ref_key, body) "
+            f"INSERT INTO `{database}`.{names['cell']} (added_id, row_key, column_name, ref_key, body) "
             f"SELECT 999999, x'{row.hex}', 'BASE', 1, ''",
         )
 
-    monkeypatch.setattr(steps._ShardMove, "_create", strange)
+    monkeypatch.setattr(steps, "create_incoming", strange)
     outcomes: list[Outcome] = []
     movers.move(client, job, outcomes=outcomes)
 

@@ -17,6 +17,7 @@ from schemaless.cluster.topology import Node
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.mysql.replication import has_everything_of
+from schemaless.store import reading
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 from tests.freezing import freeze, thaw
@@ -228,7 +229,7 @@ def test_versions_that_end_on_a_replica_are_not_all_there_are(lagging, monkeypat
     reader = tools_of(lagging).reader
     kept = reader._available()
     kept._lost[0] = ServerUnavailable("gone", node="db-1")
-    monkeypatch.setattr(type(reader), "_available", lambda _: kept)
+    monkeypatch.setattr(reading, "Available", lambda *_: kept)
     monkeypatch.setattr(type(kept), "select", lambda *_: [])
     with pytest.raises(StaleAbsence, match="more versions"):
         next(lagging.get_versions(BOTH, "BASE", read_from="available"))

@@ -32,8 +32,9 @@ from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
 from schemaless.store import columns, dictionaries
 from schemaless.store.columns import ColumnCodecs, ColumnSetting, settings, unset_column
-from schemaless.store.dictionaries import StoredDictionaries, bring, entries, keep
+from schemaless.store.dictionaries import bring, entries, keep
 from schemaless.store.shards import Shards
+from schemaless.store.shelves import Shelf, Stored
 from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, ZSTD, cells, document, kept, set_to, training
 
@@ -149,14 +150,14 @@ def test_ten_thousand_reads_fetch_a_dictionary_once(
     """Threads that meet it at the same moment wait for one fetch, and children of a fork have what the parent has."""
     _, made = written
     asked: list[int] = []
-    fetch = StoredDictionaries._fetch
+    fetch = Shelf.row
 
-    def counted(self: StoredDictionaries, dictionary_id: int) -> Dictionary:
+    def counted(self: Shelf, dictionary_id: int) -> Stored | None:
         asked.append(os.getpid())
         time.sleep(0.05)  # others come meanwhile
         return fetch(self, dictionary_id)
 
-    monkeypatch.setattr(StoredDictionaries, "_fetch", counted)
+    monkeypatch.setattr(Shelf, "row", counted)
     with schemaless.connect(fresh_url) as store:
         rows = [cell.row_key for cell in made]
         wrong: list[object] = []
@@ -189,15 +190,15 @@ def test_a_fork_while_another_thread_fetches_goes_on(
     """The child does not wait for a thread that it does not have."""
     _, made = written
     parent, begun, go_on = os.getpid(), threading.Event(), threading.Event()
-    fetch = StoredDictionaries._fetch
+    fetch = Shelf.row
 
-    def held(self: StoredDictionaries, dictionary_id: int) -> Dictionary:
+    def held(self: Shelf, dictionary_id: int) -> Stored | None:
         if os.getpid() == parent:
             begun.set()
             go_on.wait(30)
         return fetch(self, dictionary_id)
 
-    monkeypatch.setattr(StoredDictionaries, "_fetch", held)
+    monkeypatch.setattr(Shelf, "row", held)
     with schemaless.connect(fresh_url) as store:
         thread = threading.Thread(target=lambda: store.get_cell(made[0].row_key, COLUMN, 1))
         thread.start()

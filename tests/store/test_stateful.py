@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import time
 import uuid
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -16,7 +19,7 @@ from schemaless.codec.registry import codec_names
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
-from schemaless.store.columns import ColumnSetting, set_column
+from schemaless.store.columns import REFRESH_S, ColumnSetting, set_column
 from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from tests.dictionaries import kept
@@ -43,6 +46,10 @@ bodies = st.one_of(
 codecs = st.sampled_from([None, None, *codec_names()])
 dictionaries = st.sampled_from([None, 32_768, 32_769])
 keys = st.tuples(rows, columns, ref_keys)
+
+
+LATE = itertools.count(1)
+"""So many times the catalog has been asked again by a clock that is late."""
 
 
 class Store(RuleBasedStateMachine):
@@ -155,9 +162,11 @@ class Store(RuleBasedStateMachine):
     @rule(column=columns, dictionary=dictionaries)
     def set_column(self, column, dictionary) -> None:
         set_column(tools_of(self.admin).shelves, ColumnSetting(column, "msgpack+zstd", None, dictionary))
-        known = tools_of(self.store).columns
-        known._known, known._stale_at_s = None, 0  # a minute later
-        codec = self.store.codec_for(column)
+        late_s = next(LATE) * 2 * REFRESH_S
+        with pytest.MonkeyPatch.context() as patch:
+            clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)
+            patch.setattr("schemaless.store.columns.time", clock)
+            codec = self.store.codec_for(column)
         assert dictionary == (None if codec.dictionary is None else codec.dictionary.id)
 
     @rule(row=rows, column=columns, low=ref_keys, high=ref_keys, descending=st.booleans(), limit=st.integers(0, 5))

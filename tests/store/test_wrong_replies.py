@@ -43,7 +43,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
     mine = next(row for row in iter(new_row, None) if store.shard_of(row) == shard)
     first = store.put_cell(other, "BASE", 1, "other").added_id
     last = store.put_cell(mine, "BASE", 1, "mine").added_id
-    send = Connection._ask
+    send = Connection.ask
     used = []
 
     def mixed_up(connection: Connection, sql: bytes) -> object:
@@ -53,7 +53,7 @@ def test_rows_of_another_key_are_refused_and_their_connection_is_closed(store, n
             sql = sql.replace(b"added_id>%d" % (last - 1), b"added_id>%d" % (first - 1))
         return send(connection, sql)
 
-    monkeypatch.setattr(Connection, "_ask", mixed_up)
+    monkeypatch.setattr(Connection, "ask", mixed_up)
     with pytest.raises(WrongReply, match=r"asked for .*, got .*; nothing of it was used") as caught:
         CALLS[call](store, mine, shard, last)
     monkeypatch.undo()
@@ -77,7 +77,7 @@ PUTS: dict[str, Callable[[Datastore, uuid.UUID], Put]] = {
 def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_row, monkeypatch, call, instead):
     """Another statement's reply leaves it open, so the cell is written again, and found out by what is there."""
     row = new_row()
-    send = Connection._ask
+    send = Connection.ask
     used = []
 
     def mixed_up(connection: Connection, sql: bytes) -> object:
@@ -86,7 +86,7 @@ def test_a_cell_is_written_only_where_its_inserts_own_reply_says_so(store, new_r
             sql = instead
         return send(connection, sql)
 
-    monkeypatch.setattr(Connection, "_ask", mixed_up)
+    monkeypatch.setattr(Connection, "ask", mixed_up)
     put = PUTS[call](store, row)
     monkeypatch.undo()
 
@@ -100,7 +100,7 @@ def test_a_reply_without_columns_is_no_proof_that_a_cell_is_not_there(store, new
     """It is no result of a query, not even an empty one."""
     row = new_row()
     store.put_cell(row, "BASE", 1, "mine")
-    send = Connection._ask
-    monkeypatch.setattr(Connection, "_ask", lambda connection, sql: send(connection, b"DO 1"))
+    send = Connection.ask
+    monkeypatch.setattr(Connection, "ask", lambda connection, sql: send(connection, b"DO 1"))
     with pytest.raises(WrongReply, match="without columns"):
         store.get_cell(row, "BASE", 1)
