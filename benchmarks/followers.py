@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _feed_trace import STEPS, Trace, lateness_ms, quantiles, waited_s
 
 import schemaless
-from schemaless.feed import wakes
 from schemaless.feed.calling import Calls
+from schemaless.feed.members import Timing
 from schemaless.feed.supervisor import caught_up, prepare
 from schemaless.feed.worker import Worker
 from schemaless.local.options import RELAXED
@@ -53,11 +53,13 @@ def nothing(cell: schemaless.Cell, call: schemaless.Call) -> None:
 
 
 @contextlib.contextmanager
-def working(store: schemaless.Datastore, trigger: schemaless.Trigger, *, listen: bool = True) -> Iterator[Worker]:
+def working(
+    store: schemaless.Datastore, trigger: schemaless.Trigger, *, listen: bool = True, timing: Timing | None = None
+) -> Iterator[Worker]:
     """Have a worker of a trigger work in a thread for the block."""
     prepare(store, trigger)
     stop = threading.Event()
-    worker = Worker(store, [Calls(trigger)], f"worker of {trigger.name}", stop=stop, listen=listen)
+    worker = Worker(store, [Calls(trigger)], f"worker of {trigger.name}", timing=timing, stop=stop, listen=listen)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -132,8 +134,7 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
     What is counted, and when: the cells whose put returned, and the calls up to the moment at which every shard's
     location is at its end. Whoever counts earlier finds some that are late, and that is told, too.
     """
-    # Each cut is to find it listening; and each says so.
-    wakes._MOST_PAUSE_S = 0.05  # type: ignore[misc]  # noqa: SLF001
+    # Each cut says so.
     logging.getLogger("schemaless").setLevel(logging.ERROR)
     given, counting = Given(), threading.Lock()
 
@@ -144,7 +145,9 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
 
     batches = max(cuts, cells // BATCH)
     done, began_s, told_s = 0, time.monotonic(), time.monotonic()
-    with schemaless.connect(url) as store, working(store, counted) as worker:
+    # Each cut is to find it listening.
+    timing = Timing(connect_s=0.05)
+    with schemaless.connect(url) as store, working(store, counted, timing=timing) as worker:
         shards = tools_of(store).shards
         pools = [shards.pool_for(node) for node in {shards.node_of(shard) for shard in range(store.shard_count)}]
         for batch in range(batches):

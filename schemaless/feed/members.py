@@ -48,6 +48,8 @@ class Timing:
         note_s: how often locations are written down, at least; it is what comes again after a crash.
         look_s: how often an owner looks at its rows, at most: for parked cells that are to be tried again, and for a
             shard that was taken from it. Else it only looks for new cells.
+        connect_s: how long it waits, at most, until it connects to a binary log again that was lost.
+        refused_s: the same, where the server refused to send it.
     """
 
     lease_s: float = 10.0
@@ -56,6 +58,8 @@ class Timing:
     busy_s: float = 10.0
     note_s: float = 0.1
     look_s: float = 2.0
+    connect_s: float = 5.0
+    refused_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Final
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import AccessDenied, SchemalessError, ServerRefused
+from schemaless.feed.members import Timing
 from schemaless.mysql.log_events import Decoder, Ended, Inserts, Unreadable
 from schemaless.mysql.log_reader import LogReader
 from schemaless.mysql.pool import NodePool
@@ -24,8 +25,6 @@ from schemaless.store.shards import Shards
 _log = logging.getLogger("schemaless")
 
 _FIRST_PAUSE_S: Final = 0.05
-_MOST_PAUSE_S: Final = 5.0
-_REFUSED_PAUSE_S: Final = 60.0
 _STEADY_S: Final = 10.0
 """A connection that has lasted for so long was no accident: after it, the first pause is a short one again."""
 
@@ -43,9 +42,11 @@ class Wakes:
 
     Args:
         shards: the datastore's.
+        timing: how long things take.
     """
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, timing: Timing) -> None:
+        self.timing = timing
         self._shards = shards
         self._numbers = {shards.database(shard): shard for shard in range(shards.topology.shard_count)}
         self._lock = threading.Lock()
@@ -157,8 +158,8 @@ class _Source:
                 self._sweep(str(error), logging.INFO if refused else logging.WARNING)
             except Exception as error:  # noqa: BLE001 - whatever it is, who listens no more must not say that he does
                 self._sweep(f"{type(error).__name__}: {error}", logging.ERROR)
-            self._ended.wait(_REFUSED_PAUSE_S if refused else self._pause_s)
-            self._pause_s = min(_MOST_PAUSE_S, self._pause_s * 2)
+            self._ended.wait(self._wakes.timing.refused_s if refused else self._pause_s)
+            self._pause_s = min(self._wakes.timing.connect_s, self._pause_s * 2)
 
     def _sweep(self, reason: str, level: int) -> None:
         """Say that nothing is heard."""

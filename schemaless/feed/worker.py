@@ -99,7 +99,7 @@ class Worker:
         """Work until ``stop`` is set, or none of its followers is there any more."""
         with self._members:
             if self._listen:
-                self._wakes = Wakes(tools_of(self.store).shards)
+                self._wakes = Wakes(tools_of(self.store).shards, self.timing)
             try:
                 while not self._stop.is_set():
                     view = self._members.view

@@ -28,7 +28,7 @@ MINIMUM: Final = {"mysql": (8, 0, 16), "mariadb": (10, 6, 1)}
 """No older server knows every option used here and every feature that the store needs."""
 
 _PROGRAMS: Final = {"mysql": ("mysqld",), "mariadb": ("mariadbd", "mysqld")}
-_SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
+SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/libexec")
 _INSTALL_HINT: Final = (
     "install a server (MySQL 8.0.16 or later, or MariaDB 10.6.1 or later; the program is enough, it need not run), "
     "or set SCHEMALESS_MYSQLD to the path of a mysqld or mariadbd"
@@ -155,7 +155,7 @@ def _explicit(path_text: str, flavour: str) -> Binary:
 
 def _system_programs(flavour: str) -> Iterator[Path]:
     seen: set[str] = set()
-    for folder in [*os.environ.get("PATH", "").split(os.pathsep), *_SYSTEM_FOLDERS]:
+    for folder in [*os.environ.get("PATH", "").split(os.pathsep), *SYSTEM_FOLDERS]:
         for program in _PROGRAMS[flavour]:
             # which() steps over folders that may not be entered
             file = shutil.which(program, path=folder) if folder else None
@@ -246,7 +246,7 @@ def unpacked(flavour: str, *, report: Say | None = None, progress: Progress | No
     say = report or (lambda line: None)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise LocalServerError(
-            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(_SYSTEM_FOLDERS)}), and there is no "
+            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and there is no "
             f"apt-get and dpkg-deb to unpack one with; {_INSTALL_HINT}"
         )
     folder = servers_folder()
@@ -267,7 +267,7 @@ def _fill(folder: Path, flavour: str, say: Say, progress: Progress | None) -> Bi
     sources = distribution_sources()
     if not sources:
         raise LocalServerError(
-            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(_SYSTEM_FOLDERS)}), and the apt "
+            f"no {flavour} server was found (SCHEMALESS_MYSQLD, PATH, {', '.join(SYSTEM_FOLDERS)}), and the apt "
             f"sources of this machine name no archive of its distribution to unpack one from; {_INSTALL_HINT}"
         )
     space.require(folder, _INDEX_BYTES, "the package index", space.CACHE_REMEDY)

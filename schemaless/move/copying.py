@@ -47,13 +47,14 @@ class Copier:
         took_s: how long the INSERTs took.
     """
 
-    def __init__(self, target: Connection, database: str, table: str) -> None:
+    def __init__(self, target: Connection, database: str, table: str, most_rows: int = _INSERT_ROWS) -> None:
         self.cells = 0
         self.body_bytes = 0
         self.took_s = 0.0
         self._target = target
         self._database = database
         self._table = table
+        self._most_rows = most_rows
 
     def seconds_for(self, body_bytes: int) -> float:
         """Return how long so many bytes take, by what was measured; 0 where nothing was."""
@@ -66,7 +67,7 @@ class Copier:
         statement = sql.select_ids(self._database, self._table, after, rows[-1][0])
         there = {int(row[0]) for row in self._target.rows(statement)}
         lacking = [row for row in rows if row[0] not in there]
-        return sum(self._insert(part) for part in _parts(lacking))
+        return sum(self._insert(part) for part in _parts(lacking, self._most_rows))
 
     def copy_rest(self, source: Connection, table: str, after: int, *, until_s: float = math.inf) -> Rest:
         """Copy what a table has behind ``after`` and the target lacks.
@@ -97,7 +98,8 @@ class Copier:
                     f"{table} on {source.node} lacks; did that server lose cells in a failover? Abort the move, and "
                     "begin another one"
                 )
-            for ids in _id_parts([(added_id, length) for added_id, length in lengths.items() if added_id not in there]):
+            lacking = [(added_id, length) for added_id, length in lengths.items() if added_id not in there]
+            for ids in _id_parts(lacking, self._most_rows):
                 if time.monotonic() >= until_s:
                     return Rest(copied, seen, whole=False)
                 rows = source.rows(sql.select_rows(self._database, table, ids))
@@ -140,18 +142,18 @@ class Copier:
         return size
 
 
-def _parts(rows: Sequence[CellRow]) -> Iterator[Sequence[CellRow]]:
+def _parts(rows: Sequence[CellRow], most_rows: int) -> Iterator[Sequence[CellRow]]:
     """Yield rows in parts of one INSERT each."""
     by_id = {row[0]: row for row in rows}
-    for ids in _id_parts([(row[0], len(row[4])) for row in rows]):
+    for ids in _id_parts([(row[0], len(row[4])) for row in rows], most_rows):
         yield [by_id[added_id] for added_id in ids]
 
 
-def _id_parts(lengths: Sequence[tuple[int, int]]) -> Iterator[Sequence[int]]:
+def _id_parts(lengths: Sequence[tuple[int, int]], most_rows: int) -> Iterator[Sequence[int]]:
     part: list[int] = []
     size = 0
     for added_id, length in lengths:
-        if part and (size + length + _ROW_BYTES > _INSERT_BYTES or len(part) == _INSERT_ROWS):
+        if part and (size + length + _ROW_BYTES > _INSERT_BYTES or len(part) == most_rows):
             yield part
             part, size = [], 0
         part.append(added_id)

@@ -126,11 +126,12 @@ class TargetServers:
         lags: how far its replicas lagged at the last look, in seconds; None for one that does not tell.
     """
 
-    def __init__(self, store: Datastore, run: ShardRun, target: str) -> None:
+    def __init__(self, store: Datastore, run: ShardRun, target: str, look_s: float = _LOOK_S) -> None:
         self.lags: list[float | None] = []
         self._store = store
         self._run = run
         self._target = target
+        self._look_s = look_s
         self._watch: Watch | None = None
         self._looked_s = 0.0
         self._called = False
@@ -140,7 +141,7 @@ class TargetServers:
         self._run.gate()
         if self._due:
             while self._look() is not None:
-                self._run.pause(_LOOK_S)
+                self._run.pause(self._look_s)
 
     def rest(self, worked_s: float, share: float = 1.0) -> None:
         """Leave both clusters' servers to applications for a while; see ``ShardRun.rest``."""
@@ -166,7 +167,7 @@ class TargetServers:
 
     @property
     def _due(self) -> bool:
-        return time.monotonic() - self._looked_s >= _LOOK_S
+        return time.monotonic() - self._looked_s >= self._look_s
 
     def _look(self) -> str | None:
         run = self._run

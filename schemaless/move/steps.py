@@ -70,15 +70,16 @@ _WAITED_S: Final = 1.0
 """After a longer wait what came meanwhile is copied in the steps of a job, and not at once."""
 
 
-def work(store: Datastore, run: ShardRun) -> None:
+def work(store: Datastore, run: ShardRun, hold_off: float = _HOLD_OFF) -> None:
     """Do a job's work on one shard; runs in a worker."""
-    _ShardMove(store, run).go_on()
+    _ShardMove(store, run, hold_off).go_on()
 
 
 class _ShardMove:
-    def __init__(self, store: Datastore, run: ShardRun) -> None:
+    def __init__(self, store: Datastore, run: ShardRun, hold_off: float) -> None:
         self._store = store
         self._run = run
+        self._hold_off_times = hold_off
         self._tools = tools_of(store)
         self._shards = self._tools.shards
         self._shard = run.state.shard
@@ -352,7 +353,7 @@ class _ShardMove:
             fence.probe(self._token)
         except ServerTimeout as error:
             _log.warning("shard %d is not cut over now; is a backup running? %s", self._shard, error)
-            self._run.pause(_HOLD_OFF * self._spec.max_pause_s)
+            self._run.pause(self._hold_off_times * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")
         self._note({"phase": "cutting"})
@@ -377,7 +378,7 @@ class _ShardMove:
     def _hold_off(self, began_s: float) -> None:
         took_s = time.monotonic() - began_s
         self._note({"phase": "copying"})
-        self._run.pause(_HOLD_OFF * took_s)
+        self._run.pause(self._hold_off_times * took_s)
 
     def _check_place(self) -> None:
         """Refuse where the catalog names other servers by now, or the shard has got a table that would stay behind.

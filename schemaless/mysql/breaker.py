@@ -29,19 +29,20 @@ class Breaker:
         is_open: whether calls are refused.
         alarms: which alarm was the last one.
         pause_s: how long, at most, until somebody looks again.
+        retry_at_s: when that is, by ``time.monotonic``.
     """
 
     __slots__ = (
         "_claims",
         "_count",
         "_failures",
-        "_retry_at_s",
         "_since_s",
         "_turn",
         "alarmed",
         "alarms",
         "is_open",
         "pause_s",
+        "retry_at_s",
     )
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Breaker:
         self.pause_s = FIRST_PAUSE_S
         self._count = itertools.count(1)
         self._failures = 0
-        self._retry_at_s = 0.0
+        self.retry_at_s = 0.0
         self._since_s = 0.0
         self._turn = 0
         self._claims: dict[int, object] = {}
@@ -84,7 +85,7 @@ class Breaker:
             return
         self._since_s = time.monotonic()
         self.pause_s = FIRST_PAUSE_S
-        self._retry_at_s = self._since_s + _jittered(self.pause_s)
+        self.retry_at_s = self._since_s + _jittered(self.pause_s)
         self.is_open = True
         self.lost()
 
@@ -95,21 +96,21 @@ class Breaker:
         the middle.
         """
         now_s, turn = time.monotonic(), self._turn
-        if now_s < self._retry_at_s:
-            return self._retry_at_s - now_s
+        if now_s < self.retry_at_s:
+            return self.retry_at_s - now_s
         mine = object()
         # A single call into C: of all callers at this moment one gets it.
         if self._claims.setdefault(turn, mine) is not mine:
             return self.pause_s
         self.pause_s = min(2 * self.pause_s, MOST_PAUSE_S)
-        self._retry_at_s = now_s + _jittered(self.pause_s)
+        self.retry_at_s = now_s + _jittered(self.pause_s)
         self._turn = turn + 1
         self._claims.pop(turn - 1, None)
         return None
 
     def left_s(self) -> float:
         """Return how long it is until somebody may look; claims nothing."""
-        return max(0.0, self._retry_at_s - time.monotonic())
+        return max(0.0, self.retry_at_s - time.monotonic())
 
     def open_for_s(self) -> float:
         """Return for how long it has been open."""

@@ -68,8 +68,14 @@ def check_known(pool: NodePool, database: str, branch: Branch, version: str | No
         )
 
 
-def run(pool: NodePool, database: str, branch: Branch) -> bool:
+def run(
+    pool: NodePool, database: str, branch: Branch, *, turn_s: int = _TURN_WAIT_S, lock_s: int = _LOCK_WAIT_S
+) -> bool:
     """Run the revisions that a database lacks, oldest first; safe to repeat after an interruption at any point.
+
+    Args:
+        turn_s: how long it waits for another upgrade of the same database.
+        lock_s: how long a change waits for those who use its table.
 
     Returns:
         Whether there was any.
@@ -79,7 +85,7 @@ def run(pool: NodePool, database: str, branch: Branch) -> bool:
             the tables are not this version's in the end.
         ServerError: the server refused an operation, or failed; the revisions before it are done.
     """
-    with session(pool, database) as connection, _turn(connection, pool, database):
+    with session(pool, database) as connection, _turn(connection, pool, database, turn_s, lock_s):
         version = version_of(connection, database)
         check_known(pool, database, branch, version)
         known = [script.revision for script in _chain(branch)]
@@ -183,7 +189,7 @@ def _named(difference: Any) -> str:
 
 
 @contextmanager
-def _turn(connection: sqlalchemy.Connection, pool: NodePool, database: str) -> Iterator[None]:
+def _turn(connection: sqlalchemy.Connection, pool: NodePool, database: str, turn_s: int, lock_s: int) -> Iterator[None]:
     """Hold a database's lock among upgrades for the block; where that fails, the end of the connection frees it.
 
     Raises:
@@ -191,11 +197,11 @@ def _turn(connection: sqlalchemy.Connection, pool: NodePool, database: str) -> I
     """
     # Under 64 characters, as MySQL wants it: a database's name has 54 at most.
     name = f"upgrade.{database}"
-    if _send(connection, take_lock(name, _TURN_WAIT_S)).scalar() != 1:
+    if _send(connection, take_lock(name, turn_s)).scalar() != 1:
         raise ServerTimeout(
             f"another upgrade is changing {database!r}; wait for its end, then run 'schemaless schema upgrade' again",
             node=str(pool.node),
         )
-    _send(connection, set_session({"lock_wait_timeout": _LOCK_WAIT_S}))
+    _send(connection, set_session({"lock_wait_timeout": lock_s}))
     yield
     _send(connection, release_lock(name))

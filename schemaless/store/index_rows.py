@@ -47,9 +47,10 @@ class RowReader:
     a search of its own; and then all are for a while, of these columns.
     """
 
-    def __init__(self, shards: Shards, reader: Reader) -> None:
+    def __init__(self, shards: Shards, reader: Reader, exact_reads: int = _EXACT_READS) -> None:
         self._shards = shards
         self._reader = reader
+        self._exact_reads = exact_reads
         self._exact: dict[tuple[str, ...], int] = {}
 
     def read(self, rows: Sequence[bytes], columns: Sequence[str]) -> list[LatestRow]:
@@ -82,7 +83,7 @@ class RowReader:
         else:
             by_shard = self._read_versions(by_shard, columns, latest)
             if by_shard:
-                self._exact[columns] = _EXACT_READS
+                self._exact[columns] = self._exact_reads
         self._select(by_shard, columns, sql.select_latest_of_rows, latest)
 
     def _read_versions(

@@ -72,6 +72,7 @@ class Shards:
         pools: the connections to every server.
         routing: where each shard is, as far as is known; swapped whole.
         move_wait_s: how long a call waits for a shard that is on its way to another cluster.
+        look_at_s: when the catalog is read again though nothing is amiss, by ``time.monotonic``.
         known_tables: for tables that not every shard has, such as indexes: says whether one that is missing should be
             there, so that the shard may be elsewhere; raises what else it means.
     """
@@ -95,7 +96,7 @@ class Shards:
         self._name = topology.name
         self._catalog = catalog
         self._turn = itertools.count()
-        self._look_at_s = self._next_look_s()
+        self.look_at_s = self._next_look_s()
         self._read_at_s = self._read_end_s = -math.inf
         self._unread = False
         self._awaited_at_s = -math.inf
@@ -160,7 +161,7 @@ class Shards:
             ShardMoving: it is on its way to another cluster for longer than ``move_wait_s``.
             ServerError: the server refused or failed.
         """
-        if time.monotonic() >= self._look_at_s:
+        if time.monotonic() >= self.look_at_s:
             self.look_now_and_then()
         left: Elsewhere | None = None
         routing = self.routing
@@ -288,10 +289,10 @@ class Shards:
 
         For what runs for long without ``run``; that one does so by itself.
         """
-        if time.monotonic() < self._look_at_s:
+        if time.monotonic() < self.look_at_s:
             return
         # First, so that others go on with what is known meanwhile.
-        self._look_at_s = self._next_look_s()
+        self.look_at_s = self._next_look_s()
         with self._turn_to_read():
             self._read(thorough=False)
 

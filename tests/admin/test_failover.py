@@ -129,7 +129,7 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
     before = client.put_cell(rows(), "BASE", 1, 1).added_id
     done = adopt(first)
     again = adopt(first)
-    tools_of(client).shards._look_at_s = 0
+    tools_of(client).shards.look_at_s = 0
     after = client.put_cell(rows(), "BASE", 1, 2).added_id
 
     assert (done.changed, done.cluster.epoch, again.changed) == (True, 1, False)
@@ -141,7 +141,7 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
 def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
     """Behind one address is another server by now, which something has promoted: its claim is that of another."""
     adopt(first)
-    tools_of(client).shards._look_at_s = 0
+    tools_of(client).shards.look_at_s = 0
     client.put_cell(rows(), "BASE", 1, 1)
     claims = f"{client.name}_heartbeat.primary_claim"
     sql(first, f"UPDATE {claims} SET server = UUID()")
@@ -172,7 +172,7 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
             done = adopt(second)
         kept = keys_on(first, client)
         mine = [rows() for _ in range(5)]
-        tools_of(calm).shards._look_at_s = 0
+        tools_of(calm).shards.look_at_s = 0
         puts = [calm.put_cell(mine[0], "BASE", 1, 2)]
         lose_connections(first)
         puts += [client.put_cell(row, "BASE", 1, 2) for row in mine[1:3]]
@@ -298,7 +298,7 @@ def test_what_becomes_of_other_clusters_does_not_hinder(client, adopt, first, ro
     sql(first, f"DELETE FROM {client.name}_heartbeat.primary_claim")
     here = adopt(first)
     sql(first, f"DELETE FROM {client.name}.node WHERE cluster = 'cluster-2' AND socket = '/nowhere'")
-    tools_of(client).shards._look_at_s = 0
+    tools_of(client).shards.look_at_s = 0
 
     assert claimed == ["cluster-2", "cluster-1"]
     assert (list(elsewhere.removed), [node.socket for node in here.removed]) == ([], ["/nowhere"])

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import schemaless
+from schemaless.admin.create import create
 from schemaless.demo import story, ways
 from schemaless.errors import LocalServerError, SchemalessError
 from schemaless.local import servers as local_servers
@@ -40,7 +41,7 @@ def documents(first: int, count: int) -> bytes:
 @pytest.mark.mysql
 def test_demo_on_a_file_of_ones_own(invoke, folder, tmp_path, capsys, monkeypatch):
     """It loads, migrates and checks what it is given; run twice it starts clean; what it prints at the end works."""
-    monkeypatch.setattr(story, "_SHARDS", 4)
+    monkeypatch.setattr(story, "create", lambda name, shards, urls: create(name, 4, urls))
     data = tmp_path / "data.ndjson"
     # A line that is no document, and one that is there twice, are passed over.
     data.write_bytes(documents(0, 60) + b"{cut\n" + documents(0, 1))

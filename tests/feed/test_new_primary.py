@@ -112,7 +112,7 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
                 nodes.set_primary(root_url, "cluster-2", root_url_of(replica, root_url), timeout_s=60)
                 for owned in worker.owned.values():
                     owned.not_before_s = 0
-                tools_of(writer).shards._look_at_s = 0
+                tools_of(writer).shards.look_at_s = 0
                 there |= put_some(writer, new_row, 30)
                 turn(worker, times=3)
                 rows = FollowerRows(tools_of(store).shards).look((NAME, shard) for shard in range(SHARDS)).rows

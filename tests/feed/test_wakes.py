@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ from tests.feed.child import WrittenDown
 NAME = "trigger:heard"
 # It looks at everything once, and never again by itself.
 DEAF = Timing(lease_s=1_000, give_up_s=900, renew_s=0.1, note_s=0.02, look_s=1_000)
+EAGER = replace(DEAF, connect_s=0.05, refused_s=0.01)
 
 
 class Heard(WrittenDown):
@@ -148,11 +150,10 @@ def test_new_cells_are_heard_of_whoever_looks(follow_store, put, eventually):
 
 
 @pytest.mark.mysql
-def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventually, kill, monkeypatch):
+def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventually, kill):
     """Cut again and again while cells come; none is missed, though nothing is looked at by the clock."""
-    monkeypatch.setattr(wakes, "_MOST_PAUSE_S", 0.05)
     there, cuts = set(), 0
-    with working(follow_store) as (worker, cells):
+    with working(follow_store, EAGER) as (worker, cells):
         eventually(lambda: finds_by(worker) == {HEARD}, "it listens")
         while cuts < 12:
             for _ in range(3):
@@ -222,12 +223,10 @@ def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eve
 @pytest.mark.mysql
 def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_store, put, eventually, monkeypatch):
     """And it says why, with the server's words."""
-    with monkeypatch.context() as patch:
-        patch.setattr(wakes, "_REFUSED_PAUSE_S", 0.01)
-        refused = Wakes(tools_of(tail_store).shards)
-        refused.listen({tools_of(tail_store).shards.node_of(shard) for shard in range(4)})
-        eventually(lambda: all("REPLICATION SLAVE" in how for how in refused.told().values()), "it is refused")
-        refused.close()
+    refused = Wakes(tools_of(tail_store).shards, EAGER)
+    refused.listen({tools_of(tail_store).shards.node_of(shard) for shard in range(4)})
+    eventually(lambda: all("REPLICATION SLAVE" in how for how in refused.told().values()), "it is refused")
+    refused.close()
 
     def refuse(*_: object) -> None:
         raise AccessDenied("REPLICATION SLAVE is needed", node="db-1")
@@ -276,10 +275,9 @@ def test_who_hears_nothing_more_says_so(follow_store, eventually, monkeypatch, s
         def cut(self) -> None: ...
 
     monkeypatch.setattr(wakes, "LogReader", Reader)
-    monkeypatch.setattr(wakes, "_MOST_PAUSE_S", 0.05)
     shards = tools_of(follow_store).shards
     node = shards.node_of(0)
-    with closing(Wakes(shards)) as heard:
+    with closing(Wakes(shards, replace(DEAF, connect_s=0.05))) as heard:
         heard.listen([node])
         eventually(lambda: message in heard.told()[str(node)] and (len(readers) > 2 or not again), "it says why")
         assert not heard.hears(node)

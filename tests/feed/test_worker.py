@@ -169,7 +169,7 @@ def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_
         turn(heir)
         heir.let_go()
     assert set(late.cells) == more
-    with closing(Wakes(tools.shards)) as sleeper._wakes:
+    with closing(Wakes(tools.shards, CALM)) as sleeper._wakes:
         sleeper._pace.sweep_at_s = math.inf
         sleeper._wakes.heard({tools.shards.database(shard): max(more)[1] + 1_000 for shard in range(4)})
         sleeper._members.renew()

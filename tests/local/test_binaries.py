@@ -72,7 +72,7 @@ class Archive:
         monkeypatch.setenv("PATH", f"{path / 'bin'}:/usr/bin:/bin")
         monkeypatch.setenv("SCHEMALESS_CACHE", str(self.cache))
         monkeypatch.delenv("SCHEMALESS_MYSQLD", raising=False)
-        monkeypatch.setattr(binaries, "_SYSTEM_FOLDERS", ())
+        monkeypatch.setattr(binaries, "SYSTEM_FOLDERS", ())
         monkeypatch.setattr(
             binaries,
             "distribution_sources",

@@ -69,6 +69,7 @@ class Movers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[bytes] = []
         self.connection: Connection | None = None
+        self.work = work
         self._thread: int | None = None
         self._point: Point | None = None
         self._numbers = itertools.count()
@@ -98,7 +99,7 @@ class Movers:
             self.seen.clear()
         try:
             with suppress(Killed):
-                outcome = work_on(opening_of(store), job.job_id, SHARD, name, work, None)
+                outcome = work_on(opening_of(store), job.job_id, SHARD, name, self.work, None)
                 if outcomes is not None:
                     outcomes.append(outcome)
         finally:

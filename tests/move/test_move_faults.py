@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import partial
 
 import pymysql
 import pytest
 
 from schemaless.cluster.topology import Node
 from schemaless.jobs.worker import Outcome
-from schemaless.move import steps
+from schemaless.move.steps import work
 from schemaless.store.tools import tools_of
 from tests.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, other
 from tests.movers import connected
@@ -80,9 +81,9 @@ MORE = [("everything", "source"), ("a backup", "source")]
 
 
 @pytest.mark.parametrize(("what", "who"), HOLDS + MORE if ALL_POINTS else HOLDS)
-def test_a_server_that_is_held_before_a_statement(bench, movers, monkeypatch, flavour, what, who):
+def test_a_server_that_is_held_before_a_statement(bench, movers, flavour, what, who):
     """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK, a backup; programs write meanwhile, nothing is lost."""
-    monkeypatch.setattr(steps, "_HOLD_OFF", 0)
+    movers.work = partial(work, hold_off=0)
     tools = tools_of(bench.client)
     for number in bench.points(movers, f"{who} {what}", 1):
         job = bench.begin()

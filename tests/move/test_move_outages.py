@@ -10,12 +10,13 @@ import pytest
 
 import schemaless
 from schemaless import ServerTimeout, ServerUnavailable, ShardMoving
+from schemaless.cluster.topology import Node
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
-from schemaless.move import fence
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
-from schemaless.mysql.pool import PoolOptions
+from schemaless.mysql.pool import NodePool, PoolOptions
+from schemaless.store.shards import Shards
 from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
 from tests.freezing import freeze, thaw
@@ -26,6 +27,14 @@ pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 BRIEF = {"connect_timeout_s": 1.0, "read_timeout_s": 1.0}
 """Who is to meet a frozen server waits so long for it; others wait for it to be thawed."""
+
+
+new_pool = Shards.new_pool
+
+
+def brief_pool(shards: Shards, node: Node, options: PoolOptions) -> NodePool:
+    """Give a mover's sessions so long, too."""
+    return new_pool(shards, node, PoolOptions(**BRIEF, pool_size=options.pool_size))
 
 
 class Weak:
@@ -98,7 +107,7 @@ def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, m
             with Writer(bench):
                 job = bench.begin()
                 with monkeypatch.context() as patch, schemaless.connect(urls[who], **BRIEF) as brief:
-                    patch.setattr(fence, "_OPTIONS", PoolOptions(**BRIEF, pool_size=1))
+                    patch.setattr(Shards, "new_pool", brief_pool)
                     movers.move(brief, job, Point(number, lambda sql: weak.hurt(how)))
                     weak.heal()
                 bench.until_it_answers()
@@ -120,8 +129,8 @@ def test_a_catalog_that_does_not_answer_stops_only_who_needs_it(urls, weak, new_
         node, database = shards.node_of(SHARD), shards.database(SHARD)
         weak.hurt("frozen")
         try:
-            for look_at_s in (shards._look_at_s, 0):
-                shards._look_at_s = look_at_s
+            for look_at_s in (shards.look_at_s, 0):
+                shards.look_at_s = look_at_s
                 assert all(client.append_cell(row, "BASE", 2).created for row in rows)
                 assert [client.get_cell(row, "BASE", 1).body for row in rows] == [1, 1]
                 assert client.get_cells_for_shard(SHARD).cells

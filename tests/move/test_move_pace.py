@@ -180,7 +180,6 @@ def test_applications_that_call_the_target_are_left_alone(monkeypatch):
         raise answer
 
     monkeypatch.setattr(pace, "make_watch", lambda *_: SimpleNamespace(look=look, close=lambda: None))
-    monkeypatch.setattr(pace, "_LOOK_S", 0)
     run: Any = SimpleNamespace(
         gate=lambda: None,
         job=SimpleNamespace(thresholds=None),
@@ -190,7 +189,7 @@ def test_applications_that_call_the_target_are_left_alone(monkeypatch):
         yields=False,
     )
     store: Any = None
-    servers = TargetServers(store, run, "cluster-2")
+    servers = TargetServers(store, run, "cluster-2", look_s=0)
     servers.rest(8, 0.5)
     servers.gate()
     servers.rest(8, 0.5)

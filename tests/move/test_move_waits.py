@@ -6,16 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
 from schemaless import Datastore, ServerError, ServerTimeout
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.worker import Outcome
-from schemaless.move import copying, steps
+from schemaless.move import steps
 from schemaless.move.copying import Copier
 from schemaless.move.fence import Fence
 from schemaless.move.record import Records
+from schemaless.mysql.sql import moves as sql
 from schemaless.mysql.sql.servers import COMMIT
 from schemaless.store.tools import tools_of
 from tests.move.benches import SHARD, Point, other
@@ -127,9 +129,9 @@ def test_more_than_was_measured_is_not_copied_while_everybody_waits(bench, mover
     tools = tools_of(client)
     database = tools.shards.database(SHARD)
     job = bench.begin()
-    monkeypatch.setattr(copying, "_INSERT_ROWS", 1)
-    monkeypatch.setattr(steps, "_HOLD_OFF", 0)
-    lock, unlock, insert = Fence.lock, Fence.unlock, Copier._insert
+    monkeypatch.setattr(steps, "Copier", partial(Copier, most_rows=1))
+    movers.work = partial(steps.work, hold_off=0)
+    lock, unlock, insert = Fence.lock, Fence.unlock, sql.insert_rows
     waiting: list[int] = []
     """How many rows were copied while everybody waited, by try."""
 
@@ -141,18 +143,18 @@ def test_more_than_was_measured_is_not_copied_while_everybody_waits(bench, mover
             fence.source.execute(
                 f"INSERT INTO `{database}`.cell (row_key, column_name, ref_key, body) VALUES {values}".encode()
             )
-            monkeypatch.setattr(Copier, "_insert", slow)
+            monkeypatch.setattr(sql, "insert_rows", slow)
         if had:
             waiting.append(0)
         return had
 
-    def slow(copier, rows):
+    def slow(database, table, rows):
         waiting[-1] += len(rows)
         time.sleep(0.1)
-        return insert(copier, rows)
+        return insert(database, table, rows)
 
     def unlocks(fence):
-        monkeypatch.setattr(Copier, "_insert", insert)
+        monkeypatch.setattr(sql, "insert_rows", insert)
         unlock(fence)
 
     monkeypatch.setattr(Fence, "lock", locks)

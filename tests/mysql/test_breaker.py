@@ -206,14 +206,14 @@ def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually
         try:
             eventually(lambda: refused_after(store) is not None, "the breaker opens")
             monkeypatch.setattr(pool, "open_connection", count)
-            monkeypatch.setattr(guard, "_retry_at_s", float("inf"))
+            monkeypatch.setattr(guard, "retry_at_s", float("inf"))
             before = next(opened)
             answers = [refused_after(store) for _ in range(100)]
             assert None not in answers
             assert next(opened) == before + 1
         finally:
             thaw(server.pid)
-        guard._retry_at_s = 0
+        guard.retry_at_s = 0
         eventually(lambda: refused_after(store) is None, "calls are answered again")
 
         assert store.get_cell(ROW, "BASE", 1).body == "here"

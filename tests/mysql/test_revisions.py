@@ -140,26 +140,22 @@ def test_two_upgrades_at_once_take_turns(pool, empty_database, definitions):
     assert definitions(database) == definitions(undisturbed)
 
 
-def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_database, monkeypatch):
+def test_upgrade_under_another_or_a_reader_gives_up_and_says_why(pool, empty_database):
     """Neither another upgrade nor a transaction that never ends holds it up for long, nor the writers behind it."""
-    monkeypatch.setattr(revisions, "_LOCK_WAIT_S", 1)
     database = empty_database()
     making.create_tables(pool, database, "shard")
     with installed():
         # Only here: what a failed upgrade holds is free once the server has noticed the end of its connection.
-        with (
-            monkeypatch.context() as patch,
-            session(pool, database) as connection,
-            revisions._turn(connection, pool, database),
-        ):
-            patch.setattr(revisions, "_TURN_WAIT_S", 0)
+        with session(pool, database) as connection:
+            assert connection.exec_driver_sql(f"SELECT GET_LOCK('upgrade.{database}', 0)").scalar() == 1
             with pytest.raises(ServerTimeout, match="another upgrade is changing"):
-                making.upgrade(pool, database, "shard")
+                revisions.run(pool, database, "shard", turn_s=0)
+            connection.exec_driver_sql(f"DO RELEASE_LOCK('upgrade.{database}')")
         with session(pool, database) as connection:
             connection.exec_driver_sql("START TRANSACTION")
             connection.exec_driver_sql("SELECT * FROM cell")
             with pytest.raises(ServerTimeout, match="a lock was not given in time"):
-                making.upgrade(pool, database, "shard")
+                revisions.run(pool, database, "shard", lock_s=1)
             connection.exec_driver_sql("COMMIT")
 
         assert schema.version_of(pool, database) == "shard_0002"

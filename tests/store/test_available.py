@@ -206,7 +206,7 @@ def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventua
         assert [(type(cell), cell.body) for cell in again.found.values()] == [(StaleCell, 2)]
         assert (again.shard, again.retryable) == (0, True)
     if outage is hangs:
-        guard._retry_at_s = 0
+        guard.retry_at_s = 0
         eventually(lambda: outcome(lagging, CALLS["the latest"][0]) == ([3], [False]), "the primary is read again")
 
 

@@ -338,19 +338,19 @@ def test_a_change_without_an_error_is_seen_within_half_a_minute_of_use(client, m
     )
     client.get_row(uuid.uuid4())
     assert tools.topology == changed
-    tools.shards._look_at_s = 0
+    tools.shards.look_at_s = 0
     client.get_row(uuid.uuid4())
 
     assert [str(node) for node in tools.topology.cluster("cluster-1").replicas] == ["/tmp/no.sock"]
     assert tools.shards.routing.changes == (0, 0, 0, 0)
-    assert time.monotonic() < tools.shards._look_at_s < time.monotonic() + 1.25 * 30
+    assert time.monotonic() < tools.shards.look_at_s < time.monotonic() + 1.25 * 30
 
 
 def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatch):
     """What was known goes on to hold."""
     tools = tools_of(client)
     monkeypatch.setattr(tools.shards._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
-    tools.shards._look_at_s = 0
+    tools.shards.look_at_s = 0
 
     assert client.put_cell(next(rows), "BASE", 1, 1).created
 

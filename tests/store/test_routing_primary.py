@@ -125,7 +125,7 @@ def test_followers_and_readers_go_on_with_the_new_primary(client, set_primary, r
     seen = [next(feed).added_id for _ in range(3)]
     with read_only(replicated), promoted(replicated):
         set_primary(replica)
-        tools_of(client).shards._look_at_s = 0
+        tools_of(client).shards.look_at_s = 0
         puts += [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
         seen += [next(feed).added_id for _ in range(3)]
 
