@@ -74,7 +74,7 @@ def together(*listeners: Listener) -> Listener:
     """Return a listener that hands each event on to several, in their order."""
 
     def listener(event: Event) -> None:
-        for each in listeners:
-            each(event)
+        for listen in listeners:
+            listen(event)
 
     return listener

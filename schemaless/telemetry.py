@@ -45,11 +45,11 @@ CALLS: Final = (
     "get_stored_cells_for_shard",
     "end_of_shard",
 )
-"""Those that are done when they return; what is iterated over goes on after its call, and is not among them."""
+"""These calls are done when they return; what is iterated over goes on after its call, and is not among them."""
 
 _SCOPE: Final = "schemaless"
 _FOLDED_AT: Final = 4_096
-"""Calls after which their durations are added up, if nobody has asked before."""
+"""After so many calls their durations are added up, if nobody has asked before."""
 
 
 def available() -> bool:

@@ -148,8 +148,8 @@ def _by_type(converts: dict[type, Callable[[Any], Any]]) -> _Convert:
     get = converts.get
 
     def convert(value: Any) -> Any:
-        found = get(type(value))
-        return value if found is None else found(value)
+        conversion = get(type(value))
+        return value if conversion is None else conversion(value)
 
     return convert
 

@@ -60,7 +60,7 @@ _NEEDED_BYTES: Final = 64 << 20
 Say = Callable[[str], None]
 _Convert = Callable[[str], Any]
 _Field = tuple[str, str, _Convert]
-"""(name in the document, column of the CSV file, conversion of a value that is not NA)."""
+"""This is a name in the document, a column of the CSV file, and the conversion of a value that is not NA."""
 
 # A column is an int or a float as a whole, so that 1012 hPa and 1012.3 hPa are of one type.
 _PLANE: Final[tuple[_Field, ...]] = (

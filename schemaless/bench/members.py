@@ -15,7 +15,7 @@ from typing import Any, Final
 from schemaless.bench.record_schema import List, Map, Record, Scalar, Slot, element, kind_of
 
 Convert = Callable[[Any], Any] | None
-"""A function that returns what becomes of a value; None leaves it as it is."""
+"""This is a function that returns what becomes of a value; None leaves it as it is."""
 
 _TYPES: Final[dict[str, type]] = {
     "bool": bool,

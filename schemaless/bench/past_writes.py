@@ -111,7 +111,7 @@ def cells(history: PastWrites, shard_count: int) -> Iterator[Made]:
             cells_today = round(expected * math.exp(drawn.gauss(0.0, history.noise)))
             # More by day than by night.
             coming += [(_hour(drawn) * 3600, column) for _ in range(cells_today)]
-        for second, column in sorted(coming, key=lambda each: each[0]):
+        for second, column in sorted(coming, key=lambda arrival: arrival[0]):
             count += 1
             size = int(column.text_bytes * math.exp(drawn.gauss(0.0, column.spread)))
             begin = drawn.randrange(0, len(text) // 2)

@@ -31,7 +31,9 @@ def proto_text(root: Record) -> str:
                 unions_done.add(field.union)
                 lines.append(f"  oneof {field.union} {{")
                 lines.extend(
-                    f"    {_declared(each, place)}" for place, each in enumerate(fields, 1) if each.union == field.union
+                    f"    {_declared(member, place)}"
+                    for place, member in enumerate(fields, 1)
+                    if member.union == field.union
                 )
                 lines.append("  }")
         lines.extend(("}", ""))
@@ -103,17 +105,17 @@ def _members(fields: list[Field]) -> Callable[[Any], dict[str, Any]]:
     get_sure = attrgetter(*sure) if sure else None
 
     def members(message: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         if get_sure is not None:
-            found = dict(zip(sure, get_sure(message), strict=True)) if len(sure) > 1 else {sure[0]: get_sure(message)}
+            given = dict(zip(sure, get_sure(message), strict=True)) if len(sure) > 1 else {sure[0]: get_sure(message)}
         for name in maybe:
             if message.HasField(name):
-                found[name] = getattr(message, name)
+                given[name] = getattr(message, name)
         for name in lists:
             values = getattr(message, name)
             if values:
-                found[name] = values
-        return found
+                given[name] = values
+        return given
 
     return members
 

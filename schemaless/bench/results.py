@@ -199,8 +199,10 @@ class Result:
             "cpu_share": round(self.cpu_share, 4),
             "load": list(self.load),
             "baseline": " ".join(BASELINE),
-            "combinations": [{"name": each.name, **_rounded(asdict(each))} for each in self.combinations],
-            "missing": [{**asdict(each), "install": each.install} for each in self.absentees],
+            "combinations": [
+                {"name": combination.name, **_rounded(asdict(combination))} for combination in self.combinations
+            ],
+            "missing": [{**asdict(absentee), "install": absentee.install} for absentee in self.absentees],
             "failed": self.failed,
             "settings": self.settings,
             "schemas": sorted(self.schemas),
@@ -211,17 +213,21 @@ def front_of(combinations: Iterable[Combination]) -> set[str]:
     """Return the names of those on the Pareto front: exact, and nothing exact is both smaller and faster."""
     front = set()
     fastest = float("inf")
-    timed = [(each, each.time_factor.mid) for each in combinations if not each.fidelity.mark and each.time_factor]
-    for each, time in sorted(timed, key=lambda pair: (pair[0].size_bytes, pair[1])):
+    timed = [
+        (combination, combination.time_factor.mid)
+        for combination in combinations
+        if not combination.fidelity.mark and combination.time_factor
+    ]
+    for combination, time in sorted(timed, key=lambda pair: (pair[0].size_bytes, pair[1])):
         if time < fastest:
             fastest = time
-            front.add(each.name)
+            front.add(combination.name)
     return front
 
 
 def this_machine() -> Machine:
     """Describe the machine."""
-    libraries = {name: found for name in _LIBRARIES if (found := version_of(name)) is not None}
+    libraries = {name: version for name in _LIBRARIES if (version := version_of(name)) is not None}
     return Machine(
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),

@@ -219,7 +219,7 @@ class Benchmark:
 
     def _trained(self, serializer: Serializer) -> Iterator[_Pair]:
         """Yield the store's serializer with its dictionaries, or note why there are none."""
-        (kind,) = (each for each in SERIALIZERS if serializer.name == f"store {each.name}")
+        (kind,) = (kind for kind in SERIALIZERS if serializer.name == f"store {kind.name}")
         try:
             folds = dictionaries.compressors(kind, self._corpus.documents, self._corpus.rows, self._folds)
         except InvalidInput as refusal:
@@ -383,7 +383,7 @@ class Benchmark:
                 else pair.compressor.name: level
                 for entrant in self._entrants
                 for pair in entrant.pairs
-                if (level := " and ".join(dict.fromkeys(filter(None, (each.level for each in pair.folds)))))
+                if (level := " and ".join(dict.fromkeys(filter(None, (fold.level for fold in pair.folds)))))
             },
             schemas=self._schemas,
         )

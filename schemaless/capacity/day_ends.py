@@ -80,7 +80,7 @@ def inverted(points: Sequence[Probe]) -> int:
     1
     """
     chain = in_order(points)
-    ids, times = [each.added_id for each in chain], [each.at for each in chain]
+    ids, times = [probe.added_id for probe in chain], [probe.at for probe in chain]
     count = 0
     for point in points:
         behind = bisect_right(ids, point.added_id)

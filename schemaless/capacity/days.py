@@ -148,7 +148,7 @@ class _Search:
         if len(self._all) > most_shards:
             numbers = sorted(randomly.sample(range(len(self._all)), most_shards))
             self._chosen = [self._all[number] for number in numbers]
-        cells = sum(cluster.sample.total(*cluster.sample.found("cells")).mid for cluster in taken)
+        cells = sum(cluster.sample.total(*cluster.sample.keys_of("cells")).mid for cluster in taken)
         self._rows_per_id = max(1e-9, cells / sum(cluster.sample.ids for cluster in taken))
         self._now = now
         self.days: list[date] = []
@@ -193,7 +193,7 @@ class _Search:
     def growth(self, cluster: str, ends: dict[int, list[End]]) -> list[DayIntake]:
         """Return what came in between the ends of days."""
         counted = [self._count(ends, number) for number in range(len(self.days))]
-        columns = sorted({column for of_cluster in self._taken for _, column, _ in of_cluster.sample.found("cells")})
+        columns = sorted({column for of_cluster in self._taken for _, column, _ in of_cluster.sample.keys_of("cells")})
         today = self._now.date()
         intakes = []
         for column in columns:
@@ -313,7 +313,7 @@ class _Sizes:
     def __init__(self, taken: Sequence[Taken], column: str) -> None:
         windows = []
         for cluster in taken:
-            codecs = [codec for _, name, codec in cluster.sample.found("cells") if name == column]
+            codecs = [codec for _, name, codec in cluster.sample.keys_of("cells") if name == column]
             for window, figures in zip(cluster.sample.windows, cluster.sample.figures, strict=True):
                 values = figures.values
                 cells = sum(values.get(("cells", column, codec), 0.0) for codec in codecs)
@@ -355,7 +355,7 @@ class _Sizes:
 
 def _by_created_at(cluster: str, taken: Sequence[Taken], today: date, method: Method) -> list[DayIntake]:
     """Return what came in on each day, by the created_at of the cells in the sample."""
-    days = sorted({(column, day) for of_cluster in taken for _, column, day in of_cluster.sample.found("day")})
+    days = sorted({(column, day) for of_cluster in taken for _, column, day in of_cluster.sample.keys_of("day")})
     first = min((day for _, day in days), default="")
     return [
         DayIntake(

@@ -96,7 +96,7 @@ class Taken:
 
     def groups(self) -> list[Group]:
         """Return its cells by column and codec."""
-        names = [(column, codec) for _, column, codec in self.sample.found("cells")]
+        names = [(column, codec) for _, column, codec in self.sample.keys_of("cells")]
         pages = sum(self.sample.total(("pages", *name)).mid for name in names)
         file_bytes = self.file_bytes()
         # A file holds more than its rows do, and that is theirs, too.
@@ -126,7 +126,7 @@ class Taken:
 
     def body_bytes(self) -> Interval:
         """Return what all bodies take."""
-        return self.sample.total(*self.sample.found("bytes"))
+        return self.sample.total(*self.sample.keys_of("bytes"))
 
 
 def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime) -> Taken:
@@ -286,8 +286,8 @@ def _with_json(taken: Sample) -> tuple[Sample, dict[tuple[str, str], float], lis
     """
     undecoded: list[tuple[str, str]] = []
     halves: dict[tuple[str, str], float] = {}
-    more: list[dict[Key, float]] = [dict(found.values) for found in taken.figures]
-    for _, column, codec in taken.found("bytes"):
+    more: list[dict[Key, float]] = [dict(window_figures.values) for window_figures in taken.figures]
+    for _, column, codec in taken.keys_of("bytes"):
         name = column, codec
         line = _AS_STORED if codec in (LEGACY.name, UNREADABLE) else _line(taken, name)
         if line is None:

@@ -108,7 +108,7 @@ def _tried(numbers: Any, logarithms: Any, place: int) -> tuple[float, float]:
     step = (numpy.arange(len(logarithms))[around] >= place).astype(float)
     known = numpy.column_stack([numpy.ones(len(x)), (x - x[0]) / _DAYS_AROUND, *((x % 7 == day) for day in range(6))])
     basis = numpy.linalg.qr(known)[0]
-    rest, column = (each - basis @ (basis.T @ each) for each in (y, step))
+    rest, column = (series - basis @ (basis.T @ series) for series in (y, step))
     size = float(column @ rest / (column @ column))
     left = rest - size * column
     spread = _OUTLIER * 1.4826 * float(numpy.median(numpy.abs(left)))

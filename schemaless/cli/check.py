@@ -59,7 +59,7 @@ def check(url: str, shards_text: str | None, workers: int, dask: str | None, as_
     report.faults.update(tables.faults)
     if as_json:
         counts = facts(report, "shards", "cells", "body_bytes", "by_codec")
-        print_json({**counts, "tables": _json(tables), "faults": faults.found})
+        print_json({**counts, "tables": _json(tables), "faults": faults.kept})
     else:
         codecs = ", ".join(f"{cells:,} {name}" for name, cells in report.by_codec.most_common()) or "no cells"
         verdict = f"{report.faults.total():,} faults" if report.faults else "clean"

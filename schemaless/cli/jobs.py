@@ -42,11 +42,11 @@ _MOST_LINE_S: Final = 300.0
 """A job that has run for hours has a line no more often: its log is read by people."""
 _SHARDS_SHOWN: Final = 16
 _COLUMNS: Final = {
-    each: each for each in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
+    column: column for column in ("shard", "state", "pass", "through", "cells", "before", "after", "left", "runner")
 }
-"""What a table of a job's shards shows, and what each column is called there."""
+"""A table of a job's shards shows these columns, under these headings."""
 _MOVE_COLUMNS: Final = {
-    **{each: each for each in ("shard", "state", "through", "cells")},
+    **{column: column for column in ("shard", "state", "through", "cells")},
     "before": "copied",
     "runner": "runner",
 }

@@ -47,7 +47,7 @@ class ShownFaults:
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self.found: list[dict[str, Any]] = []
+        self.kept: list[dict[str, Any]] = []
 
     def add(self, fault: Fault | TableFault) -> None:
         """Print a fault, or keep it for ``--json``."""
@@ -55,7 +55,7 @@ class ShownFaults:
             out().print(str(fault), markup=False)
             return
         beside = facts(fault, "server", "table", "name") if isinstance(fault, TableFault) else {}
-        self.found.append(
+        self.kept.append(
             {
                 **facts(fault, "kind", "shard"),
                 **(dict.fromkeys(CellKey._fields) if fault.key is None else key_json(fault.key)),

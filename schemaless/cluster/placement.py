@@ -9,7 +9,7 @@ from schemaless.errors import InvalidCell
 
 # stored; never renumber
 PLACEMENT: Final = "crc32"
-"""The name of the placement rule, as the catalog and every shard keep it."""
+"""This is the name of the placement rule, as the catalog and every shard keep it."""
 
 MAX_SHARD_COUNT: Final = 65_536
 

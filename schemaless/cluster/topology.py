@@ -19,7 +19,7 @@ Role = Literal["primary", "replica"]
 
 # stored; never renumber
 FORMAT: Final = 1
-"""The arrangement of tables and bytes that this version writes. A library refuses a datastore with a higher number."""
+"""This version writes this arrangement of tables and bytes. A library refuses a datastore with a higher number."""
 
 _DATASTORE_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
 _TAKEN_ENDING = re.compile(r".*_([0-9]{4,}|heartbeat)\Z")
@@ -148,7 +148,9 @@ class Topology:
 
     def with_cluster(self, changed: Cluster) -> Topology:
         """Return the same datastore with another cluster in place of the one of its name."""
-        return replace(self, clusters=tuple(changed if each.name == changed.name else each for each in self.clusters))
+        return replace(
+            self, clusters=tuple(changed if cluster.name == changed.name else cluster for cluster in self.clusters)
+        )
 
     def with_place(self, shard: int, cluster: str) -> Topology:
         """Return the same datastore with one shard on another cluster.

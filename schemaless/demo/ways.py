@@ -70,7 +70,7 @@ def show(store: Datastore) -> None:
     page = store.index(_INDEX.name).query(manufacturer=_MAKER, order_by="-seats", limit=_SHOWN)
     took_ms = 1_000 * (time.monotonic() - started_s)
     books = [row.cells[COLUMN].body for row in page.rows]
-    planes = (f"{each['tail_number']} ({each['plane']['model']}, {each['plane']['seats']})" for each in books)
+    planes = (f"{book['tail_number']} ({book['plane']['model']}, {book['plane']['seats']})" for book in books)
     out().print(f"   index: the {_MAKER} with most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False)
     airlines = sum(_flights.values(), Counter[str]())
     most = ", ".join(f"{name} {count:,}" for name, count in airlines.most_common(_SHOWN))

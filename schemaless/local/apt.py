@@ -133,7 +133,7 @@ def configured_sources(etc_apt: Path = ETC_APT) -> list[Source]:
 
     Reads one-line ``.list`` files and deb822 ``.sources`` files; skips flat archives, discs and disabled entries.
     """
-    found: list[Source] = []
+    sources: list[Source] = []
     files = [etc_apt / "sources.list"]
     parts = etc_apt / "sources.list.d"
     if parts.is_dir():
@@ -143,10 +143,10 @@ def configured_sources(etc_apt: Path = ETC_APT) -> list[Source]:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found += _deb822(text) if path.suffix == ".sources" else _one_line(text)
+        sources += _deb822(text) if path.suffix == ".sources" else _one_line(text)
     return [
         source
-        for source in found
+        for source in sources
         if source.components
         and source.suites
         and not source.uri.startswith("cdrom:")
@@ -167,7 +167,7 @@ def distribution_sources(
     codename = release.get("VERSION_CODENAME") or release.get("DEBIAN_CODENAME") or ""
     keyring = keyrings / f"{name}-archive-keyring.gpg"
     rolling = ("sid", "unstable", "testing", "stable", "oldstable")
-    found: list[Source] = []
+    sources: list[Source] = []
     for source in configured_sources(etc_apt):
         suites = tuple(
             suite
@@ -181,8 +181,8 @@ def distribution_sources(
             signed_by = str(keyring)
         if signed_by is not None and "/" in signed_by and "-archive-" not in Path(signed_by).name:
             continue  # a third party that uses the distribution's names
-        found.append(replace(source, suites=suites, signed_by=signed_by))
-    return found
+        sources.append(replace(source, suites=suites, signed_by=signed_by))
+    return sources
 
 
 def _os_release(path: Path) -> dict[str, str]:

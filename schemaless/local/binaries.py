@@ -158,10 +158,10 @@ def _system_programs(flavour: str) -> Iterator[Path]:
     for folder in [*os.environ.get("PATH", "").split(os.pathsep), *SYSTEM_FOLDERS]:
         for program in _PROGRAMS[flavour]:
             # which() steps over folders that may not be entered
-            found = shutil.which(program, path=folder) if folder else None
-            if found is not None and os.path.realpath(found) not in seen:
-                seen.add(os.path.realpath(found))
-                yield Path(found).absolute()
+            file = shutil.which(program, path=folder) if folder else None
+            if file is not None and os.path.realpath(file) not in seen:
+                seen.add(os.path.realpath(file))
+                yield Path(file).absolute()
 
 
 def inspect(command: tuple[str, ...]) -> Binary:

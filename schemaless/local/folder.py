@@ -40,8 +40,8 @@ def descriptions(folder: Path) -> list[Description]:
     Raises:
         LocalServerError: a description is damaged.
     """
-    found = [description for path in server_folders(folder) if (description := Description.read(path)) is not None]
-    return sorted(found, key=lambda description: (description.number, description.replica))
+    whole = [description for path in server_folders(folder) if (description := Description.read(path)) is not None]
+    return sorted(whole, key=lambda description: (description.number, description.replica))
 
 
 def require_ours(folder: Path) -> None:

@@ -91,14 +91,14 @@ def form(members: Sequence[LocalServer], say: Callable[[str], None]) -> None:
 def _begin(opened: dict[LocalServer, Session], say: Callable[[str], None]) -> LocalServer:
     """Begin a group with the server that lacks nothing, and return it; all of them get one account for it."""
     password = secrets.token_urlsafe(24)
-    for each in opened.values():
+    for member_session in opened.values():
         for sql in (
             groups.STOP_GROUP,  # of one that has lost its majority
             groups.set_global("super_read_only", 0),
             *groups.make_member_account(_ACCOUNT, HOST, password),
             groups.set_global("super_read_only", 1),
         ):
-            each.run(sql)
+            member_session.run(sql)
     first = _most_advanced(opened)
     say(f"{first.name} begins a group of {len(opened)}")
     opened[first].run(groups.set_global("group_replication_bootstrap_group", 1))
@@ -111,9 +111,9 @@ def _begin(opened: dict[LocalServer, Session], say: Callable[[str], None]) -> Lo
 
 
 def _most_advanced(opened: dict[LocalServer, Session]) -> LocalServer:
-    applied = [str(each.run(replicas.SELECT_GTID_APPLIED)) for each in opened.values()]
-    for member, each in opened.items():
-        if not each.run(replicas.select_lacking(applied)):
+    applied = [str(member_session.run(replicas.SELECT_GTID_APPLIED)) for member_session in opened.values()]
+    for member, member_session in opened.items():
+        if not member_session.run(replicas.select_lacking(applied)):
             return member
     raise LocalServerError(
         f"each server of the group of server {next(iter(opened)).number} has what another one lacks; delete them with "
@@ -125,12 +125,12 @@ def _join(opened: dict[LocalServer, Session], member: LocalServer, inside: Local
     """Have a server join the group of another one; without one, it is to begin its own."""
     name = str(uuid.uuid4()) if inside is None else str(opened[inside].run(groups.SELECT_GROUP_NAME))
     # The ports that they have now: one that was taken meanwhile is another one than at the last start.
-    at = {each: f"{HOST}:{int(its.run(SELECT_PORT))}" for each, its in opened.items()}
+    at = {server: f"{HOST}:{int(its.run(SELECT_PORT))}" for server, its in opened.items()}
     opened[member].run(groups.STOP_GROUP)
     opened[member].run(groups.set_global("group_replication_group_name", name))
     opened[member].run(groups.set_global("group_replication_local_address", at[member]))
     # Not itself: one that was killed and joins again would ask itself first, and take longer.
-    seeds = [address for each, address in at.items() if each != member]
+    seeds = [address for server, address in at.items() if server != member]
     opened[member].run(groups.set_global("group_replication_group_seeds", ",".join(seeds)))
     opened[member].run(groups.START_GROUP)
 

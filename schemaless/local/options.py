@@ -219,7 +219,7 @@ def _mariadb_script(share: Path) -> bytes:
     parts = [BEGIN_MARIADB]
     for name in _MARIADB_TABLES:
         names = (name,) if name.startswith("maria_") else (f"mysql_{name}", f"mariadb_{name}")
-        path = next((share / each for each in names if (share / each).is_file()), None)
+        path = next((share / file_name for file_name in names if (share / file_name).is_file()), None)
         if path is None:
             if name == "sys_schema.sql":
                 continue

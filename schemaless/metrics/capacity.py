@@ -38,7 +38,7 @@ def _reading(store: Datastore) -> Read:
 
     def read() -> list[Sample]:
         nonlocal seen, samples
-        kept = tuple(each.sample_id for each in history.kept(store))
+        kept = tuple(measurement.sample_id for measurement in history.kept(store))
         if kept != seen:  # a forecast takes seconds of CPU: one for each new measurement
             samples = list(_samples(history.read(store, kept)))
             seen = kept

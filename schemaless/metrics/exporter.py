@@ -50,8 +50,10 @@ class Exporter(RegistryCollector):
         self._samples: dict[str, tuple[Sample, ...]] = {}
         self._stopped = threading.Event()
         self._threads = [
-            threading.Thread(target=self._keep_reading, args=(each,), name=f"metrics {each.name}", daemon=True)
-            for each in collectors
+            threading.Thread(
+                target=self._keep_reading, args=(collector,), name=f"metrics {collector.name}", daemon=True
+            )
+            for collector in collectors
         ]
         self.registry = CollectorRegistry(auto_describe=False)
 
@@ -90,7 +92,7 @@ class Exporter(RegistryCollector):
         """Return what was read last, for the registry."""
         own = (SHARDS.at(self._store.shard_count),)
         families: dict[Metric, Family] = {}
-        for sample in (*own, *(each for samples in list(self._samples.values()) for each in samples)):
+        for sample in (*own, *(sample for samples in list(self._samples.values()) for sample in samples)):
             metric = sample.metric
             if metric not in families:
                 family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

@@ -23,9 +23,9 @@ from schemaless.store.tools import tools_of
 
 _EVERY_S: Final = 5.0
 _WAIT_S: Final = 0.05
-"""How long a replica is asked to wait for what is not there yet; 0 would be for ever."""
+"""A replica is asked to wait so long for what is not there yet; 0 would be for ever."""
 _KEPT: Final = 720
-"""Moments that a replica is measured by: an hour's. One that is further behind shows an hour."""
+"""A replica is measured by so many moments, an hour's. One that is further behind shows an hour."""
 _OPTIONS: Final = PoolOptions(connect_timeout_s=2, read_timeout_s=2, write_timeout_s=2, pool_size=1, pool_timeout_s=2)
 
 UP: Final = Metric("server_up", "1 where the server answers.", ("cluster", "role", "server"))

@@ -32,7 +32,7 @@ MARK: Final = struct.Struct("<4sI8sIIII")
 """A mark is a skippable zstd frame, of these parts.
 
 They are magic and length, then the file's id, the number of the data frame that follows, its length, its content's
-length and its CRC-32. The CRC-32 of all that stands behind it, as ``MARK_CHECKSUM``.
+length and its CRC-32. The CRC-32 of these parts stands behind them, as ``MARK_CHECKSUM``.
 """
 MARK_CHECKSUM: Final = struct.Struct("<I")
 MARK_MAGIC: Final = b"\x5a\x2a\x4d\x18"

@@ -312,7 +312,7 @@ class _Work:
 
 
 def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> MigrationPlan:
-    names = [name for _, name in taken.found("cells")]
+    names = [name for _, name in taken.keys_of("cells")]
     total = _change(taken, names)
     return MigrationPlan(
         codec=str(work.codec),
@@ -320,14 +320,14 @@ def _plan(taken: Sample, work: _Work, numbers: Sequence[int]) -> MigrationPlan:
         sample=taken,
         stored=[
             CodecFound(column, name, taken.count(("stored", column, name)), taken.total(("stored bytes", column, name)))
-            for _, column, name in taken.found("stored")
+            for _, column, name in taken.keys_of("stored")
         ],
         columns={name: _change(taken, [name]) for name in names},
         total=total,
-        kept_as_text={reason: taken.count(("kept", reason)) for _, reason in taken.found("kept")},
+        kept_as_text={reason: taken.count(("kept", reason)) for _, reason in taken.keys_of("kept")},
         left={
             reason: Left(taken.count(("left", reason)), taken.total(("left bytes", reason)))
-            for _, reason in taken.found("left")
+            for _, reason in taken.keys_of("left")
         },
         examples=work.examples,
         run_time=_run_time(taken, work, total) if names else None,
@@ -405,7 +405,7 @@ def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> FilesForecast 
         when: summed(rebuilt_files(taken, (when, str(layout)), layout, shards) for layout, shards in kinds.items())
         for when in ("now", "after")
     }
-    pages = taken.total(*taken.found("new pages"))
+    pages = taken.total(*taken.keys_of("new pages"))
     unpurged = pages.high * PAGE_BYTES
     least, usual = (len(numbers) * grown for grown in _GROWN_BYTES)
     growth = Interval(

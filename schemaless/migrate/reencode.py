@@ -74,7 +74,7 @@ class _Sent:
     Attributes:
         last_id: the added_id of its last cell.
         rows: how many cells it has.
-        found: how many of them were to be re-encoded.
+        outdated: how many of them were to be re-encoded.
         left: those that were left as they are, so far.
         updated: what became of each UPDATE that is through.
         done: ends when all are, or one failed.
@@ -82,7 +82,7 @@ class _Sent:
 
     last_id: int
     rows: int
-    found: int
+    outdated: int
     left: list[tuple[StoredCell, str, str]]
     updated: list[_Updated]
     done: Future[None]
@@ -125,7 +125,7 @@ class _ShardWork:
         self._statement_s = 0.0
         self._update_s = 0.0
         self._read_to = self._state.checkpoint
-        self._found = 0
+        self._outdated = 0
         self._sent: _Sent | None = None
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
         self._unverified: dict[int, bytes] = {}
@@ -165,7 +165,7 @@ class _ShardWork:
                 self._settle()
                 self._verify()
                 raise
-            done = self._tally.found == self._tally.total().left.total()
+            done = self._tally.outdated == self._tally.total().left.total()
             if not self._spec.follow or done:
                 break
             self._save()
@@ -249,14 +249,14 @@ class _ShardWork:
 
     def _replace(self, cells: list[StoredCell], rows: Sequence[Sequence[Any]]) -> None:
         """Re-encode a block's cells, and send them off once the block before is through."""
-        self._found += len(cells)
+        self._outdated += len(cells)
         parts = list(self._statements(self._recoded(cells)))
-        found, left = self._found, self._left
-        self._found, self._left = 0, []
+        outdated, left = self._outdated, self._left
+        self._outdated, self._left = 0, []
         self._settle()
         updated: list[_Updated] = []
         done = self._sender.submit(self._send, parts, updated)
-        self._sent = _Sent(int(rows[-1][0]), len(rows), found, left, updated, done)
+        self._sent = _Sent(int(rows[-1][0]), len(rows), outdated, left, updated, done)
 
     def _settle(self) -> None:
         """Wait for the block that was sent off, and count what became of it: from here on it is done.
@@ -267,7 +267,7 @@ class _ShardWork:
         sent, self._sent = self._sent, None
         if sent is None:
             return
-        self._found, self._left = sent.found, sent.left
+        self._outdated, self._left = sent.outdated, sent.left
         try:
             sent.done.result()
         except BaseException:
@@ -277,8 +277,8 @@ class _ShardWork:
                     self._unreplaced(update)
             raise
         self._judge(sent.updated)
-        self._tally.found += self._found
-        self._found = 0
+        self._tally.outdated += self._outdated
+        self._outdated = 0
         self._count_left()
         self._state.checkpoint = sent.last_id
         self._state.top_id = max(self._state.top_id, self._state.checkpoint)
@@ -286,7 +286,7 @@ class _ShardWork:
 
     def _replace_now(self, cells: list[StoredCell]) -> None:
         """Re-encode and replace cells of the block that is being read."""
-        self._found += len(cells)
+        self._outdated += len(cells)
         updated: list[_Updated] = []
         self._send(list(self._statements(self._recoded(cells))), updated)
         self._judge(updated)
@@ -322,7 +322,7 @@ class _ShardWork:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
                 if recoded.unchanged:
-                    self._found -= 1
+                    self._outdated -= 1
                 else:
                     changes.append(_Change(cell, recoded.body, recoded.keep_reason))
         return changes
@@ -350,7 +350,7 @@ class _ShardWork:
                     self._unverified[cell.added_id] = change.body
             elif stored is None:
                 self._tally.column(cell.column_name).erased += 1
-                self._found -= 1
+                self._outdated -= 1
             elif stored.body == change.body or _is_done(stored.body, self._codec, self._tools.dictionaries):
                 # Another run was there first.
                 continue

@@ -83,7 +83,7 @@ class ShardTally:
     Attributes:
         columns: by column_name.
         rows: rows looked at in this pass.
-        found: bodies of this pass that were not in the codec asked for.
+        outdated: bodies of this pass that were not in the codec asked for.
         interruptions: how often a runner ended without a word: what it had done since its last checkpoint, a second
             or so, is done but in no count.
         archived: how many originals are on the disk in each file of the archive, by its name.
@@ -91,7 +91,7 @@ class ShardTally:
 
     columns: dict[str, Tally] = field(default_factory=dict)
     rows: int = 0
-    found: int = 0
+    outdated: int = 0
     interruptions: int = 0
     archived: dict[str, int] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class ShardTally:
 
     def begin_pass(self) -> None:
         """Forget what the last pass left: this one looks at all of it again."""
-        self.rows = self.found = 0
+        self.rows = self.outdated = 0
         for tally in self.columns.values():
             tally.left.clear()
             tally.left_bytes = 0
@@ -120,7 +120,7 @@ class ShardTally:
         state.counters = {
             "columns": {name: tally.as_json() for name, tally in self.columns.items()},
             "rows": self.rows,
-            "found": self.found,
+            "found": self.outdated,
             "interruptions": self.interruptions,
             "archived": self.archived,
         }

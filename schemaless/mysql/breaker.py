@@ -12,12 +12,12 @@ import time
 from typing import Final
 
 FAILURES: Final = 3
-"""How many connections in a row have to fail, none between them succeeding."""
+"""So many connections in a row have to fail, none between them succeeding."""
 
 FIRST_PAUSE_S: Final = 0.25
 MOST_PAUSE_S: Final = 2.0
 PROBE_S: Final = 0.8
-"""How long a server may take to let one in that looks whether it answers again."""
+"""A server may take so long to let one in that looks whether it answers again."""
 
 
 class Breaker:

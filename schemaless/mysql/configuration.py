@@ -26,7 +26,7 @@ from schemaless.mysql.urls import ServerURL, parse_url
 
 PATH_VARIABLE: Final = "SCHEMALESS_CONFIG"
 SETTINGS: Final = ("connect_timeout_s", "read_timeout_s", "write_timeout_s", "pool_size")
-"""What a datastore may set beside its URL: the keywords of ``connect``."""
+"""A datastore may set these beside its URL: they are keywords of ``connect``."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _NAME_RULE: Final = "a name in the configuration is 1 to 64 of [A-Za-z0-9_-] and begins with a letter or a digit"

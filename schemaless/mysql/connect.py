@@ -237,9 +237,9 @@ def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:
     cursor.execute(set_session({**wanted, "timestamp": None}))
     expected = wanted | READ_BACK
     cursor.execute(select_session(expected, claim))
-    packet, increment, version, epoch, *found = cursor.fetchone()
+    packet, increment, version, epoch, *actual = cursor.fetchone()
     cursor.close()
-    for (name, value), held in zip(expected.items(), found, strict=True):
+    for (name, value), held in zip(expected.items(), actual, strict=True):
         if str(held).lower() != str(value).lower():
             raise ServerRefused(
                 f"sessions here have {name}={held!s}, and {value} is needed; it was set and did not stay so: look at "

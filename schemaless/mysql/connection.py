@@ -24,7 +24,7 @@ _MIXED_UP: Final = "Does something on the way to the server mix up replies?"
 
 Rows = tuple[tuple[Any, ...], ...]
 Check = Callable[[Rows], str | None]
-"""A function that says whether rows are of what was asked for: None, or the key asked for and the one received."""
+"""This function says whether rows are of what was asked for: None, or the key asked for and the one received."""
 
 
 class Connection:

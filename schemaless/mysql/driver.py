@@ -25,9 +25,9 @@ _BINARY: Final = 63
 """A column of this character set has bytes, and no text."""
 
 _READ_BY: Final = struct.Struct("<BH4xB5x")
-"""The end of a column's description: its character set and its type are in there, and stand behind all its names."""
+"""This is the end of a column's description: its character set and its type are there, behind all its names."""
 _READ_BY_BYTES: Final = _READ_BY.size - 1
-"""What the end's first byte says: how many more there are."""
+"""The end's first byte says this: how many more there are."""
 
 _NULL: Final = 0xFB
 _END: Final = 0xFE
@@ -271,10 +271,10 @@ def _dialled(raw: Any) -> socket.socket:
     """
     failure: OSError | None = None
     try:
-        found: Any = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", raw.unix_socket)]
+        addresses: Any = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", raw.unix_socket)]
         if not raw.unix_socket:
-            found = socket.getaddrinfo(raw.host, raw.port, 0, socket.SOCK_STREAM)
-        for family, kind, protocol, _, address in found:
+            addresses = socket.getaddrinfo(raw.host, raw.port, 0, socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in addresses:
             wire = Wire(family, kind, protocol)
             try:
                 wire.settimeout(raw.connect_timeout)

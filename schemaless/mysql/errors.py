@@ -71,10 +71,10 @@ _MISSING: Final = frozenset({1008, 1049, 1146})
 _WRONG_HOST: Final = "is the server running, and are host and port right?"
 _WRONG_SOCKET: Final = "is the server running, and is the socket right?"
 READ_ONLY: Final = frozenset({1290, 1836})
-"""What a server says to a write that is set read-only, as replicas are."""
+"""A server that is set read-only, as replicas are, says one of these to a write."""
 
 NO_CLAIMS: Final = frozenset({1049, 1146, 1193})
-"""What a server says to the question for its claim that has none: no database, no table, no identity (MariaDB)."""
+"""A server without a claim says one of these when asked for it: no database, no table, no identity (MariaDB)."""
 
 _NEXT_STEP: Final = {
     1021: "the server's disk is full: make room, then repeat",
@@ -95,11 +95,11 @@ _NEXT_STEP: Final = {
     3159: "it wants encrypted connections: add ssl_mode=required to the URL",
 }
 _OF_DRIVERS: Final = frozenset({"MySQLdb", "builtins", "decimal", "pymysql", "socket", "sqlalchemy", "ssl", "struct"})
-"""Where the classes of exceptions come from that a driver raises, or lets through."""
+"""The exceptions that a driver raises, or lets through, have their classes from these modules."""
 
 _OF_SERVERS: Final = frozenset({"MySQLdb", "pymysql"})
 _OWN: Final = frozenset({"MySQLdb", "pymysql", "sqlalchemy"})
-"""Whose classes nobody else raises, whatever frames of tools that watch a driver stand between."""
+"""Nobody else raises classes of these modules, whatever frames of tools that watch a driver stand between."""
 
 _FRAMES_OF_DRIVERS: Final = frozenset(
     {
@@ -130,7 +130,7 @@ _TLS: Final = (
     ("certificate in certificate chain", _OTHER_AUTHORITY),
     ("certificate verify failed", _OTHER_AUTHORITY),
 )
-"""What is said where a server is not the one that the URL's TLS options ask for: nothing to try again."""
+"""These are said where a server is not the one that the URL's TLS options ask for: there is nothing to try again."""
 
 
 def error_code(error: BaseException) -> int | None:
@@ -262,10 +262,10 @@ def translated(error: BaseException, node: str, shard: int | None, *, connecting
 
 def _role(text: str) -> str:
     """Return the option of ``schemaless grants`` for what an account was refused, empty where that cannot be told."""
-    found = re.match(r"(?P<command>[A-Z]+)[A-Z ,]* command denied .*\b(?P<table>\w+)\W*$", text)
-    if found is None:
+    refusal = re.match(r"(?P<command>[A-Z]+)[A-Z ,]* command denied .*\b(?P<table>\w+)\W*$", text)
+    if refusal is None:
         return ""
-    command, table = found["command"], found["table"]
+    command, table = refusal["command"], refusal["table"]
     if table == "primary_claim":
         # Of any role.
         return ""

@@ -18,11 +18,11 @@ _TABLE_MAP: Final = 19
 _WRITE_ROWS: Final = frozenset({23, 30})
 _HAS_EXTRA: Final = 30
 _UNREADABLE: Final = frozenset({40, 166, 169})
-"""A compressed transaction (MySQL), and compressed rows (MariaDB)."""
+"""These events are a compressed transaction (MySQL), and compressed rows (MariaDB)."""
 
 _TYPES_OF_CELL: Final = bytes((8, 254, 15, 8, 252, 18))
 _WIDTHS_OF_CELL: Final = (8, -1, -1, 8, -3, 8)
-"""What a value of each column takes: so many bytes, or (below 0) a length of so many bytes and what that says."""
+"""A value of each column takes so many bytes, or (below 0) a length of so many bytes and what that says."""
 
 
 class Inserts(NamedTuple):

@@ -79,4 +79,4 @@ def _without_comment(line: str) -> str:
 def _unquoted(value: str) -> str:
     if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]:
         value = value[1:-1]
-    return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), value, flags=re.DOTALL)
+    return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[0]), value, flags=re.DOTALL)

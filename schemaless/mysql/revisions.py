@@ -95,9 +95,9 @@ def run(
         operations = _Repeatable(MigrationContext.configure(connection))
         for script in lacking:
             script.module.upgrade(operations)
-            if operations.found and script is lacking[-1]:
+            if operations.done_before and script is lacking[-1]:
                 # What was found done may be somebody else's doing.
-                _compare(pool, database, branch, operations.found)
+                _compare(pool, database, branch, operations.done_before)
             _note(connection, database, version, script.revision)
             version = script.revision
     return True
@@ -132,7 +132,7 @@ class _Repeatable(Operations):
 
     def __init__(self, context: MigrationContext) -> None:
         super().__init__(context)
-        self.found: list[str] = []
+        self.done_before: list[str] = []
 
     def invoke(self, operation: MigrateOperation) -> Any:
         """Run one operation."""
@@ -141,7 +141,7 @@ class _Repeatable(Operations):
         except sqlalchemy.exc.DBAPIError as error:
             if error_code(error) not in _DONE or isinstance(operation, ExecuteSQLOp):
                 raise
-            self.found.append(str(error.orig.args[1]) if error.orig is not None else str(error))
+            self.done_before.append(str(error.orig.args[1]) if error.orig is not None else str(error))
         return operation.to_table(self.migration_context) if isinstance(operation, CreateTableOp) else None
 
 

@@ -104,4 +104,4 @@ def clear_locals(error: BaseException) -> None:
                 with suppress(RuntimeError):  # it is still running: its caller clears it, or it has nothing to hide
                     trace.tb_frame.clear()
             trace = trace.tb_next
-        chain += [each for each in (one.__cause__, one.__context__) if each is not None and each not in chain]
+        chain += [cause for cause in (one.__cause__, one.__context__) if cause is not None and cause not in chain]

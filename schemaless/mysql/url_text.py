@@ -37,16 +37,16 @@ class URLText(NamedTuple):
 
 def read_url(text: str) -> URLText | None:
     """Return the parts of a URL, or None where it is none."""
-    found = _FORM.match(text)
-    if found is None:
+    parts = _FORM.match(text)
+    if parts is None:
         return None
-    username, password, database = (part and unquote(part) for part in found.group("username", "password", "database"))
+    username, password, database = (part and unquote(part) for part in parts.group("username", "password", "database"))
     try:
-        port = None if found["port"] is None else int(found["port"])
+        port = None if parts["port"] is None else int(parts["port"])
     except ValueError:
         return None
-    query = parse_qsl(found["query"] or "")
-    return URLText(found["driver"], username, password, found["host"] or found["address"], port, database, query)
+    query = parse_qsl(parts["query"] or "")
+    return URLText(parts["driver"], username, password, parts["host"] or parts["address"], port, database, query)
 
 
 def write_url(

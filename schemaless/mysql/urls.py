@@ -119,7 +119,7 @@ def parse_url(text: str | Secret, *, several: bool = False) -> ServerURL:
 def _parsed(text: str, several: bool) -> ServerURL:
     text, *more = _each_host(text)
     url, *more_read = map(read_url, (text, *more))
-    more_urls = [each for each in more_read if each is not None]
+    more_urls = [server for server in more_read if server is not None]
     if url is None or len(more_urls) < len(more):
         scheme = text.split("://", 1)[0] if "://" in text else "no scheme"
         raise InvalidInput(
@@ -143,7 +143,7 @@ def _parsed(text: str, several: bool) -> ServerURL:
     socket, *sockets = query.pop("unix_socket", "").split(",")
     if (more or sockets) and not several:
         raise InvalidInput("the URL names several servers; only the URL of a datastore may, for its catalog")
-    if "" in sockets or not all(each.host for each in (url, *more_urls) if more):
+    if "" in sockets or not all(server.host for server in (url, *more_urls) if more):
         raise InvalidInput("the URL names several servers with a comma between them, and one of them is empty")
     given = {name: value for name, value in (query | secrets).items() if name.startswith("ssl")}
     file, file_given = _option_file(query)
@@ -156,7 +156,7 @@ def _parsed(text: str, several: bool) -> ServerURL:
         (PASSWORD_VARIABLE, os.environ.get(PASSWORD_VARIABLE)),
         (f"option file {query.get('read_default_file', DEFAULT_FILE)}", file.get("password")),
     )
-    source, password = next((each for each in candidates if each[1] is not None), (None, None))
+    source, password = next((candidate for candidate in candidates if candidate[1] is not None), (None, None))
     credentials = Credentials(
         f"mysql+{driver or 'pymysql'}",
         url.username or file.get("user"),
@@ -165,8 +165,8 @@ def _parsed(text: str, several: bool) -> ServerURL:
         tls_of(file_given | given, "the URL" if given else "the option file"),
         source,
     )
-    others = [Node("primary", socket=each) for each in sockets]
-    others += [Node("primary", host=each.host, port=each.port or 3306) for each in more_urls if not socket]
+    others = [Node("primary", socket=path) for path in sockets]
+    others += [Node("primary", host=server.host, port=server.port or 3306) for server in more_urls if not socket]
     return ServerURL(_node(url, socket or None, file), credentials, url.database or None, tuple(others))
 
 

@@ -61,7 +61,7 @@ class CellSample:
 
     def column_names(self) -> list[str]:
         """Return the columns that were met, in their order."""
-        return [name for _, name in self.taken.found("cells")]
+        return [name for _, name in self.taken.keys_of("cells")]
 
     def of_column(self, column_name: str) -> list[SampledCell]:
         """Return the cells of a column, window by window."""

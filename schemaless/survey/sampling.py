@@ -154,7 +154,7 @@ class Sample:
         """Bytes of the bodies that were read."""
         return sum(figures.body_bytes for figures in self.figures)
 
-    def found(self, first: str) -> list[Key]:
+    def keys_of(self, first: str) -> list[Key]:
         """Return every key that begins with ``first`` and that a window has, in their order."""
         return sorted({key for figures in self.figures for key in figures.values if key[0] == first})
 
@@ -400,15 +400,15 @@ class _Reader:
         ends = list(accumulate(span.high - span.low + 1 for span in spans))
         ids = ends[-1] if ends else 0
         rows, sizes, holes = [], [], []
-        probes, each = min(self._bounds.probes, ids), self._bounds.probe_rows
+        probes, probe_rows = min(self._bounds.probes, ids), self._bounds.probe_rows
         for number in range(probes):
             place = self._random.randrange(number * ids // probes, (number + 1) * ids // probes)
             position = bisect_right(ends, place)
             span = spans[position]
             after = span.high - (ends[position] - place)
-            sql = select_probe(self._shards.database(span.shard), span.low, after, span.high, each)
+            sql = select_probe(self._shards.database(span.shard), span.low, after, span.high, probe_rows)
             before, first, last, count, body_bytes = self._ask(span.shard, sql)
-            reach = (last if count == each else span.high) - after
+            reach = (last if count == probe_rows else span.high) - after
             rows.append(count / reach)
             sizes.append(body_bytes / reach)
             holes.append(Span(span.shard, (before or span.low - 1) + 1, (first or span.high + 1) - 1))

@@ -45,8 +45,8 @@ class _Console(Console):
         super().__init__(file=file, highlight=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        texts = [shown(each) if isinstance(each, str) else each for each in objects]
-        words = (word for each in texts if isinstance(each, str) for word in each.split())
+        texts = [shown(item) if isinstance(item, str) else item for item in objects]
+        words = (word for text in texts if isinstance(text, str) for word in text.split())
         if any(cell_len(word) > self.width for word in words):
             options["soft_wrap"] = True
         super().print(*texts, **options)

@@ -27,8 +27,8 @@ def amount_text(done: float, total: float | None, unit: str) -> str:
     """Return how much of something is done, both figures in one scale: ``12.3 of 94.2 MiB``, ``1.2 of 3.4 M cells``."""
     most = max(done, total or 0)
     named, scales = ("B", _SIZES) if unit == "bytes" else (f" {unit}", _COUNTS)
-    size, scale = next((each for each in scales if most >= each[0] and (most >= 10_000 or named == "B")), (1, ""))
-    figures = [f"{each / size:,.{1 if scale else 0}f}" for each in (done, total) if each is not None]
+    size, scale = next((step for step in scales if most >= step[0] and (most >= 10_000 or named == "B")), (1, ""))
+    figures = [f"{amount / size:,.{1 if scale else 0}f}" for amount in (done, total) if amount is not None]
     if named == "B":
         return " of ".join(figures) + (scale or " B")
     return " of ".join(figures) + scale + named
@@ -83,8 +83,8 @@ class ProgressLine:
         parts.append(Text(text, style=self._style, no_wrap=True, overflow="ellipsis"))
         widths.append(max(1, min(cell_len(text), width - sum(widths) - len(widths))))
         line = Table.grid(padding=(0, 1))
-        for each in widths:
-            line.add_column(width=each, no_wrap=True)
+        for column_width in widths:
+            line.add_column(width=column_width, no_wrap=True)
         line.add_row(*parts)
         yield line
 

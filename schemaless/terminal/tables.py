@@ -69,11 +69,11 @@ def _shrink(widths: list[int], least: list[int], room: int, cells: Sequence[Sequ
     while sum(widths) > room:
         costs = {
             number: sum(
-                max([*row[:number], lines, *row[number + 1 :]]) for row, lines in zip(heights, each, strict=True)
+                max([*row[:number], lines, *row[number + 1 :]]) for row, lines in zip(heights, narrower, strict=True)
             )
-            for number, each in tried.items()
+            for number, narrower in tried.items()
         }
-        number = min(costs, key=lambda each: (costs[each], least[each] - widths[each]))
+        number = min(costs, key=lambda candidate: (costs[candidate], least[candidate] - widths[candidate]))
         widths[number] -= 1
         for row, lines in zip(heights, tried.pop(number), strict=True):
             row[number] = lines

@@ -141,12 +141,12 @@ class Datastores:
     def _picture(self, name: str) -> dict[_Table, _Seen]:
         """Return what each table is."""
         picture: dict[_Table, _Seen] = {}
-        for pool, databases in itertools.groupby(self._databases(name), key=lambda each: each[0]):
-            tables = [(each, table) for _, each in databases for table in sorted(tables_of(pool, each))]
+        for pool, databases in itertools.groupby(self._databases(name), key=lambda pair: pair[0]):
+            tables = [(database, table) for _, database in databases for table in sorted(tables_of(pool, database))]
             # Of cells, which may be many, the next id says whether there were any; it shows unless it is 1.
             small = [table for table in tables if table[1] != "cell"]
             sums = _rows(pool, checksum_tables(small)) if small else ()
-            rows = {table: int(found or 0) for table, (_, found) in zip(small, sums, strict=True)}
+            rows = {table: int(checksum or 0) for table, (_, checksum) in zip(small, sums, strict=True)}
             for table in tables:
                 # MySQL names a character set, beside its collation, where a table was made by what this shows.
                 definition = _CHARACTER_SET.sub("", str(_rows(pool, show_definition(*table))[0][1]))

@@ -182,15 +182,26 @@ def csv_text(results: Sequence[Result]) -> str:
         + ["article_size_bytes", "article_encode_ms", "article_decode_ms", "article_size_factor", "article_time_factor"]
     )
     for result in results:
-        for each in result.combinations:
-            factor, lost, article = each.time_factor, each.fidelity, each.article
-            times = [*(each.stages[stage] for stage in STAGES), each.write_ms, each.read_ms, each.total_ms]
+        for combination in result.combinations:
+            factor, lost, article = combination.time_factor, combination.fidelity, combination.article
+            times = [
+                *(combination.stages[stage] for stage in STAGES),
+                combination.write_ms,
+                combination.read_ms,
+                combination.total_ms,
+            ]
             writer.writerow(
                 [result.corpus.name, result.corpus.sha256, result.corpus.documents]
-                + [each.serializer, each.compressor, int(each.store), each.size_bytes, f"{each.size_factor:.5f}"]
+                + [
+                    combination.serializer,
+                    combination.compressor,
+                    int(combination.store),
+                    combination.size_bytes,
+                    f"{combination.size_factor:.5f}",
+                ]
                 + (["", "", ""] if factor is None else [f"{x:.5f}" for x in (factor.mid, factor.low, factor.high)])
                 + [f"{x:.4f}" for time in times for x in (time.mid, time.low, time.high)]
-                + [f"{each.write_cost:.4f}", f"{each.read_cost:.4f}", int(each.on_front)]
+                + [f"{combination.write_cost:.4f}", f"{combination.read_cost:.4f}", int(combination.on_front)]
                 + [lost.exact, lost.order, lost.changed, lost.refused]
                 + ([""] * 5 if article is None else _article_row(article))
             )
@@ -205,7 +216,7 @@ def _article_row(figures: Figures) -> list[float]:
 def _check_names(serializers: Sequence[str], compressors: Sequence[str]) -> None:
     """Raise InvalidInput for a name that nobody has."""
     for option, given, known in (
-        ("--serializer", serializers, (*SERIALIZER_NAMES, *(f"store {each.name}" for each in SERIALIZERS))),
+        ("--serializer", serializers, (*SERIALIZER_NAMES, *(f"store {serializer.name}" for serializer in SERIALIZERS))),
         ("--compressor", compressors, (*COMPRESSOR_NAMES, dictionaries.NAME)),
     ):
         for name in given:
@@ -256,14 +267,16 @@ def _show(result: Result) -> None:
         f"{rounds}, sizes and times relative to {' + '.join(BASELINE)}\n",
         markup=False,
     )
-    rows = [["*" if each.on_front else "", *bench_page.row_of(each)] for each in result.combinations]
+    rows = [
+        ["*" if combination.on_front else "", *bench_page.row_of(combination)] for combination in result.combinations
+    ]
     print_table(None, ["", *bench_page.HEADER], rows, text_columns=2)
     lines: list[Any] = ["* is on the Pareto front: nothing exact is both smaller and faster"]
     lines += [
         f"{name}: {reason}, {count:,} of {corpus.documents:,} documents, the first is {first}"
         for name, reason, count, first in bench_page.losses(result)
     ]
-    lines += [f"missing: {each.name} ({each.reason}); {each.install}" for each in result.absentees]
+    lines += [f"missing: {absentee.name} ({absentee.reason}); {absentee.install}" for absentee in result.absentees]
     lines += [f"not measured: {name}: {reason}" for name, reason in result.failed.items()]
     lines += [*bench_page.findings(result), bench_page.busy(result)]
     out().print("\n" + "\n".join(lines), markup=False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # 'capacity model' needs no SQLAlchemy
 
 _FILE = OutputFile()
 _ALWAYS: Final = (LEVELS, WHAT_IF)
-"""Titles of the tables that are printed without ``--all``."""
+"""These are the titles of the tables that are printed without ``--all``."""
 
 
 @click.command()

@@ -81,9 +81,9 @@ def import_(url: str, file: str, as_json: bool) -> None:
     if as_json:
         print_json(taken)
         return
-    for each in taken:
-        renamed = "" if each["dictionary"] == each["kept_as"] else f" as {each['kept_as']}: its number is taken here"
-        out().print(f"dictionary {each['dictionary']} is there{renamed}")
+    for copy in taken:
+        renamed = "" if copy["dictionary"] == copy["kept_as"] else f" as {copy['kept_as']}: its number is taken here"
+        out().print(f"dictionary {copy['dictionary']} is there{renamed}")
 
 
 def _opened(file: str) -> Any:

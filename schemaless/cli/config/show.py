@@ -50,9 +50,9 @@ def show(ctx: click.Context, url: str | None, as_json: bool) -> None:
     settings = [_Setting("file", str(file.path), _file_source(file)), *_settings(ctx, file, url)]
     names = sorted(file.datastores)
     if as_json:
-        print_json({"datastores": names, "settings": [asdict(each) for each in settings]})
+        print_json({"datastores": names, "settings": [asdict(entry) for entry in settings]})
         return
-    rows = [[each.setting, "none" if each.value is None else str(each.value), each.source] for each in settings]
+    rows = [[entry.setting, "none" if entry.value is None else str(entry.value), entry.source] for entry in settings]
     print_table(None, ["setting", "value", "from"], rows, text_columns=3)
     note(f"the file names {', '.join(names)}" if names else "no datastore has a name; see schemaless config add --help")
 

@@ -56,35 +56,35 @@ def check(name: str, repair: bool, shards_text: str | None, execute: bool, url: 
             raise InvalidInput(f"index {name} is not ready; 'schemaless index status {name}' says how far it is")
         shards = shards_of(shards_text, store.shard_count)
         checking = IndexCheck(store, ready[-1], repair=repair and execute)
-        found: list[Found] = []
+        results: list[Found] = []
         try:
             with progress(f"checking {name}", len(shards), "shards") as listener:
-                found.extend(checking.run(shards, listener))
+                results.extend(checking.run(shards, listener))
         except (KeyboardInterrupt, SchemalessError):
             # Hours of checking may be behind it.
-            left = list_of_shards(shards[len(found) :])
-            _print(ready[-1], found, left, as_json=as_json)
+            left = list_of_shards(shards[len(results) :])
+            _print(ready[-1], results, left, as_json=as_json)
             mended = " --repair --execute" if repair and execute else ""
             note(f"to check the shards that are left: schemaless index check {name} --shards {left}{mended}")
             raise
-    total = _print(ready[-1], found, None, as_json=as_json)
+    total = _print(ready[-1], results, None, as_json=as_json)
     if repair and not execute:
         note_dry()
     return EXIT_FAILED if total.faults > total.repaired else 0
 
 
-def _print(entry: IndexEntry, found: list[Found], left: str | None, *, as_json: bool) -> Found:
+def _print(entry: IndexEntry, results: list[Found], left: str | None, *, as_json: bool) -> Found:
     """Print what was found, and return it of all shards; ``left`` is a list of those that were not got to."""
     total = Found(-1)
-    for checked in found:
+    for checked in results:
         for column in _COLUMNS:
             setattr(total, column, getattr(total, column) + getattr(checked, column))
     if as_json:
         counts = {column: total.counts[column] for column in _COLUMNS}
         facts = {"name": entry.name, "number": entry.number, **counts, "left": left}
-        print_json({**facts, "shards": [checked.counts for checked in found]})
+        print_json({**facts, "shards": [checked.counts for checked in results]})
     else:
-        shown = [checked for checked in found if checked.faults]
+        shown = [checked for checked in results if checked.faults]
         rows = [[str(checked.shard), *(f"{checked.counts[column]:,}" for column in _COLUMNS)] for checked in shown]
         rows.append(["all", *(f"{total.counts[column]:,}" for column in _COLUMNS)])
         print_table(None, ["shard", *(column.replace("_", " ") for column in _COLUMNS)], rows)

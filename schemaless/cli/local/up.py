@@ -97,8 +97,8 @@ def up(
         print_json({"folder": str(folder.resolve()), "servers": [server_data(server) for server in running]})
         return
     for server in running:
-        for each in (server, *server.replicas):
-            click.echo(shown(f"{each.name}  {each.flavour} {each.version}  {each.url}"))
+        for started in (server, *server.replicas):
+            click.echo(shown(f"{started.name}  {started.flavour} {started.version}  {started.url}"))
     clusters = " ".join(f"--cluster {shlex.quote(server.url)}" for server in running)
     note("next, make a datastore on them:")
     click.echo(shown(f"schemaless create {_NAME} --shards 16 {clusters}"))
@@ -112,6 +112,6 @@ def up(
             click.echo(shown(f"{add} {shlex.quote(replica.url)}"))
     if is_member(running[0]):
         note("and have programs follow what the group decides; this URL leads to the catalog on whichever is left:")
-        sockets = ",".join(str(each.socket) for each in (running[0], *running[0].replicas))
+        sockets = ",".join(str(member.socket) for member in (running[0], *running[0].replicas))
         several = url.replace(str(running[0].socket), sockets)
         click.echo(shown(f"schemaless topology watch --url {several}"))

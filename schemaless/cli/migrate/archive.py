@@ -85,6 +85,6 @@ def verify_json(report: Proof, missing: list[Missing], faults: list[dict[str, An
         "archived": report.archived,
         "torn": {str(path): size for path, size in report.torn.items()},
         "fault_counts": report.faults,
-        "missing_originals": [asdict(each) for each in missing],
+        "missing_originals": [asdict(gap) for gap in missing],
         "faults": faults,
     }

@@ -81,7 +81,7 @@ def finalise(
                 "refused": result.refused,
                 "files": [{"path": str(file.path), "bytes": file.size_bytes} for file in result.files],
                 "freed_bytes": result.freed_bytes,
-                **verify_json(result.verified, result.missing, faults.found),
+                **verify_json(result.verified, result.missing, faults.kept),
             }
         )
         return EXIT_FAILED if result.refused else 0

@@ -125,7 +125,7 @@ def _restore_json(report: RestoreOutcome) -> dict[str, Any]:
         **facts(total, "archived", "restored", "bytes_before", "bytes_after", "already", "left"),
         "failures": [{**asdict(failure), "row_key": str(failure.key.row_key)} for failure in report.failures],
         "torn": {str(path): size for path, size in report.torn.items()},
-        "missing_originals": [asdict(each) for each in report.missing],
+        "missing_originals": [asdict(gap) for gap in report.missing],
         "unknown_jobs": sorted(report.unknown_jobs),
         "interruptions": report.interruptions,
     }

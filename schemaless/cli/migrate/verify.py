@@ -109,7 +109,7 @@ def verify(
     compared = archive is not None and job is not None and job.state != "finalised"
     missing = missing_of(job.job_id, states, report.records) if compared and job is not None else []
     if as_json:
-        print_json({"job": None if job is None else job.job_id, **verify_json(report, missing, faults.found)})
+        print_json({"job": None if job is None else job.job_id, **verify_json(report, missing, faults.kept)})
     else:
         out().print(_verdict(report, archive))
         show_left(report.left)
@@ -151,8 +151,10 @@ def _share(text: str) -> float:
 
 
 def _verdict(report: Proof, archive: Originals | None) -> str:
-    found = f"{report.faults.total():,} faults" if report.faults else "sound"
-    parts = [f"{found}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"]
+    verdict = f"{report.faults.total():,} faults" if report.faults else "sound"
+    parts = [
+        f"{verdict}: {report.cells:,} cells in {report.shards:,} shards, {bytes_text(report.body_bytes)} of bodies"
+    ]
     parts += [f"{cells:,} compared with replica {node}" for node, cells in sorted(report.compared.items())]
     if archive is not None:
         parts.append(f"{report.archived:,} originals of {len(archive.files):,} files looked up")

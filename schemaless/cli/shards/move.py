@@ -225,7 +225,7 @@ def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | N
 
 
 def _refuse_beside_balance(*given: object) -> None:
-    if any(each is not None for each in given):
+    if any(option is not None for option in given):
         raise InvalidInput("--balance chooses the shards and where they go; leave out SHARDS, --to and --drain")
 
 

@@ -39,15 +39,15 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
             return
         job = chosen_job(ledger, job_id, kind="move")
         job.check_kind("move")
-        found = status_of(ledger, job.job_id, counters=as_json)
+        job_status = status_of(ledger, job.job_id, counters=as_json)
         records = Records(store).all(job.job_id)
         if as_json:
             print_json(
                 {
-                    **progress_json(found),
+                    **progress_json(job_status),
                     "shards": [asdict(record) for record in records],
                 }
             )
             return
-        show_status(found, ledger.events(job.job_id), each_shard=False, as_json=False)
+        show_status(job_status, ledger.events(job.job_id), each_shard=False, as_json=False)
         show_records(records, as_json=False)

@@ -41,15 +41,15 @@ def status(name: str | None, each_shard: bool, url: str, as_json: bool) -> int:
     """
     with open_store(url) as store:
         triggers = Triggers(store)
-        statuses = [triggers.status(each) for each in ([name] if name is not None else triggers.names())]
+        statuses = [triggers.status(trigger) for trigger in ([name] if name is not None else triggers.names())]
     if as_json:
-        print_json(status_json(statuses[0]) if name is not None else [status_json(each) for each in statuses])
+        print_json(status_json(statuses[0]) if name is not None else [status_json(state) for state in statuses])
     elif not statuses:
         out().print("no trigger was run yet; 'schemaless trigger run MODULE:NAME' begins one")
     else:
-        for each in statuses:
-            show_status(each, each_shard)
-    return EXIT_FAILED if any(each.stands for each in statuses) else 0
+        for state in statuses:
+            show_status(state, each_shard)
+    return EXIT_FAILED if any(state.stands for state in statuses) else 0
 
 
 def show_status(trigger: TriggerStatus, each_shard: bool) -> None:

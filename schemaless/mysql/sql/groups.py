@@ -26,7 +26,7 @@ SELECT_GROUP_NAME: Final = b"SELECT @@group_replication_group_name"
 START_GROUP: Final = b"START GROUP_REPLICATION"
 STOP_GROUP: Final = b"STOP GROUP_REPLICATION"
 _RECOVERY: Final = "group_replication_recovery"
-"""The channel by which a member gets what it lacks; the account of it is the group's own too."""
+"""By this channel a member gets what it lacks; the account of it is the group's own too."""
 
 
 def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...]:

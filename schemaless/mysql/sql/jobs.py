@@ -263,7 +263,7 @@ def update_shard_measures(catalog: str, job_id: int, measures: Mapping[int, str]
     """Write the measures of some shards, by their numbers."""
     return b"UPDATE %b SET measures=CASE shard %b ELSE measures END WHERE job_id=%d AND shard IN (%b)" % (
         table(catalog, b"job_shard"),
-        b" ".join(b"WHEN %d THEN %b" % (shard, text(found)) for shard, found in measures.items()),
+        b" ".join(b"WHEN %d THEN %b" % (shard, text(measure)) for shard, measure in measures.items()),
         job_id,
         numbers(measures),
     )

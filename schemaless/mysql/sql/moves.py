@@ -40,7 +40,7 @@ BEFORE_COMMIT: Final = ("preparing", "copying", "cutting", "aborting")
 """In these phases the shard is where it was, as far as the catalog knows; the servers may know better."""
 
 CellRow = tuple[int, bytes, str, int, bytes, str]
-"""A whole cell: added_id, row_key, column_name, ref_key, body, and created_at as text that says UTC."""
+"""A whole cell is added_id, row_key, column_name, ref_key, body, and created_at as text that says UTC."""
 
 SELECT_THREAD: Final = b"SELECT CONNECTION_ID()"
 SELECT_SERVER: Final = b"SELECT CONCAT(@@global.server_id,' ',@@hostname,' ',@@global.port,' ',@@datadir)"

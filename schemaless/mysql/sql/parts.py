@@ -19,7 +19,7 @@ Value = str | int | float | None
 """A column that is no blob takes these."""
 
 Term = Value | bytes
-"""What a column is given or compared with: a value, or bytes, which are SQL and stand as they are."""
+"""A column is given this, or compared with it: a value, or bytes, which are SQL and stand as they are."""
 
 
 def blob(value: bytes) -> bytes:
