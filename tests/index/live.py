@@ -50,7 +50,13 @@ _CLIENTS = ((0, 1, 0), (0, 1, 0, 0))
 """Which of its two clients a row has in its versions: some rows end by coming back, some by a change there."""
 
 _LATER_S = 1.5
-"""Who sleeps gets so much longer, for others to come to a row's last version meanwhile, on a busy machine too."""
+"""Who sleeps gets so much longer, for others to come to a row's last version meanwhile."""
+
+_PARTS_LATER = 3
+"""By then, the next version of each row was put behind who sleeps, and nearly all of them were dealt with."""
+
+_MOST_S = 10.0
+"""On a busy machine, that is waited for so much longer."""
 
 _AT_ONCE = 5_000
 
@@ -79,6 +85,7 @@ class LiveIndex(Live):
     entry: IndexEntry | None = None
     _ids: dict[int, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("q")))
     _aimed: bool = False
+    _since: dict[BaseProcess, int] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
@@ -191,6 +198,7 @@ class LiveIndex(Live):
 
     def _freeze(self, victim: BaseProcess) -> None:
         self._aimed = not self._aimed
+        self._since[victim] = self.parts
         # One that has just been started would die of it.
         send(victim, signal.SIGUSR1 if self._aimed and _catches(victim, signal.SIGUSR1) else signal.SIGSTOP)
 
@@ -201,7 +209,11 @@ class LiveIndex(Live):
                 # It came to no such page.
                 send(victim, signal.SIGSTOP)
                 self._frozen[self._frozen.index(frozen)] = now_s + 2 * TIMING.lease_s, victim
-            elif now_s >= until_s + FREEZES_WITHIN_S + _LATER_S:
+            elif now_s >= until_s + FREEZES_WITHIN_S + _LATER_S and (
+                self.given.put >= self._wanted
+                or self.parts >= self._since[victim] + _PARTS_LATER
+                or now_s >= until_s + _MOST_S
+            ):
                 send(victim, signal.SIGCONT)
                 self._frozen.remove(frozen)
                 self.freezes += 1

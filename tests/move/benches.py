@@ -35,6 +35,7 @@ CUT = (
     *("CREATE TABLE IF NOT EXISTS", "RENAME TABLE", "DROP TABLE IF EXISTS", "SHOW CREATE TABLE", "ALTER TABLE"),
     *("SET SESSION wait_timeout", "LOCK TABLES", "UNLOCK TABLES", "SELECT added_id, LENGTH(body)", "INSERT INTO"),
     *("DELETE FROM", "SELECT name, location", "SELECT name, added_id", "UPDATE", "SELECT MAX(added_id)", "COMMIT"),
+    *("CREATE DATABASE", "INSERT IGNORE INTO"),
 )
 """What a mover sends from its takeover to its end begins so; the copying of settled pages is left alone."""
 

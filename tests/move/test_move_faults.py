@@ -14,7 +14,7 @@ from schemaless.jobs.worker import Outcome
 from schemaless.move.steps import work
 from schemaless.store.tools import tools_of
 from tests.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, other
-from tests.movers import connected
+from tests.movers import connected, query
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
@@ -34,6 +34,25 @@ def test_a_mover_killed_before_a_statement(bench, movers, abort):
         phase = bench.check(job)
 
         assert phase == "verified" or abort, movers.seen[number]
+
+
+def test_a_move_given_up_before_the_target_says_whose_its_tables_are(bench, movers):
+    """Tables without an identity, and none of cells, are nobody's: the next move of the shard goes there."""
+    bench.put()
+    bench.move(movers, count=True)
+    (number,) = (at for at, sql in enumerate(movers.seen) if b"INSERT" in sql and b"shard_identity" in sql)
+
+    def kill(sql: bytes) -> None:
+        raise Killed
+
+    job = bench.begin()
+    movers.move(bench.client, job, Point(number, kill))
+    bench.end(job, movers, abort=True)
+    target = tools_of(bench.client).topology.cluster(other(bench.client)).primary
+    unsaid = query(target, f"SELECT COUNT(*) FROM `{tools_of(bench.client).shards.database(SHARD)}`.shard_identity")
+    bench.move(movers)
+
+    assert unsaid == [(0,)]
 
 
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
