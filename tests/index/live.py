@@ -52,8 +52,8 @@ _CLIENTS = ((0, 1, 0), (0, 1, 0, 0))
 _LATER_S = 1.5
 """Who sleeps gets so much longer, for others to come to a row's last version meanwhile."""
 
-_PARTS_LATER = 3
-"""By then, the next version of each row was put behind who sleeps, and nearly all of them were dealt with."""
+_PARTS_LATER = 2
+"""Behind the next version of each row so many batches are put: by then, nearly all of that one was dealt with."""
 
 _MOST_S = 10.0
 """On a busy machine, that is waited for so much longer."""
@@ -92,6 +92,11 @@ class LiveIndex(Live):
         """How many cells are put at once."""
         return self.scale * (_ONCE + sum(len(_CLIENTS[number % len(_CLIENTS)]) for number in range(_OFTEN)))
 
+    @property
+    def _apart(self) -> int:
+        """How many batches lie between a row's versions: more than workers are behind, who else meet the last only."""
+        return 1 if self.scale == 1 else 6
+
     def missing_entries(self) -> tuple[int, int]:
         """Return how many rows lack their entry where it belongs, or say something else, and how many others are there.
 
@@ -125,7 +130,7 @@ class LiveIndex(Live):
             yield from self._once(part)
             for number in range(self.scale * _OFTEN):
                 clients = _CLIENTS[number % len(_CLIENTS)]
-                yield _often(part, number, min(len(clients), self.parts - part))
+                yield _often(part, number, min(len(clients), 1 + (self.parts - 1 - part) // self._apart))
 
     def _begin(self) -> None:
         self.entry, _ = Indexes(self.store).create(TRIPS)
@@ -142,13 +147,13 @@ class LiveIndex(Live):
             yield uuid.UUID(int=chance.getrandbits(128)), 1, uuid.UUID(int=chance.getrandbits(128)), part
 
     def _put(self, part: int) -> None:
-        # The versions of a row come a batch behind the other: who sleeps over one has missed the next one.
+        # The versions of a row come some batches behind the other: who sleeps over one has missed the next one.
         said = [
             *self._once(part),
             *(
-                _often(part - version + 1, number, version)
+                _often(part - (version - 1) * self._apart, number, version)
                 for number in range(self.scale * _OFTEN)
-                for version in range(1, 1 + min(part + 1, len(_CLIENTS[number % len(_CLIENTS)])))
+                for version in range(1, 1 + min(1 + part // self._apart, len(_CLIENTS[number % len(_CLIENTS)])))
             ),
         ]
         new = [
@@ -211,7 +216,7 @@ class LiveIndex(Live):
                 self._frozen[self._frozen.index(frozen)] = now_s + 2 * TIMING.lease_s, victim
             elif now_s >= until_s + FREEZES_WITHIN_S + _LATER_S and (
                 self.given.put >= self._wanted
-                or self.parts >= self._since[victim] + _PARTS_LATER
+                or self.parts >= self._since[victim] + self._apart + _PARTS_LATER
                 or now_s >= until_s + _MOST_S
             ):
                 send(victim, signal.SIGCONT)
