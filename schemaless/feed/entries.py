@@ -1,4 +1,4 @@
-"""Entries of an index in their shards: the rows that they are made of, read; and what a plan says, written.
+"""Entries of an index in their shards: the rows that they are made of, read; and what a page means for them, written.
 
 Each write asks for the refs, so all of this may be done again, late, and by many at once.
 """
@@ -13,7 +13,7 @@ from schemaless.cell import StoredCell
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Node
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
-from schemaless.feed.index_page import Change, Entry, Part, Plan, RowState, plan_page
+from schemaless.feed.index_page import Change, Entry, PageWrites, Part, RowState, page_writes
 from schemaless.mysql.connection import Connection, in_packets
 from schemaless.mysql.sql import indexes as sql
 from schemaless.mysql.sql.cells import select_cells
@@ -64,7 +64,7 @@ class Entries:
         except CorruptBody:
             return self.definition.part(cell.column_name, None)
 
-    def plan(self, pages: Mapping[int, Sequence[StoredCell]]) -> Plan:
+    def writes(self, pages: Mapping[int, Sequence[StoredCell]]) -> PageWrites:
         """Return what some cells of shards, all of source columns, mean for the index."""
         by_id = {(shard, cell.added_id): cell for shard, cells in pages.items() for cell in cells}
         selects = {
@@ -91,7 +91,7 @@ class Entries:
             row, column = cell.row_key.bytes, cell.column_name
             now = parts[row, column, cell.ref_key]
             changes.append(Change(row, column, now, self._known(parts, row, column, version)))
-        return plan_page(self.definition, self._shard_count, changes, self._states(refs, parts))
+        return page_writes(self.definition, self._shard_count, changes, self._states(refs, parts))
 
     def rows(self, shard: int, row_keys: Sequence[bytes]) -> dict[bytes, tuple[RowState, int]]:
         """Read rows of a shard as they are now; with each the highest added_id of what its entry is made of."""
@@ -153,14 +153,14 @@ class Entries:
 
     # Writing
 
-    def apply(self, plan: Plan) -> None:
-        """Do what a plan says: first everything that is written, and when that is committed, what is deleted.
+    def apply(self, writes: PageWrites) -> None:
+        """Do what a page means: first everything that is written, and when that is committed, what is deleted.
 
         On one server that is one transaction.
         """
-        check_tables(self._tools, self._entry, {*plan.upserts, *plan.deletes})
+        check_tables(self._tools, self._entry, {*writes.upserts, *writes.deletes})
         known = self._shards.routing
-        upserts, deletes = self._by_node(plan.upserts), self._by_node(plan.deletes)
+        upserts, deletes = self._by_node(writes.upserts), self._by_node(writes.deletes)
         if len({*upserts, *deletes}) == 1:
             (node,) = {*upserts, *deletes}
             self._write(known, node, upserts.get(node, {}), deletes.get(node, {}))

@@ -14,7 +14,7 @@ from schemaless.cluster.placement import shard_for
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.feed.entries import Entries
-from schemaless.feed.index_page import Entry, Plan, RowState, values_of
+from schemaless.feed.index_page import Entry, PageWrites, RowState, values_of
 from schemaless.feed.indexes import last_move, refuse_beside_moves
 from schemaless.feed.rows import FollowerRows
 from schemaless.mysql.connection import Rows
@@ -159,7 +159,7 @@ class IndexCheck:
                 shard, entry = placed
                 if kind == "ahead":
                     self._entries.delete_exactly(shard, [(row, there[shard, row].refs)])
-                self._entries.apply(Plan({shard: [entry]}))
+                self._entries.apply(PageWrites({shard: [entry]}))
                 tally.repaired += 1
 
     def _differs(self, placed: Placed, there: Mapping[tuple[int, bytes], Entry]) -> str | None:

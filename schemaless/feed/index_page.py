@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PageWrites:
     """What is to be done for a page, by the shard that it is done in: first all that is written, then what is deleted.
 
     Attributes:
@@ -64,9 +64,9 @@ class Plan:
     deletes: dict[int, list[tuple[bytes, tuple[int, ...]]]] = field(default_factory=dict)
 
 
-def plan_page(
+def page_writes(
     definition: Definition, shard_count: int, changes: Iterable[Change], rows: Mapping[bytes, RowState]
-) -> Plan:
+) -> PageWrites:
     """Return what a page means.
 
     A row's entry is written where one of the page's cells, or the version before it, says something else than the
@@ -78,7 +78,7 @@ def plan_page(
         changes: the page's cells, of source columns only.
         rows: each row of these cells, read behind the page.
     """
-    plan = Plan()
+    writes = PageWrites()
     changed: set[bytes] = set()
     old: dict[bytes, set[int]] = {}
     shard_column = definition.shard_field.column
@@ -93,11 +93,11 @@ def plan_page(
         values = values_of(definition, state.parts)
         shard = definition.shard_of(values[0], shard_count)
         if shard is not None and row_key in changed:
-            plan.upserts.setdefault(shard, []).append(Entry(row_key, values, state.refs))
+            writes.upserts.setdefault(shard, []).append(Entry(row_key, values, state.refs))
         for left in old.get(row_key, set()) - {shard}:
             assert left is not None
-            plan.deletes.setdefault(left, []).append((row_key, state.refs))
-    return plan
+            writes.deletes.setdefault(left, []).append((row_key, state.refs))
+    return writes
 
 
 def values_of(definition: Definition, parts: Mapping[str, Part]) -> tuple[Value, ...]:

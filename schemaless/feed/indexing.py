@@ -81,7 +81,7 @@ class Indexing:
 
     def _keep(self, owned: Owned, pages: Mapping[int, Sequence[StoredCell]]) -> None:
         try:
-            self._entries.apply(self._entries.plan(pages))
+            self._entries.apply(self._entries.writes(pages))
         except SchemalessError:
             raise
         except Exception as error:

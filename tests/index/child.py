@@ -17,7 +17,7 @@ from typing import Any, Final
 import schemaless
 from schemaless.cell import StoredCell
 from schemaless.feed.entries import Entries
-from schemaless.feed.index_page import Plan
+from schemaless.feed.index_page import PageWrites
 from schemaless.feed.indexes import KeepIndexes
 from schemaless.feed.indexing import Indexing
 from schemaless.feed.owned import Owned
@@ -78,13 +78,13 @@ def _freeze_when_told() -> None:
     def told(*_: object) -> None:
         told_s[0] = time.monotonic()
 
-    def late(self: Entries, plan: Plan) -> None:
+    def late(self: Entries, writes: PageWrites) -> None:
         # A row that leaves a shard, and comes back: what is deleted there, and written elsewhere, is old by then.
-        leaves = any(refs == _LEAVES for rows in plan.deletes.values() for _, refs in rows)
+        leaves = any(refs == _LEAVES for rows in writes.deletes.values() for _, refs in rows)
         if leaves and time.monotonic() - told_s[0] < FREEZES_WITHIN_S:
             told_s[0] = 0.0
             os.kill(os.getpid(), signal.SIGSTOP)
-        apply(self, plan)
+        apply(self, writes)
 
     Entries.apply = late  # type: ignore[method-assign]
     signal.signal(signal.SIGUSR1, told)

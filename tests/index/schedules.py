@@ -1,4 +1,4 @@
-"""Schedules of an index's pages, in memory: the plan is the real one, the servers are dictionaries.
+"""Schedules of an index's pages, in memory: what a page means is really found, the servers are dictionaries.
 
 Writers put versions of rows into one home shard, two columns each: some commit late, some come late with a lower
 ref_key. Workers read a page, read its rows in one snapshot, write entries server by server, delete those in old shards
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from schemaless.feed.index_page import Change, Entry, Part, RowState, plan_page
+from schemaless.feed.index_page import Change, Entry, Part, RowState, page_writes
 from schemaless.store.definitions import define
 
 DECIDED: Final = "as decided"
@@ -227,7 +227,7 @@ class World:
         if self.variant == STALE_CONTROLS[0]:
             nothing = {column: self._part(b"", column, -1) for column in DEFINITION.sources}
             changes = [change._replace(before=nothing[change.column]) for change in changes]
-        return plan_page(DEFINITION, SHARDS, changes, states)
+        return page_writes(DEFINITION, SHARDS, changes, states)
 
     def _page(self, location: int) -> list[Version]:
         end = min(self.open, default=_CELLS + 1)

@@ -38,11 +38,11 @@ def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept
     applying, left, deaths = False, 0, 0
     apply, execute = Entries.apply, Connection.execute
 
-    def watched(self, plan):
+    def watched(self, writes):
         nonlocal applying
         applying = True
         try:
-            apply(self, plan)
+            apply(self, writes)
         finally:
             applying = False
 

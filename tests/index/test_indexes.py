@@ -438,7 +438,7 @@ def test_what_nobody_thought_of_is_a_reason_to_wait(kept, fresh_store, new_row, 
     kept.make()
     worker = kept.worker()
     with monkeypatch.context() as patch:
-        patch.setattr("schemaless.feed.entries.plan_page", lambda *_: 1 // 0)
+        patch.setattr("schemaless.feed.entries.page_writes", lambda *_: 1 // 0)
         worker.turn()
         reasons = {owned.reason for owned in worker.owned.values()}
     for owned in worker.owned.values():

@@ -54,7 +54,7 @@ def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_acco
         store.put_cell(rows[0], "BASE", 1, trip(1, client))
         tools = tools_of(store)
         entries = Entries(tools, entry)
-        entries.apply(entries.plan({home: list(tools.scan(home))}))
+        entries.apply(entries.writes({home: list(tools.scan(home))}))
         tools.catalog.run(
             lambda connection: connection.execute(
                 sql.update_index(store.name, entry.number, [BACKFILLING], READY, None)
@@ -62,7 +62,7 @@ def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_acco
         )
         tools.registry.read()
         store.put_cell(rows[0], "BASE", 2, trip(2, client))
-        plan = entries.plan({home: list(tools.scan(home))})
+        writes = entries.writes({home: list(tools.scan(home))})
         old = tools.shards.node_of(home)
         with caught_up(replicated), promoted(replicated) as replica:
             with read_only(replicated):
@@ -72,8 +72,8 @@ def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_acco
             assert tools.shards.node_of(home) == old, "nothing has told this program yet"
             tools.shards.pool_for(old).breaker.lost()
             with pytest.raises(ServerError, match="the catalog names"):
-                entries.apply(plan)
-            entries.apply(plan)
+                entries.apply(writes)
+            entries.apply(writes)
             select = f"SELECT ref_0 FROM `{tools.shards.database(home)}`.index_{entry.number}"
 
             assert tools.shards.node_of(home).socket == str(replica.socket)

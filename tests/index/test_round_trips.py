@@ -162,15 +162,15 @@ def test_a_shard_that_cannot_be_dealt_with_keeps_no_other_from_being(kept, fresh
     kept.fill()
     worker = kept.worker()
     clients = new_cells(fresh_store, new_row, 4)
-    plan, pages_of = Entries.plan, []
+    writes, pages_of = Entries.writes, []
 
     def odd(self, pages):
         pages_of.append(sorted(pages))
         if 2 in pages:
             raise ValueError("an odd page")
-        return plan(self, pages)
+        return writes(self, pages)
 
-    monkeypatch.setattr(Entries, "plan", odd)
+    monkeypatch.setattr(Entries, "writes", odd)
     worker._pace.now()
     worker.turn()
     waiting = {pair[1]: owned.reason for pair, owned in worker.owned.items() if owned.not_before_s}
@@ -188,14 +188,14 @@ def test_what_was_done_together_counts_however_long_it_took(kept, fresh_store, n
     kept.fill()
     worker = kept.worker()
     new_cells(fresh_store, new_row, 4)
-    plan = Entries.plan
+    writes = Entries.writes
 
     def slow(self, pages):
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 10_000, thread_time=time.thread_time)
         monkeypatch.setattr("schemaless.feed.worker.time", clock)
-        return plan(self, pages)
+        return writes(self, pages)
 
-    monkeypatch.setattr(Entries, "plan", slow)
+    monkeypatch.setattr(Entries, "writes", slow)
     worker._pace.now()
     worker.turn()
     monkeypatch.undo()
