@@ -149,7 +149,7 @@ def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
     Each fault is given a twentieth of the cells and a fifth of the rest; return whether all is as expected.
     """
     good = True
-    for number, control in enumerate(("", *CONTROLS)):
+    for number, control in enumerate(CONTROLS if asked.controls else ("", *CONTROLS)):
         cells, part = (asked.live // 20, 5) if control else (asked.live, 1)
         kills, freezes, moves = (-(-count // part) for count in (asked.kills, asked.freezes, asked.moves))
         url = new(f"live_{number}")
@@ -209,6 +209,7 @@ def main() -> int:
     parser.add_argument("--freezes", type=int, default=10, help="with --live, of each run (default: %(default)s)")
     parser.add_argument("--moves", type=int, default=5, help="with --live, of random shards (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
+    parser.add_argument("--controls", action="store_true", help="with --live, the faults that must be found, alone")
     parser.add_argument("--schedules", type=int, help="schedules of each variant")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
     parser.add_argument("--servers", type=int, default=2, help="(default: %(default)s)")
