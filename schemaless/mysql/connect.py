@@ -11,6 +11,8 @@ are committed (transaction_isolation), a cell that is written twice (unique_chec
 without transactions (default_storage_engine), and writes that no replica gets (sql_log_bin, which only an administrator
 may set back, so that it is refused). Two more would refuse work without need: sql_safe_updates and sql_big_selects.
 What is left alone can make a call fail, and says so, or slow: timeouts, memory, the optimizer, the binary log's format.
+One is set for speed (eq_range_index_dive_limit): statements name the index that they are read by, so that no server
+need count the rows of each key that it is asked for, to choose one.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ SETTINGS: Final[dict[str, str | int]] = {
     "unique_checks": 1,
     "foreign_key_checks": 1,
     "max_sort_length": 1024,
+    "eq_range_index_dive_limit": 1,
     "default_storage_engine": "InnoDB",
 }
 """Each session has these, as they read back. ``autocommit`` and the isolation come to them (``_wanted``)."""

@@ -33,6 +33,8 @@ _NULL: Final = 0xFB
 _END: Final = 0xFE
 _LEAST_LONG_VALUE: Final = 9
 _ERROR: Final = 0xFF
+_HEADER_BYTES: Final = 4
+_MOST_PACKETS: Final = 1 << 30
 _MOST_PIECE_BYTES: Final = 0xFFFFFF
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """A value's length is its first byte, or stands in so many behind that."""
@@ -96,16 +98,21 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
         """Read the columns' descriptions."""
         connection = self.connection
         self._encoding = connection.encoding
-        self._columns = [connection.packet() for _ in range(self.field_count)]
+        columns: list[bytes] = []
+        while len(columns) < self.field_count:
+            columns += connection.packets(self.field_count - len(columns))
+        self._columns = columns
         self.converters = [_read_by(connection, column) for column in self._columns]
         if not _is_end(connection.packet()):
             raise pymysql.InternalError("the description of a reply's columns does not end")
 
     def _read_rowdata_packet(self) -> None:
         """Read the rows, up to the packet behind the last one."""
-        packet, rows = self.connection.packet, []
-        while not _is_end(data := packet()):
-            rows.append(self._row(data))
+        packets, row = self.connection.packets, self._row
+        rows: list[tuple[Any, ...]] = []
+        while not _is_end((here := packets())[0]):
+            rows += map(row, here)
+        (data,) = here
         self._check_packet_is_eof(MysqlPacket(data, self._encoding))
         self.connection = None
         self.affected_rows = len(rows)
@@ -193,6 +200,42 @@ class DriverConnection(pymysql.connections.Connection):
         self._result = None
         return Reply(result.rows, result.affected_rows, result.insert_id or 0)
 
+    def packets(self, most: int = _MOST_PACKETS) -> list[bytes]:
+        """Return what is in the next packets of a reply, as ``packet`` does: 1 to ``most``, of those that are here.
+
+        An end, an error and a packet in pieces come alone.
+        """
+        packets = [self.packet()]
+        if most == 1 or _is_end(packets[0]):
+            return packets
+        # Something follows, so this waits for no more than reading it would.
+        here = self._here()
+        at, number = 0, self._next_seq_id
+        while len(packets) < most and at + _HEADER_BYTES < len(here):
+            begin = at + _HEADER_BYTES
+            end = begin + (here[at] | here[at + 1] << 8 | here[at + 2] << 16)
+            # Of the other packets each is read by itself, with all that may be wrong with it.
+            if end > len(here) or here[at + 3] != number or here[begin] >= _END or end == begin:
+                break
+            packets.append(here[begin:end])
+            at, number = end, number + 1 & 0xFF
+        if at:
+            self._read_bytes(at)
+            self._next_seq_id = number
+        return packets
+
+    def _here(self) -> bytes:
+        """Return what has come of a reply and is not read, its first bytes at least; nothing where it ended."""
+        try:
+            here: bytes = self._rfile.peek()
+        except BaseException as error:
+            self._force_close()
+            if not isinstance(error, OSError) or not is_drivers(error):
+                raise
+            lost = f"Lost connection to MySQL server during query ({error})"
+            raise pymysql.OperationalError(CR.CR_SERVER_LOST, lost) from error
+        return here
+
     def packet(self) -> bytes:
         """Return what is in the next packet of a reply, behind the first one: in half the steps of PyMySQL's way."""
         data = self._piece()
@@ -206,7 +249,7 @@ class DriverConnection(pymysql.connections.Connection):
         return data
 
     def _piece(self) -> bytes:
-        header, number = self._read_bytes(4), self._next_seq_id
+        header, number = self._read_bytes(_HEADER_BYTES), self._next_seq_id
         if header[3] != number:
             self._force_close()
             lost = f"Lost connection to MySQL server during query (piece {header[3]} of a reply came for {number})"

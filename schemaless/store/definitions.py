@@ -188,7 +188,7 @@ class Field:
     def of(self, document: Any) -> Value:
         """Return its value in a document; None where it is missing or does not fit."""
         for key in self.path:
-            if not isinstance(document, dict):
+            if type(document) is not dict:
                 return None
             document = document.get(key)
         return self.kind.read(document)
@@ -307,7 +307,7 @@ class Definition:
 
     def values(self, documents: Mapping[str, Any]) -> tuple[Value, ...]:
         """Return the values of all fields, by the documents of a row's columns; what is not there is None."""
-        return tuple(field.of(documents.get(field.column)) for field in self.all_fields)
+        return tuple([field.of(documents.get(field.column)) for field in self.all_fields])
 
     def shard_of(self, value: Value, shard_count: int) -> int | None:
         """Return the shard that entries of a value of the shard field are in; None where it makes none.

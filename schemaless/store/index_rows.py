@@ -43,8 +43,8 @@ class RowReader:
     """Reads the latest cells of rows; shared by threads.
 
     A server takes longer to begin a search than to read a row beside another one. So it is asked for all versions of a
-    shard's rows at once, the latest first and not too many. Rows that have more are read again, each column's latest by
-    a search of its own; and then all are for a while, of these columns.
+    shard's rows at once, though not too many. Rows that have more are read again, each column's latest by a search of
+    its own; and then all are for a while, of these columns.
     """
 
     def __init__(self, shards: Shards, reader: Reader, exact_reads: int = _EXACT_READS) -> None:
@@ -55,15 +55,17 @@ class RowReader:
 
     def read(self, rows: Sequence[bytes], columns: Sequence[str]) -> list[LatestRow]:
         """Read the latest cells of some columns of rows, in their order."""
-        latest: dict[bytes, dict[str, Row]] = {row: {} for row in rows}
-        keys = list(latest)
-        for start in range(0, len(keys), _READ_AT_ONCE):
-            self._read(keys[start : start + _READ_AT_ONCE], tuple(columns), latest)
-        by_row = {row: self._decoded(row, of_row) for row, of_row in latest.items()}
+        shard_count = self._shards.topology.shard_count
+        shard_of = {row: shard_for(row, shard_count) for row in rows}
+        latest: dict[bytes, dict[str, Row]] = {row: {} for row in shard_of}
+        places = list(shard_of.items())
+        for start in range(0, len(places), _READ_AT_ONCE):
+            self._read(places[start : start + _READ_AT_ONCE], tuple(columns), latest)
+        by_row = {row: self._decoded(row, shard, latest[row]) for row, shard in places}
         return [by_row[row] for row in rows]
 
-    def _decoded(self, row: bytes, of_row: dict[str, Row]) -> LatestRow:
-        row_key, shard = uuid.UUID(bytes=row), self._shard_of(row)
+    def _decoded(self, row: bytes, shard: int, of_row: dict[str, Row]) -> LatestRow:
+        row_key = uuid.UUID(bytes=row)
         cells: dict[str, Cell | CorruptBody] = {}
         for column, cell in of_row.items():
             try:
@@ -72,11 +74,13 @@ class RowReader:
                 cells[column] = error
         return LatestRow(row_key, cells)
 
-    def _read(self, rows: Sequence[bytes], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]) -> None:
-        """Read the latest versions of some rows into ``latest``."""
+    def _read(
+        self, places: Iterable[tuple[bytes, int]], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]
+    ) -> None:
+        """Read the latest versions of some rows, given with their shards, into ``latest``."""
         by_shard: dict[int, list[bytes]] = {}
-        for row in rows:
-            by_shard.setdefault(self._shard_of(row), []).append(row)
+        for row, shard in places:
+            by_shard.setdefault(shard, []).append(row)
         exact = self._exact.get(columns, 0)
         if exact:
             self._exact[columns] = exact - 1
@@ -89,7 +93,7 @@ class RowReader:
     def _read_versions(
         self, by_shard: Mapping[int, list[bytes]], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]
     ) -> dict[int, list[bytes]]:
-        """Read the first versions of some rows into ``latest``; return the rows that have more, which it lacks."""
+        """Read some rows into ``latest`` by their versions; return those of shards that have more, which it lacks."""
         most = _VERSIONS * len(columns)
 
         def select(database: str, of_shard: Sequence[bytes], columns: Iterable[str]) -> bytes:
@@ -99,12 +103,9 @@ class RowReader:
         more: dict[int, list[bytes]] = {}
         for shard, of_shard in by_shard.items():
             if counts[shard] == most * len(of_shard):
-                # What came of these is the latest of some of their columns, but not of the same moment as the others.
-                cut = [row for row in of_shard if len(latest[row]) < len(columns)]
-                for row in cut:
+                for row in of_shard:
                     latest[row].clear()
-                if cut:
-                    more[shard] = cut
+                more[shard] = of_shard
         return more
 
     def _select(
@@ -131,6 +132,3 @@ class RowReader:
             if known is None or known[3] < ref_key:
                 latest[row][column] = cell
         return counts
-
-    def _shard_of(self, row: bytes) -> int:
-        return shard_for(row, self._shards.topology.shard_count)

@@ -105,14 +105,18 @@ class Asked(NamedTuple):
 
     Attributes:
         tests: all of them, that of the shard field first.
-        digest: of all that decides which entries come, and in which order.
     """
 
     tests: tuple[Test, ...]
     descending: bool
     limit: int
     columns: tuple[str, ...]
-    digest: str
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that decides which entries come, and in which order."""
+        said = [[test.field.name, test.operator, str(test.value)] for test in self.tests]
+        return hashlib.sha256(json.dumps([*said, [self.descending]]).encode()).hexdigest()[:16]
 
 
 class Index:
@@ -219,9 +223,14 @@ class Index:
         for row_key, cells in self._tools.rows.read(rows, wanted):
             by_name = dict(zip(names, definition.values(_bodies(cells)), strict=True))
             if all(test.holds(by_name[test.field.name]) for test in asked.tests):
-                kept = {name: cells[name] for name in asked.columns if name in cells}
-                whole = {name: cell for name, cell in kept.items() if isinstance(cell, Cell)}
-                damaged = {name: cell for name, cell in kept.items() if isinstance(cell, CorruptBody)}
+                whole: dict[str, Cell] = {}
+                damaged: dict[str, CorruptBody] = {}
+                for name in asked.columns:
+                    cell = cells.get(name)
+                    if isinstance(cell, Cell):
+                        whole[name] = cell
+                    elif cell is not None:
+                        damaged[name] = cell
                 matching.append(IndexRow(row_key, by_name, whole, damaged))
         return matching
 
@@ -274,10 +283,8 @@ def check_query(
         )
     for name in columns or ():
         check_column_name(name)
-    said = json.dumps([[test.field.name, test.operator, str(test.value)] for test in tests] + [[descending]])
-    digest = hashlib.sha256(said.encode()).hexdigest()[:16]
     chosen = definition.sources if columns is None else tuple(columns)
-    return Asked(tuple(tests), descending, limit, chosen, digest)
+    return Asked(tuple(tests), descending, limit, chosen)
 
 
 def _test(definition: Definition, name: str, way: str, value: Any) -> Test:

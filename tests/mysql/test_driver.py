@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import struct
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 
 import pymysql
 import pytest
@@ -15,7 +17,7 @@ from schemaless.errors import ServerTimeout, WrongReply
 from schemaless.mysql import driver
 from schemaless.mysql.connect import SQL_MODE, Facts
 from schemaless.mysql.connection import Connection
-from schemaless.mysql.errors import ConnectionLost
+from schemaless.mysql.errors import ConnectionLost, ReplyTimedOut
 
 pytestmark = pytest.mark.mysql
 
@@ -72,13 +74,24 @@ TWO = (b"\x02", column(), column(FIELD_TYPE.BLOB, 63), END)
 def answering(*packets: bytes) -> Iterator[Connection]:
     """Give a connection whose next statement gets these packets for a reply, and nothing behind them."""
     ours, theirs = socket.socketpair()
-    raw = driver.DriverConnection(defer_connect=True)
-    raw._sock, raw._rfile, raw._current_timeout = ours, ours.makefile("rb"), None
-    for number, packet in enumerate(packets, 1):
-        theirs.sendall(struct.pack("<I", len(packet) | number << 24) + packet)
+    theirs.sendall(on_the_wire(packets))
     theirs.shutdown(socket.SHUT_WR)
-    with contextlib.closing(theirs), contextlib.closing(Connection(raw, "db-1", 7, FACTS, 1 << 24)) as connection:
+    with contextlib.closing(theirs), connection_on(ours) as connection:
         yield connection
+
+
+def on_the_wire(packets: Iterable[bytes]) -> bytes:
+    """Return the bytes of a reply."""
+    return b"".join(
+        struct.pack("<I", len(packet) | (number & 0xFF) << 24) + packet for number, packet in enumerate(packets, 1)
+    )
+
+
+def connection_on(wire: socket.socket) -> contextlib.closing[Connection]:
+    """Give a connection that reads from a socket."""
+    raw = driver.DriverConnection(defer_connect=True)
+    raw._sock, raw._rfile, raw._current_timeout = wire, wire.makefile("rb"), None
+    return contextlib.closing(Connection(raw, "db-1", 7, FACTS, 1 << 24))
 
 
 FACTS = Facts(1 << 24, 1, "9.7", 0.0, None)
@@ -98,6 +111,30 @@ def test_a_reply_is_read_packet_by_packet_and_not_kept():
         assert connection.execute(b"INSERT") == (None, 1, 7)
     with answering(OK[:3] + b"\x0a\x00\x00\x00", *TWO, END) as connection:
         assert connection.execute(b"INSERT") == (None, 1, 7)  # another result follows it, and is read
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1_000, 8_192, 8_193, 1 << 20])
+def test_a_reply_is_the_same_however_its_bytes_arrive(piece_bytes):
+    """Rows of every length around what is read at a time, numbered beyond a byte, in pieces that end anywhere."""
+    chance = random.Random(piece_bytes)
+    lengths = [0, 1, 250, 251, 4_000, 8_180, 8_188, 8_190, 8_192, 20_000]
+    bodies = [bytes(chance.randrange(256) for _ in range(chance.choice(lengths))) for _ in range(40)]
+    small = [b"%d" % number for number in range(700)]
+    ours, theirs = socket.socketpair()
+    lengthened = [b"\xfd" + len(body).to_bytes(3, "little") + body for body in (*bodies, *small, *bodies)]
+    sent = on_the_wire([*TWO, *(b"\x01a" + body for body in lengthened), END])
+
+    def send() -> None:
+        for start in range(0, len(sent), piece_bytes):
+            theirs.sendall(sent[start : start + piece_bytes])
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with contextlib.closing(theirs), connection_on(ours) as connection:
+        rows = connection.rows(b"SELECT")
+    sender.join()
+    assert [body for _, body in rows] == [*bodies, *small, *bodies]
 
 
 @pytest.mark.once
@@ -133,6 +170,36 @@ def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(packets, k
             connection.rows(b"SELECT")
         assert type(caught.value) is kind
         assert connection.busy is (kind is not ServerTimeout)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("lost", range(1, 9))
+def test_a_reply_of_which_a_packet_is_missing_is_not_used(lost):
+    """The packets are numbered: what comes behind a gap is not read."""
+    packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]
+    whole = [on_the_wire(packets[: count + 1])[len(on_the_wire(packets[:count])) :] for count in range(len(packets))]
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"".join(whole[:lost] + whole[lost + 1 :]))
+    with contextlib.closing(theirs), connection_on(ours) as connection:
+        with pytest.raises(ConnectionLost, match=f"came for {lost + 1}"):
+            connection.rows(b"SELECT")
+        assert connection.busy
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("count", range(9))
+def test_a_reply_that_stops_anywhere_is_waited_for_no_longer_than_asked(count):
+    """Before a packet or within it, the time is over and the connection of no use."""
+    packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]
+    before, to_next = (len(on_the_wire(packets[:number])) for number in (count, count + 1))
+    for size in (before, before + 2, to_next - 1):
+        ours, theirs = socket.socketpair()
+        ours.settimeout(0.02)
+        theirs.sendall(on_the_wire(packets)[:size])
+        with contextlib.closing(theirs), connection_on(ours) as connection:
+            with pytest.raises(ReplyTimedOut):
+                connection.rows(b"SELECT")
+            assert connection.busy
 
 
 @pytest.mark.once

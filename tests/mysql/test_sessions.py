@@ -30,6 +30,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "unique_checks": {"unique_checks": 0},
     "foreign_key_checks": {"foreign_key_checks": 0},
     "max_sort_length": {"max_sort_length": 64},
+    "eq_range_index_dive_limit": {"eq_range_index_dive_limit": 0},
     "default_storage_engine": {"default_storage_engine": "MyISAM"},
     "read uncommitted": {"isolation": "READ-UNCOMMITTED"},
     "serializable": {"isolation": "SERIALIZABLE"},
