@@ -31,6 +31,8 @@ from tests.cases import each
 from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, DEFLATE, FAST, MODEL, agree, outcome
 from tests.codec.test_agreement_on_writing import nested
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 JSON_PIECES = st.sampled_from(
     [
         *(
@@ -172,7 +174,6 @@ MSGPACK_BYTES = st.binary(max_size=24) | st.lists(
 ).map(b"".join)
 
 
-@pytest.mark.shared  # it names its engine
 @settings(BOUNDED, max_examples=600)
 @given(MSGPACK_BYTES)
 def test_decode_any_messagepack_bytes_is_agreed_on(payload: bytes) -> None:
@@ -184,7 +185,6 @@ def test_decode_any_messagepack_bytes_is_agreed_on(payload: bytes) -> None:
             check_document(document)
 
 
-@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(MODEL, st.integers(0, 10_000), st.integers(0, 255))
 def test_decode_damaged_payload_is_agreed_on(document: Any, position: int, byte: int) -> None:
@@ -194,7 +194,6 @@ def test_decode_damaged_payload_is_agreed_on(document: Any, position: int, byte:
     agree(lambda engine: decode_body(enveloped(0x10, bytes(payload)), engine=engine))
 
 
-@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(st.binary(max_size=200) | st.text(max_size=60).map(lambda text: (text * 9).encode()), st.data())
 def test_decompress_damaged_stream_is_agreed_on(content: bytes, data: st.DataObject) -> None:

@@ -33,6 +33,8 @@ from schemaless.errors import InvalidBody
 from tests.cases import each
 from tests.codec.agreement import ANY_DOCUMENT, BOUNDED, FAST, MODEL, agree
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 
 class Text(str):
     __slots__ = ()
@@ -121,7 +123,6 @@ def test_encode_document_in_every_codec_round_trips(document: Any) -> None:
             check_canonical(body)
 
 
-@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(MODEL)
 def test_dumps_is_the_same_on_both_engines(document: Any) -> None:
@@ -154,7 +155,6 @@ def test_encode_what_messagepack_cannot_hold_falls_back_alike(document: Any, nam
         assert "surrogate pair" in body
 
 
-@pytest.mark.shared  # it names its engine
 @BOUNDED
 @given(st.data())
 def test_encode_with_a_stranger_anywhere_is_refused_alike(data: st.DataObject) -> None:
@@ -188,7 +188,6 @@ def nested(levels: int, kind: str) -> Any:
     return document
 
 
-@pytest.mark.shared  # it names its engine
 @each("kind", ["list", "dict", "both"])
 @each("levels", [1, 7, 8, 9, 11, 12, 13, 253, 254, 255, 256, 257, 510, 511, 512])
 def test_encode_deep_document_round_trips(levels: int, kind: str) -> None:

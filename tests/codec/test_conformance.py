@@ -23,6 +23,8 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import ZLIB, codec_named, codec_names
 from schemaless.errors import CorruptBody, MalformedPayload, NotCanonical, SchemalessError, UnreadableLegacy
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 FAST = Engine(fast=True)
 ENGINES = (REFERENCE, FAST)
 NOT_JSON_BUT_PYTHONS = {"n_number_NaN.json", "n_number_infinity.json", "n_number_minus_infinity.json"}

@@ -26,6 +26,8 @@ from tests.cases import each
 from tests.codec.mutants import mutated, values_of
 from tests.skips import NATIVE_NOT_BUILT
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 FAST = Engine(fast=True)
 BOUNDED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 BODIES = sorted((Path(__file__).parents[1] / "vectors" / "bodies").glob("packed-of-*.body"))
@@ -134,7 +136,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.shared  # it names its engine
 @each("name", REFUSED)
 def test_unpack_what_the_grammar_does_not_have_is_refused(name: str, engine: Engine) -> None:
     """Each rule of the page, broken alone: a reader refuses it and nothing is returned."""
@@ -200,7 +201,6 @@ def test_unpack_never_makes_more_values_than_four_a_byte(engine: Engine) -> None
             assert values_of(engine.packed.loads(packed)) <= 4 * len(packed)
 
 
-@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("count", [20_000])
 def test_pack_an_object_of_many_keys_takes_each_once(count: int, engine: Engine) -> None:
     """Keys and shapes are looked up by hash: tens of thousands are no heavier than their bytes."""
@@ -256,7 +256,6 @@ def test_pack_does_not_remember_the_document_before(engine: Engine) -> None:
             assert engine.packed.dumps(documents[number]) == alone[number]
 
 
-@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("make", [lambda inner: [inner], lambda inner: {"a": inner}, lambda inner: [{"": inner}]])
 def test_unpack_counts_levels(make: Any, engine: Engine) -> None:
     """512 levels are read, and no more than a reader asks for."""

@@ -26,6 +26,8 @@ from schemaless.codec.values import MAX_VALUES, messagepack_exceeds, text_exceed
 from schemaless.errors import BodyTooLarge, TooManyValues, UnreadableLegacy
 from tests.cases import each
 
+pytestmark = pytest.mark.once  # each test names its engine
+
 TEXT = st.text(st.sampled_from(',:[]{}"\\ \u00e9\U0001f6950'), max_size=6) | st.text("x", min_size=31, max_size=40)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT
 DOCUMENTS = st.recursive(
@@ -50,7 +52,6 @@ def empty_lists(count: int) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count
 
 
-@pytest.mark.once
 @given(DOCUMENTS, st.sampled_from([None, 0, 3]))
 def test_counts_are_those_of_the_document(document: Any, indent: int | None) -> None:
     """Neither spelling nor what stands in strings matters: one value less is too few, that many are enough."""
@@ -129,7 +130,6 @@ def bombs() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.shared  # it names its engine
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb_of_values_is_refused_before_any_is_made(name: str, engine: Engine) -> None:
     """What it inflates to is all the memory that a body can take so."""
@@ -163,7 +163,6 @@ def test_unreadable_bytes_that_look_like_a_bomb_are_not_unpacked() -> None:
     assert peak_bytes < 200 << 20
 
 
-@pytest.mark.once  # it names its engine
 @pytest.mark.parametrize("name", ["msgpack+zlib", "json+zlib", "legacy"])
 def test_encode_more_values_than_readers_take_raises(name: str, engine: Engine) -> None:
     """What is written can be read: the largest that is taken decodes, and one value more is not written."""
@@ -176,7 +175,6 @@ def test_encode_more_values_than_readers_take_raises(name: str, engine: Engine) 
         encode_body([*largest, 0], codec_named(name), engine=engine)
 
 
-@pytest.mark.once
 @given(DOCUMENTS)
 def test_packed_values_are_counted_by_the_rule_on_both_engines(document: Any) -> None:
     """Rows and keys, in whatever columns they stand: one value less is too few, that many are enough."""
