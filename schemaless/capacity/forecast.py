@@ -275,7 +275,10 @@ class _Futures(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    model: Any
+    state: Floats
+    """What the model holds for the day after the history: the level, its slope and the week's six effects, if any."""
+    covariance: Floats
+    """It is the state's, where the noise has a variance of 1."""
     log: bool
     weekly: bool
     wandering: float
@@ -307,20 +310,19 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
     for candidate, share, count in zip(candidates, shares, rng.multinomial(_PATHS, shares), strict=True):
         if not count:
             continue
-        fitted = candidate.model.filter([1.0, candidate.wandering], return_ssm=True)
         # The noise's variance is not known either: with it, Student's t takes the place of the normal distribution.
         scale = numpy.sqrt(candidate.variance * candidate.days / rng.chisquare(candidate.days, count))[:, None]
         noise = _noise(candidate.errors, (count, horizon_days), rng)
-        path, slope = _simulated(fitted, candidate.wandering, scale, noise, rng)
+        path, slope = _simulated(candidate, scale, noise, rng)
         paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if candidate.log else numpy.maximum(path, 0.0))
-        level = max(float(fitted.predicted_state[0, -1]), 1e-6)
+        level = max(float(candidate.state[0]), 1e-6)
         growths.append(
             numpy.expm1(numpy.minimum(365 * slope, _MOST_LOG))
             if candidate.log
             else numpy.maximum(365 * slope / level, -1.0)
         )
         if candidate.weekly:
-            week = _week(fitted.predicted_state[2:8, -1])
+            week = _week(candidate.state[2:8])
             effects += share * (numpy.exp(week) if candidate.log else numpy.maximum(1 + week / level, 0.0))
             weekly_weight += share
     return _Futures(
@@ -360,10 +362,19 @@ def _candidates(numbers: Floats) -> list[_Candidate]:
                 variance = max(float((errors**2 / variances).mean()), _LEAST_VARIANCE)
                 likelihood = -0.5 * (float(numpy.log(variances).sum()) + days * math.log(variance)) - jacobian
                 standard = errors / numpy.sqrt(variance * variances)
-                candidate = _Candidate(
-                    model, log, weekly, wandering, likelihood, days, variance, standard - standard.mean()
+                candidates.append(
+                    _Candidate(
+                        filtered.predicted_state[:, -1].copy(),
+                        filtered.predicted_state_cov[:, :, -1].copy(),
+                        log,
+                        weekly,
+                        wandering,
+                        likelihood,
+                        days,
+                        variance,
+                        standard - standard.mean(),
+                    )
                 )
-                candidates.append(candidate)
     return candidates
 
 
@@ -389,7 +400,7 @@ def _noise(errors: Floats, shape: tuple[int, int], rng: numpy.random.Generator) 
 
 
 def _simulated(
-    fitted: Any, wandering: float, scale: Floats, noise: Floats, rng: numpy.random.Generator
+    candidate: _Candidate, scale: Floats, noise: Floats, rng: numpy.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return futures of a model, one for each ``scale`` of the noise, and their slopes.
 
@@ -399,10 +410,11 @@ def _simulated(
     import numpy
 
     count, horizon_days = noise.shape
-    state, covariance = fitted.predicted_state[:, -1], fitted.predicted_state_cov[:, :, -1]
-    drawn = rng.multivariate_normal(numpy.zeros(len(state)), covariance, count, check_valid="ignore", method="eigh")
-    states = state + scale * drawn
-    steps = math.sqrt(wandering) * rng.standard_normal((count, horizon_days))
+    drawn = rng.multivariate_normal(
+        numpy.zeros(len(candidate.state)), candidate.covariance, count, check_valid="ignore", method="eigh"
+    )
+    states = candidate.state + scale * drawn
+    steps = math.sqrt(candidate.wandering) * rng.standard_normal((count, horizon_days))
     steps[:, 0] = 0.0  # the first day's level is in the state
     path = states[:, :1] + states[:, 1:2] * numpy.arange(horizon_days) + scale * (steps.cumsum(axis=1) + noise)
     if states.shape[1] > 2:
