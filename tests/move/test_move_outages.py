@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from tests.move.benches import ALL_POINTS, SHARD, Bench, Point, Writer
 from tests.movers import query
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
+
+_AWHILE_S = 8.0
+"""A mover that has not given up by then is one that waits for the server, as it may between two steps."""
 
 BRIEF = {"connect_timeout_s": 1.0, "read_timeout_s": 1.0}
 """Who is to meet a frozen server waits so long for it; others wait for it to be thawed."""
@@ -51,6 +55,23 @@ class Weak:
         else:
             freeze(self.server.pid)
         self._down = how
+
+    @contextmanager
+    def hurt_for_a_while(self, how: str) -> Iterator[Callable[[bytes], None]]:
+        """Give a function that hurts it; it is healed at the end of the block, or before: a mover may wait for that."""
+        healing = threading.Timer(_AWHILE_S, self.heal)
+
+        def hurt(sql: bytes) -> None:
+            self.hurt(how)
+            healing.start()
+
+        try:
+            yield hurt
+        finally:
+            healing.cancel()
+            if healing.ident is not None:
+                healing.join()
+            self.heal()
 
     def heal(self) -> None:
         """Start it on its data, or let it go on."""
@@ -106,10 +127,13 @@ def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, m
                 bench.move(movers)
             with Writer(bench):
                 job = bench.begin()
-                with monkeypatch.context() as patch, schemaless.connect(urls[who], **BRIEF) as brief:
+                with (
+                    monkeypatch.context() as patch,
+                    schemaless.connect(urls[who], **BRIEF) as brief,
+                    weak.hurt_for_a_while(how) as hurt,
+                ):
                     patch.setattr(Shards, "new_pool", brief_pool)
-                    movers.move(brief, job, Point(number, lambda sql: weak.hurt(how)))
-                    weak.heal()
+                    movers.move(brief, job, Point(number, hurt))
                 bench.until_it_answers()
                 bench.end(job, movers, abort=abort)
             phase = bench.check(job)
