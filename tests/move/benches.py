@@ -40,6 +40,7 @@ CUT = (
 """What a mover sends from its takeover to its end begins so; the copying of settled pages is left alone."""
 
 ALL_POINTS = os.environ.get("MOVE_POINTS") == "all"
+SEED = os.environ.get("MOVE_SEED", "")
 """Whether something is to happen before every statement of a cut, and not before a few."""
 
 DIGEST = (
@@ -176,10 +177,10 @@ class Bench:
     def points(self, movers: Movers, seed: str, count: int) -> list[int]:
         """Return before which statements of a cut something is to happen.
 
-        Some of them, others in each test; all where MOVE_POINTS says so, which takes minutes.
+        Some of them, others in each test and for each MOVE_SEED; all where MOVE_POINTS says so, which takes an hour.
         """
         every = self.statements(movers)
-        return list(every) if ALL_POINTS else sorted(random.Random(seed).sample(every, count))
+        return list(every) if ALL_POINTS else sorted(random.Random(seed + SEED).sample(every, count))
 
     def until_it_answers(self) -> None:
         """Wait until this program is let in by every server again."""
