@@ -313,7 +313,7 @@ def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:
         # The noise's variance is not known either: with it, Student's t takes the place of the normal distribution.
         scale = numpy.sqrt(candidate.variance * candidate.days / rng.chisquare(candidate.days, count))[:, None]
         noise = _noise(candidate.errors, (count, horizon_days), rng)
-        path, slope = _simulated(candidate, scale, noise, rng)
+        path, slope = _simulated(candidate.state, candidate.covariance, candidate.wandering, scale, noise, rng)
         paths.append(numpy.exp(numpy.minimum(path, _MOST_LOG)) if candidate.log else numpy.maximum(path, 0.0))
         level = max(float(candidate.state[0]), 1e-6)
         growths.append(
@@ -400,7 +400,7 @@ def _noise(errors: Floats, shape: tuple[int, int], rng: numpy.random.Generator) 
 
 
 def _simulated(
-    candidate: _Candidate, scale: Floats, noise: Floats, rng: numpy.random.Generator
+    state: Floats, covariance: Floats, wandering: float, scale: Floats, noise: Floats, rng: numpy.random.Generator
 ) -> tuple[Floats, Floats]:
     """Return futures of a model, one for each ``scale`` of the noise, and their slopes.
 
@@ -410,11 +410,9 @@ def _simulated(
     import numpy
 
     count, horizon_days = noise.shape
-    drawn = rng.multivariate_normal(
-        numpy.zeros(len(candidate.state)), candidate.covariance, count, check_valid="ignore", method="eigh"
-    )
-    states = candidate.state + scale * drawn
-    steps = math.sqrt(candidate.wandering) * rng.standard_normal((count, horizon_days))
+    drawn = rng.multivariate_normal(numpy.zeros(len(state)), covariance, count, check_valid="ignore", method="eigh")
+    states = state + scale * drawn
+    steps = math.sqrt(wandering) * rng.standard_normal((count, horizon_days))
     steps[:, 0] = 0.0  # the first day's level is in the state
     path = states[:, :1] + states[:, 1:2] * numpy.arange(horizon_days) + scale * (steps.cumsum(axis=1) + noise)
     if states.shape[1] > 2:

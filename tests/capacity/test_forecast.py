@@ -224,7 +224,9 @@ def test_futures_are_spread_as_the_library_spreads_them():
     )
     fitted = model.filter([1.0, 0.3])
     rng = numpy.random.default_rng(8)
-    ours, slopes = _simulated(fitted, 0.3, numpy.ones((3_000, 1)), rng.standard_normal((3_000, 30)), rng)
+    state, covariance = fitted.predicted_state[:, -1], fitted.predicted_state_cov[:, :, -1]
+    noise = rng.standard_normal((3_000, 30))
+    ours, slopes = _simulated(state, covariance, 0.3, numpy.ones((3_000, 1)), noise, rng)
     theirs = numpy.asarray(fitted.simulate(30, anchor="end", repetitions=3_000, rng=rng)).reshape(30, 3_000).T
 
     assert numpy.abs(ours.mean(axis=0) - fitted.forecast(30)).max() < 5 * theirs.std(axis=0).max() / math.sqrt(3_000)

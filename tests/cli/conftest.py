@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from schemaless.cli.main import run
+from tests.remembered import remembered_forecasts
+
+__all__ = ["remembered_forecasts"]
 
 
 @dataclass(frozen=True)

@@ -228,7 +228,7 @@ def test_datastore_agrees_with_a_plain_dict_whatever_is_called(
     run_state_machine_as_test(
         Bound,
         settings=settings(
-            max_examples=30,
+            max_examples=20,
             stateful_step_count=20,
             deadline=None,
             derandomize=True,
