@@ -43,8 +43,11 @@ demo: install
 # Hundreds of tests start a Python, which compiles the whole package anew where it may not keep what it compiled.
 side = $(foreach number,1 2,--tx id=$(1)-$(number)//popen//env:SCHEMALESS_FAST=$(2))
 SIDES = --dist loadfile --no-loadscope-reorder
+#
+# Each process would compile every test in a fresh clone. So one does while the linters run, which leave a core idle.
 test: export PYTHONDONTWRITEBYTECODE =
-test: lint
+test: install
+	@$(PY) -m pytest --collect-only -qq $(ARGS) >/dev/null 2>&1 & $(MAKE) --no-print-directory lint; linted=$$?; wait; exit $$linted
 ifneq ($(FAST),)
 	SCHEMALESS_FAST=$(FAST) $(PY) -m pytest $(ARGS)
 else ifneq ($(filter docker,$(SERVER))$(findstring ://,$(SERVER)),)
