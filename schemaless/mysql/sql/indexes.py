@@ -281,7 +281,7 @@ def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Ite
 def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str], limit: int) -> bytes:
     """Select cells of some columns of rows, all where they are fewer than the limit: one snapshot.
 
-    They come in no order that one could rely on. To have the server sort them, which are few, costs it a third more.
+    They come in no order that one could rely on. That the server sorts them, which are few, costs it a twentieth more.
     """
     return b"(SELECT %b FROM %b WHERE row_key IN (%b) AND column_name IN (%b) LIMIT %d)" % (
         CELL,
