@@ -7,7 +7,7 @@ r"""Followers: calls a second, the time from commit to call, what an idle worker
     python benchmarks/followers.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
                                                                                killed workers, shards that move
     python benchmarks/followers.py --heard 1000000 --cuts 1000 --shards 64     listeners that are cut
-    python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls; hours
+    python benchmarks/followers.py --schedules 1000000                         the simulation, and its controls
 
 Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
 """
@@ -31,6 +31,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _feed_trace import STEPS, Trace, lateness_ms, quantiles, waited_s
+from _schedules import outcomes
 
 import schemaless
 from schemaless.feed.calling import Calls
@@ -218,17 +219,16 @@ def live(new: Callable[[str], str], asked: argparse.Namespace) -> bool:
     return good
 
 
-def simulated(count: int) -> bool:
+def simulated(count: int, of_controls: int) -> bool:
     """Run the schedules; return whether nothing is missing, and each control is found."""
     good = True
-    for variant in (schedules.DECIDED, *schedules.CONTROLS):
-        started_s = time.monotonic()
-        found = schedules.run(variant, range(count))
-        good &= bool(found.missing) == (variant != schedules.DECIDED)
+    for found, took_s in outcomes(schedules.run, schedules.DECIDED, schedules.CONTROLS, count, of_controls):
+        good &= bool(found.missing) == (found.variant != schedules.DECIDED)
         print(
-            f"{variant}: cells missing in {len(found.missing):,} of {count:,} schedules ({found.deaths:,} deaths, "
-            f"{found.sleeps:,} sleepers, {found.resets:,} resets, {found.parked:,} parked, {found.repeated:,} calls "
-            f"repeated; {time.monotonic() - started_s:.0f} s)"
+            f"{found.variant}: cells missing in {len(found.missing):,} of {found.schedules:,} schedules "
+            f"({found.deaths:,} deaths, {found.sleeps:,} sleepers, {found.resets:,} resets, {found.parked:,} parked, "
+            f"{found.repeated:,} calls repeated; {took_s:.0f} s)",
+            flush=True,
         )
     return good
 
@@ -249,14 +249,17 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
     parser.add_argument("--heard", type=int, default=20_000, metavar="CELLS", help="with --cuts (default: %(default)s)")
     parser.add_argument("--cuts", type=int, help="how often the listeners' connections are cut while cells come")
-    parser.add_argument("--schedules", type=int, help="schedules of each variant")
+    parser.add_argument("--schedules", type=int, help="simulated schedules, on all processors")
+    parser.add_argument("--of-controls", type=int, help="schedules of each control (default: as many)")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
     parser.add_argument("--servers", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
     chosen = parser.parse_args()
     if not any((chosen.cells, chosen.puts, chosen.live, chosen.cuts, chosen.schedules)):
         chosen.cells, chosen.puts, chosen.live, chosen.cuts, chosen.schedules = 10_000, 400, 2_000, 20, 300
-    good = simulated(chosen.schedules) if chosen.schedules else True
+    good = True
+    if chosen.schedules:
+        good = simulated(chosen.schedules, chosen.of_controls or chosen.schedules)
     if not any((chosen.cells, chosen.puts, chosen.live, chosen.cuts)):
         return 0 if good else 1
     options = dict(RELAXED) | dict(each.split("=", 1) for each in chosen.set)

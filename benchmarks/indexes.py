@@ -6,7 +6,7 @@
     python benchmarks/indexes.py --cells 20000 --against ../before   another checkout beside this one, in turns
     python benchmarks/indexes.py --live 1000000 --kills 500 --freezes 100 --moves 30 --shards 64
                                                                      killed and frozen workers, shards that move
-    python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls; hours
+    python benchmarks/indexes.py --schedules 1000000                 the simulation, and its controls
 
 Each part is run where its option is given; none of them runs all, small. Servers do not wait for the disk at a commit.
 """
@@ -33,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _feed_trace import quantiles
+from _schedules import outcomes
 
 import schemaless
 from schemaless.feed.indexes import Indexes, KeepIndexes, Watch
@@ -176,15 +177,15 @@ def _spread(times_ms: list[float]) -> str:
     return f"p50 {statistics.median(ordered):.2f} ms, p99 {ordered[int(len(ordered) * 0.99)]:.2f} ms"
 
 
-def simulated(count: int) -> bool:
+def simulated(count: int, of_controls: int) -> bool:
     """Run the schedules; return whether nothing is missing, and each control is found."""
     good = True
-    for variant in (schedules.DECIDED, *schedules.CONTROLS):
-        found = schedules.run(variant, range(count))
-        good &= bool(found.rows_missing) == (variant != schedules.DECIDED)
+    for found, took_s in outcomes(schedules.run, schedules.DECIDED, schedules.CONTROLS, count, of_controls):
+        good &= bool(found.rows_missing) == (found.variant != schedules.DECIDED)
         print(
-            f"{variant}: {found.rows_missing:,} rows missing, {found.entries_stale:,} entries stale after {count:,} "
-            f"schedules, {found.deaths:,} deaths, {found.sleeps:,} sleepers"
+            f"{found.variant}: {found.rows_missing:,} rows missing, {found.entries_stale:,} entries stale after "
+            f"{found.schedules:,} schedules, {found.deaths:,} deaths, {found.sleeps:,} sleepers; {took_s:.0f} s",
+            flush=True,
         )
     return good
 
@@ -210,7 +211,8 @@ def main() -> int:
     parser.add_argument("--moves", type=int, default=5, help="with --live, of random shards (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=3, help="with --live (default: %(default)s)")
     parser.add_argument("--controls", action="store_true", help="with --live, the faults that must be found, alone")
-    parser.add_argument("--schedules", type=int, help="schedules of each variant")
+    parser.add_argument("--schedules", type=int, help="simulated schedules, on all processors")
+    parser.add_argument("--of-controls", type=int, help="schedules of each control (default: as many)")
     parser.add_argument("--shards", type=int, default=16, help="of the datastore (default: %(default)s)")
     parser.add_argument("--servers", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--flavour", choices=("mysql", "mariadb"), default="mysql")
@@ -219,7 +221,9 @@ def main() -> int:
         chosen.cells, chosen.live, chosen.schedules = 10_000, 5_000, 300
     # Shards that wait since a worker or a move was in the way say so, hundreds of times.
     logging.getLogger("schemaless").setLevel(logging.ERROR)
-    good = simulated(chosen.schedules) if chosen.schedules else True
+    good = True
+    if chosen.schedules:
+        good = simulated(chosen.schedules, chosen.of_controls or chosen.schedules)
     if not any((chosen.cells, chosen.live)):
         return 0 if good else 1
     options = dict(RELAXED) | dict(each.split("=", 1) for each in chosen.set)

@@ -18,8 +18,8 @@ def test_no_schedule_of_deaths_and_sleepers_misses_a_row():
 
 
 def test_deaths_alone_leave_nothing_behind():
-    """What a page did not come to, the same page does when it comes again."""
-    outcome = run(DECIDED, range(150), sleepers=False)
+    """What a page did not come to, the same page does when it comes again: at most one worker writes at a time."""
+    outcome = run(DECIDED, range(400), sleepers=False)
 
     assert (outcome.rows_missing, outcome.entries_stale) == (0, 0)
     assert outcome.deaths > 500
