@@ -71,10 +71,13 @@ _MOST_LATER_S = 86_400
 
 
 class SchemalessError(Exception):
-    """The base of every exception that this package raises on purpose."""
+    """The base of every exception that this package raises on purpose.
+
+    Attributes:
+        retryable: whether the same call may succeed when it is simply made again.
+    """
 
     retryable: bool = False
-    """Whether the same call may succeed when it is simply made again."""
 
 
 class InvalidCell(SchemalessError):

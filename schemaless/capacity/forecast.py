@@ -164,8 +164,8 @@ class Forecast:
     weekly_share: float
     compound_share: float
     back_test: BackTest | None
+    # The sum until each day, path by day.
     _totals: Any = field(repr=False, compare=False)
-    """It holds the sum until each day, path by day."""
 
     @property
     def horizon_days(self) -> int:
@@ -264,31 +264,42 @@ def _dense(history: Sequence[tuple[datetime.date, float]]) -> list[float]:
 
 
 class _Futures(NamedTuple):
+    """Simulated futures of a series.
+
+    Attributes:
+        paths: a row is a future, a column is a day.
+        growth: for each future, the share by which a day grows in a year.
+        weekday_effects: what the first seven days have of an average one, averaged over the models with a weekly shape.
+    """
+
     paths: Floats
-    """Each row is a future, each column a day."""
     growth: Floats
-    """For each future, the share by which a day grows in a year."""
     weekday_effects: Floats
-    """What the first seven days have of an average one, averaged over the models that have a weekly shape."""
     weekly_share: float
     compound_share: float
 
 
 class _Candidate(NamedTuple):
+    """A model that was fitted to a history.
+
+    Attributes:
+        state: what the model holds for the day after the history: the level, its slope and the week's six effects, if
+            it has them.
+        covariance: the state's, where the noise has a variance of 1.
+        log_likelihood: that of the days that ``days`` counts.
+        variance: the noise's, as estimated.
+        errors: those of these days, in standard deviations, with their mean taken off.
+    """
+
     state: Floats
-    """What the model holds for the day after the history: the level, its slope and the week's six effects, if any."""
     covariance: Floats
-    """It is the state's, where the noise has a variance of 1."""
     log: bool
     weekly: bool
     wandering: float
     log_likelihood: float
     days: int
-    """The likelihood is that of so many days."""
     variance: float
-    """It is the noise's, as estimated."""
     errors: Floats
-    """They are these days', in standard deviations, with their mean taken off."""
 
 
 def _futures(values: list[float], horizon_days: int, seed: int) -> _Futures:

@@ -24,13 +24,16 @@ RECENT_DAYS: Final = 28
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What a column of a cluster got on a day: cells, and bytes of their bodies as they are stored now."""
+    """What a column of a cluster got on a day: cells, and bytes of their bodies as they are stored now.
+
+    Attributes:
+        error_bytes: half the width of the interval of ``body_bytes``.
+    """
 
     day: datetime.date
     cells: float
     body_bytes: float
     error_bytes: float = 0.0
-    """Half the width of the interval of ``body_bytes``."""
 
 
 @dataclass(frozen=True, slots=True)

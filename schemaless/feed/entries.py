@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from schemaless.cell import StoredCell
 from schemaless.cluster.placement import shard_for
 from schemaless.cluster.topology import Node
 from schemaless.errors import CorruptBody, DictionaryDamaged, ServerError, UnknownDictionary, UnknownFormat
 from schemaless.feed.index_page import Change, Entry, PageWrites, Part, RowState, page_writes
-from schemaless.mysql.connection import Connection, in_packets
+from schemaless.mysql.connection import Check, Connection, in_packets
 from schemaless.mysql.sql import indexes as sql
 from schemaless.mysql.sql.cells import select_cells
 from schemaless.mysql.sql.indexes import EntryRow
 from schemaless.store.asking import prove, rows_of_shards
 from schemaless.store.definitions import Definition
 from schemaless.store.index_tables import check_tables
+from schemaless.store.paging import Row
 from schemaless.store.reading import PLACE, Place, only
 from schemaless.store.registry import IndexEntry
 from schemaless.store.routing import Routing
@@ -67,15 +68,14 @@ class Entries:
     def writes(self, pages: Mapping[int, Sequence[StoredCell]]) -> PageWrites:
         """Return what some cells of shards, all of source columns, mean for the index."""
         by_id = {(shard, cell.added_id): cell for shard, cells in pages.items() for cell in cells}
-        selects = {
-            shard: sql.select_refs(
-                self._shards.database(shard), self.definition.sources, [cell.added_id for cell in cells]
-            )
-            for shard, cells in pages.items()
-        }
+
+        def select(shard: int) -> bytes:
+            ids = [cell.added_id for cell in pages[shard]]
+            return sql.select_refs(self._shards.database(shard), self.definition.sources, ids)
+
         refs: dict[bytes, tuple[int, ...]] = {}
         before: dict[tuple[int, int], int | None] = {}
-        for added_id, row_key, version, *latest in rows_of_shards(self._shards, selects):
+        for added_id, row_key, version, *latest in rows_of_shards(self._shards, pages, select):
             before[self._shard_of(row_key), int(added_id)] = version
             refs[bytes(row_key)] = _refs(latest)
         parts = {(cell.row_key.bytes, cell.column_name, cell.ref_key): self.part(cell) for cell in by_id.values()}
@@ -121,15 +121,20 @@ class Entries:
             by_shard: dict[int, list[Place]] = {}
             for place in some:
                 by_shard.setdefault(self._shard_of(place[0]), []).append(place)
-            selects = {shard: select_cells(self._shards.database(shard), of) for shard, of in by_shard.items()}
-            # Typed for what every query gives, and these give cells.
-            rows: Any = rows_of_shards(self._shards, selects, only(set(some), PLACE))
-            for row in rows:
+            for row in self._cells(by_shard, only(set(some), PLACE)):
                 cell = self._tools.reader.stored(row, self._shard_of(row[1]))
                 place = cell.row_key.bytes, cell.column_name, cell.ref_key
                 parts[place] = self.part(cell)
                 tops[place[0]] = max(tops.get(place[0], 0), cell.added_id)
         return tops
+
+    def _cells(self, places: Mapping[int, Sequence[Place]], check: Check) -> Sequence[Row]:
+        def select(shard: int) -> bytes:
+            return select_cells(self._shards.database(shard), places[shard])
+
+        # Typed for what every query gives, and these give cells.
+        rows: Any = rows_of_shards(self._shards, places, select, check)
+        return cast("Sequence[Row]", rows)
 
     def _shard_of(self, row_key: bytes) -> int:
         return shard_for(row_key, self._shard_count)

@@ -45,6 +45,8 @@ _LOCK_WAIT_S: Final = 1
 _TURN_WAIT_S: Final = 10
 _KILLED_WAIT_S: Final = 30.0
 _POLL_S: Final = 0.05
+_SETTLED_S: Final = 0.05
+_SETTLING_TRIES: Final = 20
 _NO_SUCH_THREAD: Final = 1094
 _OPTIONS: Final = PoolOptions(read_timeout_s=600, write_timeout_s=600, pool_size=1)
 _OWN_NAME: Final = re.compile(
@@ -309,6 +311,30 @@ class Fence:
             connection.execute(sql.make_probe(self.database, first))
             self._rename(connection, [(first, second)])
             connection.execute(sql.drop_table(self.database, second))
+
+    def target_settles(self, token: str, most_s: float) -> bool:
+        """Wait until the target renames what was copied at once; return whether it does in ``most_s`` at least.
+
+        A server renames a table's file only while it writes none of its pages to the disk. Right behind such a wait it
+        begins with the next pages only a moment later. Each table gets another name and its own again in one statement.
+
+        Raises:
+            ServerTimeout: it is held off.
+        """
+        tables = [*index_tables(side_of(self.target, self.database).incoming), "cell"]
+        return sum(self._settled_in_s(sql.incoming(table, token)) for table in tables) < most_s
+
+    def _settled_in_s(self, name: str) -> float:
+        """Rename a table to and fro until that takes no time; return how long it took last."""
+        took_s = 0.0
+        for _ in range(_SETTLING_TRIES):
+            began_s = time.monotonic()
+            for statement in sql.rename(self.database, [(name, f"{name}_"), (f"{name}_", name)]):
+                self.target.execute(statement)
+            took_s = time.monotonic() - began_s
+            if took_s < _SETTLED_S:
+                break
+        return took_s
 
     def lock(self, budget_s: float) -> bool:
         """Hold off readers and writers of the shard; return whether that was to be had within the budget."""

@@ -351,10 +351,15 @@ class _ShardMove:
     def _cut(self, budget_s: float) -> bool:
         """Cut over; return False where the shard was not to be had in time, and nothing has happened."""
         fence = self._fence
+        why = ""
         try:
             fence.probe(self._token)
+            if not fence.target_settles(self._token, self._spec.max_pause_s / 2):
+                why = f"{fence.target.node} writes what was copied to its disk, and renames tables slowly meanwhile"
         except ServerTimeout as error:
-            _log.warning("shard %d is not cut over now; is a backup running? %s", self._shard, error)
+            why = f"is a backup running? {error}"
+        if why:
+            _log.warning("shard %d is not cut over now; %s", self._shard, why)
             self._run.pause(self._hold_off_times * self._spec.max_pause_s)
             return False
         self._raise_counter("cell")

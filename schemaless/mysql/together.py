@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from schemaless.errors import ServerError
@@ -19,14 +19,14 @@ class Question(NamedTuple):
 
     Attributes:
         pool: the server's.
-        sql: the query; may be sent again where its connection was lost.
+        sql: makes the query, while the servers before this one work; may be asked again where the connection was lost.
         check: looks at its rows, if any.
         shard: one that it is about.
         route: asked whether that one is still there where the server fails.
     """
 
     pool: NodePool
-    sql: bytes
+    sql: Callable[[], bytes]
     check: Check | None
     shard: int
     route: Route
@@ -49,7 +49,7 @@ def _ask(questions: Sequence[Question], order: Sequence[int], replies: dict[int,
     (pool, sql, check, shard, route), left = questions[order[0]], list(order[1:])
 
     def operation(connection: Connection) -> Rows:
-        rows = connection.begin(sql, check)
+        rows = connection.begin(sql(), check)
         others = left.copy()
         # Once, however often this is repeated.
         left.clear()

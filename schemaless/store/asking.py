@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection
+from functools import partial
 
 from schemaless.errors import ServerError
 from schemaless.mysql.connection import Check, Rows
@@ -18,31 +19,34 @@ def prove(shards: Shards, shard: int) -> None:
         shards.run(shard, lambda connection: None)
 
 
-def rows_of_shards(shards: Shards, selects: Mapping[int, bytes], check: Check | None = None) -> Rows:
+def rows_of_shards(
+    shards: Shards, numbers: Collection[int], select: Callable[[int], bytes], check: Check | None = None
+) -> Rows:
     """Return the rows of a query for each of some shards, on their primaries.
 
     Args:
         shards: the way to them.
-        selects: the queries, by shard, of the same columns each; what one query gives is one snapshot.
+        numbers: the shards that are asked.
+        select: makes a shard's query, of the same columns for each; what one query gives is one snapshot.
         check: looks at the rows of each statement.
 
     Raises:
         ServerError: as ``Shards.rows``.
     """
-    if len(selects) == 1:
-        ((shard, select),) = selects.items()
-        return shards.rows(shard, select, check=check)
+    if len(numbers) == 1:
+        (shard,) = numbers
+        return shards.rows(shard, select(shard), check=check)
     shards.look_now_and_then()
-    for shard in selects:
+    for shard in numbers:
         prove(shards, shard)
     known = shards.routing
     by_pool: dict[NodePool | None, list[int]] = {}
-    for shard in selects:
+    for shard in numbers:
         by_pool.setdefault(known.proven[shard], []).append(shard)
     # What went elsewhere just now, or is not where it was asked for: the usual way finds it.
     left = by_pool.pop(None, [])
     questions = [
-        Question(pool, all_rows(selects[shard] for shard in of_pool), check, of_pool[0], known)
+        Question(pool, partial(_statement, select, of_pool), check, of_pool[0], known)
         for pool, of_pool in by_pool.items()
         if pool is not None
     ]
@@ -53,5 +57,9 @@ def rows_of_shards(shards: Shards, selects: Mapping[int, bytes], check: Check | 
         else:
             rows += reply
     for shard in left:
-        rows += shards.rows(shard, selects[shard], check=check)
+        rows += shards.rows(shard, select(shard), check=check)
     return rows
+
+
+def _statement(select: Callable[[int], bytes], numbers: Collection[int]) -> bytes:
+    return all_rows(map(select, numbers))

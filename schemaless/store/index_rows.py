@@ -118,13 +118,15 @@ class RowReader:
         """Read cells of some rows, the latest of each column into ``latest``; return how many came, by shard."""
         if not by_shard:
             return {}
-        database = self._shards.database
-        selects = {shard: select(database(shard), of_shard, columns) for shard, of_shard in by_shard.items()}
-        shard_of = {row: shard for shard, of_shard in by_shard.items() for row in of_shard}
+
+        def of_shard(shard: int) -> bytes:
+            return select(self._shards.database(shard), by_shard[shard], columns)
+
+        shard_of = {row: shard for shard, rows in by_shard.items() for row in rows}
         wanted = {(row, column) for row in shard_of for column in columns}
         counts = dict.fromkeys(by_shard, 0)
         # Typed for what every query gives, and these give cells.
-        cells: Any = rows_of_shards(self._shards, selects, only(wanted, PAIR))
+        cells: Any = rows_of_shards(self._shards, by_shard, of_shard, only(wanted, PAIR))
         for cell in cells:
             _, row, column, ref_key, *_ = cell
             counts[shard_of[row]] += 1

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pytest
 
@@ -195,13 +195,17 @@ class Bench:
                     assert time.monotonic() < until_s, f"{cluster.primary} lets nobody in"
                     time.sleep(0.01)
 
-    def begin(self) -> Job:
-        """Begin a job that moves the shard to the other cluster, where nothing is left of the last one."""
+    def begin(self, **named: Any) -> Job:
+        """Begin a job that moves the shard to the other cluster, where nothing is left of the last one.
+
+        Args:
+            **named: of ``MoveSpec``.
+        """
         for left in moves.left_behind(self.client):
             moves.drop(self.client, left)
         tools = tools_of(self.client)
         tools.shards.again(tools.shards.routing)
-        job, new = moves.begin_or_join(self.client, MoveSpec(other(self.client), accounts=False), [SHARD])
+        job, new = moves.begin_or_join(self.client, MoveSpec(other(self.client), accounts=False, **named), [SHARD])
         assert new
         return job
 

@@ -108,6 +108,31 @@ def test_a_backup_that_begins_within_the_cut_takes_no_shard_down(bench, movers, 
     assert bench.check(job) == "verified"
 
 
+def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, movers, client, monkeypatch, caplog):
+    """It writes what was copied to its disk: a try that would take too long ends, and a later one waits it out."""
+    job = bench.begin(max_pause_s=0.2)
+    movers.work = partial(steps.work, hold_off=0)
+    rename, slow = sql.rename, iter(range(25))
+    held_off: list[bool] = []
+
+    def renames(database, names, **named):
+        statements = rename(database, names, **named)
+        if names[1:2] != [names[0][::-1]] or next(slow, None) is None:
+            return statements
+        held_off.append(any(statement.startswith(b"LOCK TABLES") for statement in movers.seen))
+        return (b"DO SLEEP(0.1)", *statements)
+
+    monkeypatch.setattr(sql, "rename", renames)
+    outcomes: list[Outcome] = []
+    movers.move(client, job, Point(-1, lambda sql: None), outcomes)
+    bench.ledger.complete(job.job_id)
+
+    assert [(outcome.kind, outcome.error) for outcome in outcomes] == [("through", None)]
+    assert held_off == 25 * [False]
+    assert "is not cut over now" in caplog.text
+    assert bench.check(job) == "verified"
+
+
 @pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
 def test_a_successor_that_meets_a_backup_gives_the_shard_back(bench, movers, client, flavour, abort):
     """A mover killed within the cut, then a backup on the target: whoever goes on has the source serve first."""

@@ -48,7 +48,7 @@ class Server:
 def question(server: Server) -> Question:
     pool: Any = server
     route: Any = "the route"
-    return Question(pool, server.node.encode(), lambda rows: None, 1, route)
+    return Question(pool, server.node.encode, lambda rows: None, 1, route)
 
 
 def test_each_server_works_before_a_reply_is_read_and_always_in_one_order():
