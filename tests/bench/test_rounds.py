@@ -26,6 +26,8 @@ from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Event
 from tests.skips import shared
 
+pytestmark = pytest.mark.shared
+
 
 def corpus(*documents):
     return Corpus("made", "for tests", list(documents), [str(n) for n in range(len(documents))], False, "0" * 64)
