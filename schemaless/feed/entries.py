@@ -6,7 +6,9 @@ Each write asks for the refs, so all of this may be done again, late, and by man
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from schemaless.cell import StoredCell
@@ -30,6 +32,7 @@ from schemaless.store.tools import Tools
 T = TypeVar("T")
 
 _BODIES_AT_ONCE: Final = 100
+_SERVERS_AT_ONCE: Final = 8
 _NOT_DAMAGE: Final = (UnknownDictionary, DictionaryDamaged, UnknownFormat)
 """These say that this process cannot read a body, not that nobody can: nothing is made of it until one can."""
 
@@ -161,7 +164,7 @@ class Entries:
     def apply(self, writes: PageWrites) -> None:
         """Do what a page means: first everything that is written, and when that is committed, what is deleted.
 
-        On one server that is one transaction.
+        On one server that is one transaction, and on several they are at once.
         """
         check_tables(self._tools, self._entry, {*writes.upserts, *writes.deletes})
         known = self._shards.routing
@@ -170,10 +173,8 @@ class Entries:
             (node,) = {*upserts, *deletes}
             self._write(known, node, upserts.get(node, {}), deletes.get(node, {}))
             return
-        for node, entries in upserts.items():
-            self._write(known, node, entries, {})
-        for node, rows in deletes.items():
-            self._write(known, node, {}, rows)
+        _at_once([partial(self._write, known, node, entries, {}) for node, entries in upserts.items()])
+        _at_once([partial(self._write, known, node, {}, rows) for node, rows in deletes.items()])
 
     def delete_exactly(self, shard: int, rows: Sequence[tuple[bytes, tuple[int, ...]]]) -> None:
         """Delete entries of a shard that were made of these very versions."""
@@ -229,6 +230,20 @@ class Entries:
         fields = self.definition.all_fields
         literals = tuple(field.literal(value) for field, value in zip(fields, entry.values, strict=True))
         return EntryRow(entry.row_key, literals, entry.refs)
+
+
+def _at_once(writes: Sequence[Callable[[], None]]) -> None:
+    """Write to several servers at once; all of it has ended then, and of what failed one error is raised."""
+    if len(writes) < 2:
+        for write in writes:
+            write()
+        return
+    here, *others = writes
+    with ThreadPoolExecutor(min(len(others), _SERVERS_AT_ONCE)) as threads:
+        begun = [threads.submit(write) for write in others]
+        here()
+    for ended in begun:
+        ended.result()
 
 
 def _refs(latest: Iterable[int | None]) -> tuple[int, ...]:

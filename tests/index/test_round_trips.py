@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from types import SimpleNamespace
@@ -128,9 +129,12 @@ def writes(monkeypatch) -> list[tuple[str, bytes]]:
 
 
 def test_new_cells_of_many_shards_take_each_step_together(kept, fresh_store, new_row, monkeypatch):
-    """One question for the versions of all of them, and on each server one transaction."""
+    """One question for the versions of all of them, and on each server one transaction, on both at once."""
     kept.fill()
     clients = new_cells(fresh_store, new_row, 4)
+    # Whoever is at one server, and waits for its end before he turns to the other, waits for ever.
+    at_both, upsert = threading.Barrier(2), sql.upsert_entries
+    monkeypatch.setattr(sql, "upsert_entries", lambda *args: at_both.wait(20) >= 0 and upsert(*args))
     refs, asked = sql.select_refs, []
     monkeypatch.setattr(sql, "select_refs", lambda *args: asked.append(args[0]) or refs(*args))
     begin, begun = Connection.begin, []
@@ -141,7 +145,10 @@ def test_new_cells_of_many_shards_take_each_step_together(kept, fresh_store, new
 
     assert len(asked) == 4, "each shard once"
     assert len(begun) == len(set(begun)) == 2
-    assert [what for _, what in sent] == [b"START ", b"INSERT", b"INSERT", b"COMMIT"] * 2
+    by_server: dict[str, list[bytes]] = {}
+    for node, what in sent:
+        by_server.setdefault(node, []).append(what)
+    assert list(by_server.values()) == [[b"START ", b"INSERT", b"INSERT", b"COMMIT"]] * 2
     index = fresh_store.index("client_trips")
     assert [len(index.query(client=client).rows) for client in clients.values()] == [1] * 4
 
