@@ -313,7 +313,7 @@ class Fence:
             connection.execute(sql.drop_table(self.database, second))
 
     def target_settles(self, token: str, most_s: float) -> bool:
-        """Wait until the target renames what was copied at once; return whether it does in ``most_s`` at least.
+        """Wait until the target renames what was copied at once; return whether the last try took less than ``most_s``.
 
         A server renames a table's file only while it writes none of its pages to the disk. Right behind such a wait it
         begins with the next pages only a moment later. Each table gets another name and its own again in one statement.
