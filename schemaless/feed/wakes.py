@@ -19,7 +19,7 @@ from schemaless.feed.members import Timing
 from schemaless.mysql.log_events import Decoder, Ended, Inserts, Unreadable
 from schemaless.mysql.log_reader import LogReader
 from schemaless.mysql.pool import NodePool
-from schemaless.mysql.tables import cell
+from schemaless.mysql.sql.parts import CELLS
 from schemaless.store.shards import Shards
 
 _log = logging.getLogger("schemaless")
@@ -102,7 +102,7 @@ class Wakes:
 
     def decoder(self) -> Decoder:
         """Return what reads one connection's events."""
-        return Decoder(frozenset(self._numbers), cell.name)
+        return Decoder(frozenset(self._numbers), CELLS)
 
     def heard(self, tops: dict[str, int]) -> None:
         """Note what was committed: the highest added_id by database."""

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import pymysql
 import pymysql.connections
-from pymysql.constants import COMMAND
+from pymysql.constants import CLIENT, COMMAND
 
 from schemaless.cluster.topology import Node
 from schemaless.errors import InvalidInput, ServerRefused
@@ -217,18 +217,36 @@ def _called(connect: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 def _arguments(
     node: Node, credentials: Credentials, timeouts: tuple[float, float, float], database: str | None
 ) -> dict[str, Any]:
-    """Return what the driver is called with, as SQLAlchemy's dialect reads the URL's options."""
-    url = sqlalchemy_url(node, credentials, database)
-    kind: Any = url.get_dialect()
-    dialect = kind(dbapi=kind.import_dbapi())
-    _, said = dialect.create_connect_args(url)
+    """Return what the driver is called with."""
     names = ("connect_timeout", "read_timeout", "write_timeout")
     ours: dict[str, Any] = dict(zip(names, timeouts, strict=True))
-    if kind.driver == "mysqldb":
+    if credentials.drivername == "mysql+mysqldb":
         # It takes whole seconds only, and 0 would mean for ever.
         ours = {name: math.ceil(value) for name, value in ours.items()}
+    said = said_to_driver(node, credentials, database)
     # The session is set by us, behind the login, where init_connect has no more say.
     return {"charset": "utf8mb4", **ours, **said, "autocommit": None, **driver_arguments(node, credentials)}
+
+
+def said_to_driver(node: Node, credentials: Credentials, database: str | None) -> dict[str, Any]:
+    """Return what an address and a URL's options say to the driver, as SQLAlchemy's dialect reads them.
+
+    Most URLs have no options of the driver, and PyMySQL. They are read here: to import SQLAlchemy takes longer than all
+    else up to the first reply, and nothing but the tables' definitions and revisions needs it.
+    """
+    if credentials.drivername != "mysql+pymysql" or credentials.driver_options:
+        url = sqlalchemy_url(node, credentials, database)
+        kind: Any = url.get_dialect()
+        _, read = kind(dbapi=kind.import_dbapi()).create_connect_args(url)
+        return dict(read)
+    said = {
+        "host": node.host,
+        "database": database,
+        "user": credentials.username,
+        "port": node.port,
+        "unix_socket": node.socket,
+    }
+    return {name: value for name, value in said.items() if value} | {"client_flag": CLIENT.FOUND_ROWS}
 
 
 def _set_up(raw: Any, node: str, autocommit: bool, claim: bytes) -> Facts:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,7 +9,9 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
+from schemaless.mysql.connect import said_to_driver
 from schemaless.mysql.url_text import read_url, write_url
+from schemaless.mysql.urls import parse_url, sqlalchemy_url
 
 pytestmark = pytest.mark.once
 
@@ -65,9 +64,22 @@ def test_a_url_is_written_as_sqlalchemy_writes_it(username, host, port, database
     assert text == url.render_as_string(hide_password=True)
 
 
-def test_a_program_that_only_reads_and_writes_cells_does_not_import_sqlalchemy() -> None:
-    """It would take as long as all the rest: each command and each worker starts so much sooner."""
-    script = "import sys, schemaless.store.opening, schemaless.cli.main; print('sqlalchemy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("database", [None, "trips_0001"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mysql://db-1",
+        "mysql://app@db-1/trips",
+        "mariadb://a%40b:secret@[::1]:3307/trips?ssl_mode=required",
+        "mysql://app@/trips?unix_socket=/run/my.sock",
+        "mysql://app@db-1/trips?connect_timeout=3&local_infile=0",
+    ],
+)
+def test_the_driver_is_told_what_sqlalchemy_would_tell_it(text: str, database: str | None) -> None:
+    """Most URLs are read without it."""
+    parsed = parse_url(text)
+    url = sqlalchemy_url(parsed.node, parsed.credentials, database)
+    dialect = url.get_dialect()
+    _, expected = dialect(dbapi=dialect.import_dbapi()).create_connect_args(url)
 
-    assert done.stdout == "False\n"
+    assert said_to_driver(parsed.node, parsed.credentials, database) == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -67,3 +69,17 @@ def test_a_catalog_far_from_the_shards_keeps_no_connection(fresh_url, made, serv
         assert store.get_cell(row_on(store, 0), "BASE", 1) is None
 
         assert made() == [2, 0]
+
+
+def test_a_program_that_only_reads_and_writes_cells_does_not_import_sqlalchemy(datastore_url: str) -> None:
+    """It would take as long as all the rest: each command and each worker starts so much sooner."""
+    script = (
+        "import sys, uuid, schemaless, schemaless.cli.main, schemaless.feed.worker, schemaless.migrate.run\n"
+        f"with schemaless.connect({datastore_url!r}) as store:\n"
+        "    row = uuid.uuid4()\n"
+        "    store.put_cell(row, 'BASE', 1, {})\n"
+        "    print(store.get_cell(row, 'BASE', 1).body, 'sqlalchemy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "{} False\n"

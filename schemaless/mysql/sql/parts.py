@@ -12,6 +12,9 @@ CREATED_AT: Final = b"CONCAT(created_at,'+00:00')"
 CELL: Final = b"added_id, row_key, column_name, ref_key, body, " + CREATED_AT
 """A whole cell has these columns, as ``Cells`` takes them."""
 
+CELLS: Final = "cell"
+"""The table of a shard's cells is called so."""
+
 NOW: Final = b"UTC_TIMESTAMP(6)"
 """The server gives the time of its own clock for this, in UTC."""
 
@@ -91,7 +94,7 @@ def by_id(database: str) -> bytes:
 
 def cell_table(database: str) -> bytes:
     """Return the name of a shard's table."""
-    return table(database, b"cell")
+    return table(database, CELLS.encode())
 
 
 def table(database: str, name: bytes) -> bytes:
