@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import signal
 import time
 import uuid
@@ -39,6 +40,7 @@ from schemaless.testing.servers import private_servers
 from tests import foreign
 from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server
+from tests.scratch import in_memory
 from tests.skips import PRIVATE_ONLY
 from tests.whole_run import WholeRun, belongs, is_for_either_side
 
@@ -60,7 +62,7 @@ _rows = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let SIGTERM unwind like Ctrl-C, so that the servers are stopped; have progress end at 100 %."""
+    """Let SIGTERM unwind like Ctrl-C, so that the servers are stopped; have progress end at 100 %; choose a folder."""
 
     def interrupt(signum: int, frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -68,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     config.stash[_PASSWORD] = foreign.configure()
     config.pluginmanager.register(WholeRun())
+    # A process of xdist has this from the one that started it.
+    if (folder := in_memory()) is not None:
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -123,7 +123,7 @@ def test_followers_and_readers_go_on_with_the_new_primary(client, set_primary, r
     puts = [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
     feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
     seen = [next(feed).added_id for _ in range(3)]
-    with read_only(replicated), promoted(replicated):
+    with read_only(replicated), caught_up(replicated), promoted(replicated):
         set_primary(replica)
         tools_of(client).shards.look_at_s = 0
         puts += [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
@@ -173,7 +173,7 @@ def test_two_shards_of_a_batch_go_on_with_two_primaries(client, set_primary, rep
     """Only what is on the cluster that changed is followed; the rest stays where it was."""
     elsewhere = server_of(client, ELSEWHERE)
     client.put_cells([schemaless.NewCell(rows(shard), "BASE", 1, 1) for shard in (SHARD, ELSEWHERE)])
-    with read_only(replicated), promoted(replicated):
+    with read_only(replicated), caught_up(replicated), promoted(replicated):
         set_primary(replica)
         puts = client.put_cells([schemaless.NewCell(rows(shard), "BASE", 1, 2) for shard in (SHARD, ELSEWHERE)])
 
@@ -205,7 +205,7 @@ def test_a_watch_goes_on_with_the_servers_that_its_cluster_has_now(client, set_p
     )
     with pytest.raises(TopologyError):
         watch.look()
-    with read_only(replicated), promoted(replicated):
+    with read_only(replicated), caught_up(replicated), promoted(replicated):
         set_primary(replica)
 
         assert watch.look().figures == {"primary": str(replica.socket)}
