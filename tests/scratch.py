@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import Final
 
 _MEMORY: Final = Path("/dev/shm")
-_NAME: Final = "schemaless-tests-"
-_LEAST_BYTES: Final = 12 * 2**30
-"""A run takes up to a third of it."""
+_NAME: Final = "sl-"
+"""Short, since the path of a socket in it has 107 bytes at most."""
+
+_LEAST_FREE_BYTES: Final = 12 * 2**30
+"""A whole run puts up to 8 GiB there."""
+
+_LEAST_AVAILABLE_BYTES: Final = 20 * 2**30
+"""A whole run takes up to 18 GiB with that: its 20 servers and all that they start have the others."""
 
 
 def in_memory() -> Path | None:
@@ -23,11 +28,12 @@ def in_memory() -> Path | None:
     Returns:
         The folder, which is to be removed; None where there is too little memory, or ``TMPDIR`` names another place.
     """
-    if "TMPDIR" in os.environ or min(_free_bytes(), _available_bytes()) < _LEAST_BYTES:
+    if "TMPDIR" in os.environ or _free_bytes() < _LEAST_FREE_BYTES or _available_bytes() < _LEAST_AVAILABLE_BYTES:
         return None
     for left in _MEMORY.glob(f"{_NAME}*"):
         # Of a run that was killed.
-        if not Path("/proc", left.name.removeprefix(_NAME)).exists():
+        number = left.name.removeprefix(_NAME)
+        if number.isdigit() and not Path("/proc", number).exists():
             shutil.rmtree(left, ignore_errors=True)
     folder = _MEMORY / f"{_NAME}{os.getpid()}"
     # Others pass through it to what is theirs, and list nothing.

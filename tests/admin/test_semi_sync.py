@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
 import pytest
 
 import schemaless
+from schemaless import ServerUnavailable
 from schemaless.admin import failover, nodes
 from schemaless.admin.lost import lost_cells
 from schemaless.admin.states import node_states
+from schemaless.cell import Put
 from schemaless.local import servers as local
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.starting import Manner, begin, finish
@@ -66,7 +69,7 @@ def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, 
             promote(replica)
             server = replica.url.replace("/?", "/trips?", 1)
             done = failover.adopt(server, "cluster-1", replica.url, timeout_s=30)
-            put = store.put_cell(uuid.uuid4(), "BASE", 1, 0)
+            put = put_when_it_answers(store)
             found = {cell.row_key: cell.added_id for shard in range(4) for cell in store.scan_shard(shard)}
             come_back(primary)
             with schemaless.connect(server) as late:
@@ -79,6 +82,18 @@ def test_kill_of_a_semi_synchronous_primary_loses_nothing_acknowledged(primary, 
     assert (waiting.fault, waiting.warnings) == (None, [])
     assert waiting.waiting is not None
     assert waiting.waiting.waits
+
+
+def put_when_it_answers(store: schemaless.Datastore) -> Put:
+    """Put a cell; where the call is refused, since the old primary did not answer just now, as late as that says."""
+    give_up_s = time.monotonic() + 30
+    while True:
+        try:
+            return store.put_cell(uuid.uuid4(), "BASE", 1, 0)
+        except ServerUnavailable as refused:
+            if refused.retry_after_s is None or time.monotonic() > give_up_s:
+                raise
+            time.sleep(refused.retry_after_s)
 
 
 def come_back(server: LocalServer) -> None:
