@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from schemaless.cluster.placement import shard_for
@@ -63,11 +63,15 @@ class Kind:
     canonical: Callable[[Any], bytes] | None
 
 
+# The rows of a query have the same value of the shard field, and making a UUID of text takes longer than most of a row.
+_uuid_of: Final = lru_cache(1024)(uuid.UUID)
+
+
 def _read_uuid(raw: Any) -> uuid.UUID | None:
     if isinstance(raw, uuid.UUID):
         return raw
     try:
-        return uuid.UUID(raw) if isinstance(raw, str) else None
+        return _uuid_of(raw) if isinstance(raw, str) else None
     except ValueError:
         return None
 

@@ -96,7 +96,7 @@ class RowReader:
         """Read some rows into ``latest`` by their versions; return those of shards that have more, which it lacks."""
         most = _VERSIONS * len(columns)
 
-        def select(database: str, of_shard: Sequence[bytes], columns: Iterable[str]) -> bytes:
+        def select(database: str, of_shard: Sequence[bytes], columns: tuple[str, ...]) -> bytes:
             return sql.select_versions_of_rows(database, of_shard, columns, most * len(of_shard))
 
         counts = self._select(by_shard, columns, select, latest)
@@ -112,7 +112,7 @@ class RowReader:
         self,
         by_shard: Mapping[int, list[bytes]],
         columns: tuple[str, ...],
-        select: Callable[[str, Sequence[bytes], Iterable[str]], bytes],
+        select: Callable[[str, Sequence[bytes], tuple[str, ...]], bytes],
         latest: dict[bytes, dict[str, Row]],
     ) -> dict[int, int]:
         """Read cells of some rows, the latest of each column into ``latest``; return how many came, by shard."""
@@ -128,9 +128,10 @@ class RowReader:
         # Typed for what every query gives, and these give cells.
         cells: Any = rows_of_shards(self._shards, by_shard, of_shard, only(wanted, PAIR))
         for cell in cells:
-            _, row, column, ref_key, *_ = cell
+            row, column = cell[1], cell[2]
             counts[shard_of[row]] += 1
-            known = latest[row].get(column)
-            if known is None or known[3] < ref_key:
-                latest[row][column] = cell
+            of_row = latest[row]
+            known = of_row.get(column)
+            if known is None or known[3] < cell[3]:
+                of_row[column] = cell
         return counts

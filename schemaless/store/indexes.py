@@ -219,19 +219,16 @@ class Index:
         """Return those rows that satisfy the query now, in the order given."""
         wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
         names = [field.name for field in definition.all_fields]
+        tests = [(names.index(test.field.name), test.holds) for test in asked.tests]
         matching = []
         for row_key, cells in self._tools.rows.read(rows, wanted):
-            by_name = dict(zip(names, definition.values(_bodies(cells)), strict=True))
-            if all(test.holds(by_name[test.field.name]) for test in asked.tests):
-                whole: dict[str, Cell] = {}
-                damaged: dict[str, CorruptBody] = {}
-                for name in asked.columns:
-                    cell = cells.get(name)
-                    if isinstance(cell, Cell):
-                        whole[name] = cell
-                    elif cell is not None:
-                        damaged[name] = cell
-                matching.append(IndexRow(row_key, by_name, whole, damaged))
+            values = definition.values(_bodies(cells))
+            if not all(holds(values[place]) for place, holds in tests):
+                continue
+            there = [(name, cells[name]) for name in asked.columns if name in cells]
+            whole = {name: cell for name, cell in there if isinstance(cell, Cell)}
+            damaged = {name: cell for name, cell in there if not isinstance(cell, Cell)}
+            matching.append(IndexRow(row_key, dict(zip(names, values, strict=True)), whole, damaged))
         return matching
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from schemaless.mysql.sql.parts import (
@@ -278,7 +279,7 @@ def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Ite
     return b" UNION ALL ".join([row + of_column for row in rows for of_column in newest])
 
 
-def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str], limit: int) -> bytes:
+def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: tuple[str, ...], limit: int) -> bytes:
     """Select cells of some columns of rows, all where they are fewer than the limit: one snapshot.
 
     They come in no order that one could rely on. That the server sorts them, which are few, costs it a twentieth more.
@@ -287,9 +288,13 @@ def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: I
         CELL,
         by_key(database),
         b",".join(map(blob_hex, row_keys)),
-        texts(columns),
+        _texts(columns),
         limit,
     )
+
+
+# The same for each shard that a query asks.
+_texts: Final = lru_cache(256)(texts)
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
