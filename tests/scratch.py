@@ -33,7 +33,7 @@ def in_memory() -> Path | None:
     for left in _MEMORY.glob(f"{_NAME}*"):
         # Of a run that was killed.
         number = left.name.removeprefix(_NAME)
-        if number.isdigit() and not Path("/proc", number).exists():
+        if number == str(os.getpid()) or (number.isdigit() and not Path("/proc", number).exists()):
             shutil.rmtree(left, ignore_errors=True)
     folder = _MEMORY / f"{_NAME}{os.getpid()}"
     # Others pass through it to what is theirs, and list nothing.
