@@ -332,13 +332,13 @@ def unseal(
     if len(body) < _SHORTEST:
         raise TruncatedBody(f"an enveloped body has at least {_SHORTEST} bytes, this one has {len(body)}")
     stored = int.from_bytes(body[-CHECKSUM_BYTES:], "big")
-    computed = zlib.crc32(memoryview(body)[:-CHECKSUM_BYTES])
+    format_byte = body[1]
+    compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
+    computed = zlib.crc32(compressed, _HEADER_CHECKSUMS[format_byte])
     if computed != stored:
         raise ChecksumMismatch(f"CRC-32 of {len(body)} bytes is {computed:08x}, the body says {stored:08x}")
-    format_byte = body[1]
     if format_byte not in _KNOWN_FORMATS:
         _format(format_byte)
-    compressed = body[HEADER_BYTES:-CHECKSUM_BYTES]
     payload = engine.compressors[format_byte & 15].decompress(compressed, limits.decoded_bytes, dictionaries)
     return engine.serializers[format_byte >> 4], payload
 

@@ -20,7 +20,7 @@ from schemaless.mysql.connection import Check, Connection, in_packets
 from schemaless.mysql.sql import indexes as sql
 from schemaless.mysql.sql.cells import select_cells
 from schemaless.mysql.sql.indexes import EntryRow
-from schemaless.store.asking import prove, rows_of_shards
+from schemaless.store.asking import ask_shards, prove
 from schemaless.store.definitions import Definition
 from schemaless.store.index_tables import check_tables
 from schemaless.store.paging import Row
@@ -78,7 +78,9 @@ class Entries:
 
         refs: dict[bytes, tuple[int, ...]] = {}
         before: dict[tuple[int, int], int | None] = {}
-        for added_id, row_key, version, *latest in rows_of_shards(self._shards, pages, select):
+        selected: list[tuple[Any, ...]] = []
+        ask_shards(self._shards, pages, select, selected.extend)
+        for added_id, row_key, version, *latest in selected:
             before[self._shard_of(row_key), int(added_id)] = version
             refs[bytes(row_key)] = _refs(latest)
         parts = {(cell.row_key.bytes, cell.column_name, cell.ref_key): self.part(cell) for cell in by_id.values()}
@@ -136,7 +138,8 @@ class Entries:
             return select_cells(self._shards.database(shard), places[shard])
 
         # Typed for what every query gives, and these give cells.
-        rows: Any = rows_of_shards(self._shards, places, select, check)
+        rows: Any = []
+        ask_shards(self._shards, places, select, rows.extend, check)
         return cast("Sequence[Row]", rows)
 
     def _shard_of(self, row_key: bytes) -> int:

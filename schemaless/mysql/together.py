@@ -23,6 +23,7 @@ class Question(NamedTuple):
         check: looks at its rows, if any.
         shard: one that it is about.
         route: asked whether that one is still there where the server fails.
+        work: how much it is, beside others; what takes less is read first.
     """
 
     pool: NodePool
@@ -30,34 +31,67 @@ class Question(NamedTuple):
     check: Check | None
     shard: int
     route: Route
+    work: int
 
 
-def ask(questions: Sequence[Question]) -> list[Rows | ServerError]:
-    """Return the rows of each question, or what its server met instead; each is about another server."""
-    replies: dict[int, Rows | ServerError] = {}
+def ask(questions: Sequence[Question], take: Callable[[Rows], None]) -> list[ServerError | None]:
+    """Ask each question, of which each is about another server; return what its server met, None where it answered.
+
+    Args:
+        questions: what to ask.
+        take: given the rows of each, while others work: it must not ask a server, for connections are held meanwhile.
+    """
+    errors: list[ServerError | None] = [None] * len(questions)
     # Always in this order: nobody waits for a connection to a server while somebody else waits the other way round.
     order = sorted(range(len(questions)), key=lambda number: str(questions[number].pool.node))
     for start in range(0, len(order), _AT_ONCE):
-        _ask(questions, order[start : start + _AT_ONCE], replies)
-    return [replies[number] for number in range(len(questions))]
+        _Asking(questions, take, errors).ask(order[start : start + _AT_ONCE])
+    return errors
 
 
-def _ask(questions: Sequence[Question], order: Sequence[int], replies: dict[int, Rows | ServerError]) -> None:
-    """Ask the first of these; those behind it while its server works, or where it could not be asked."""
-    if not order:
-        return
-    (pool, sql, check, shard, route), left = questions[order[0]], list(order[1:])
+class _Asking:
+    """Some servers, asked at once."""
 
-    def operation(connection: Connection) -> Rows:
-        rows = connection.begin(sql(), check)
-        others = left.copy()
-        # Once, however often this is repeated.
-        left.clear()
-        _ask(questions, others, replies)
-        return rows()
+    def __init__(
+        self, questions: Sequence[Question], take: Callable[[Rows], None], errors: list[ServerError | None]
+    ) -> None:
+        self._questions = questions
+        self._take = take
+        self._errors = errors
+        self._waiting: dict[int, Callable[[], Rows]] = {}
+        self._failed: dict[int, ServerError] = {}
 
-    try:
-        replies[order[0]] = pool.run(operation, shard=shard, route=route)
-    except ServerError as error:
-        replies[order[0]] = error
-    _ask(questions, left, replies)
+    def ask(self, order: Sequence[int]) -> None:
+        """Ask the first of these; those behind it while its server works, or where it could not be asked."""
+        if not order:
+            self._read()
+            return
+        number, left = order[0], list(order[1:])
+        pool, sql, check, shard, route, _ = self._questions[number]
+
+        def operation(connection: Connection) -> None:
+            self._waiting[number] = connection.begin(sql(), check)
+            others = left.copy()
+            # Once, however often this is repeated.
+            left.clear()
+            self.ask(others)
+            error = self._failed.pop(number, None)
+            if error is not None:
+                raise error
+
+        try:
+            pool.run(operation, shard=shard, route=route)
+        except ServerError as error:
+            self._errors[number] = error
+        # Where it was not asked, those behind it were not either, and nobody's reply was read.
+        self.ask(left)
+
+    def _read(self) -> None:
+        """Read the replies of all that were asked, of those first that have the least to do."""
+        for number in sorted(self._waiting, key=lambda number: self._questions[number].work):
+            try:
+                rows = self._waiting.pop(number)()
+            except ServerError as error:
+                self._failed[number] = error
+            else:
+                self._take(rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 
-from schemaless.errors import ServerError
 from schemaless.mysql.connection import Check, Rows
 from schemaless.mysql.pool import NodePool
 from schemaless.mysql.sql.parts import all_rows
@@ -19,15 +18,20 @@ def prove(shards: Shards, shard: int) -> None:
         shards.run(shard, lambda connection: None)
 
 
-def rows_of_shards(
-    shards: Shards, numbers: Collection[int], select: Callable[[int], bytes], check: Check | None = None
-) -> Rows:
-    """Return the rows of a query for each of some shards, on their primaries.
+def ask_shards(
+    shards: Shards,
+    numbers: Collection[int],
+    select: Callable[[int], bytes],
+    take: Callable[[Rows], None],
+    check: Check | None = None,
+) -> None:
+    """Send a query for each of some shards to their primaries.
 
     Args:
         shards: the way to them.
         numbers: the shards that are asked.
         select: makes a shard's query, of the same columns for each; what one query gives is one snapshot.
+        take: given the rows, a server's at a time, while others work; all of a shard at once. It must not ask a server.
         check: looks at the rows of each statement.
 
     Raises:
@@ -35,7 +39,8 @@ def rows_of_shards(
     """
     if len(numbers) == 1:
         (shard,) = numbers
-        return shards.rows(shard, select(shard), check=check)
+        take(shards.rows(shard, select(shard), check=check))
+        return
     shards.look_now_and_then()
     for shard in numbers:
         prove(shards, shard)
@@ -46,19 +51,15 @@ def rows_of_shards(
     # What went elsewhere just now, or is not where it was asked for: the usual way finds it.
     left = by_pool.pop(None, [])
     questions = [
-        Question(pool, partial(_statement, select, of_pool), check, of_pool[0], known)
+        Question(pool, partial(_statement, select, of_pool), check, of_pool[0], known, len(of_pool))
         for pool, of_pool in by_pool.items()
         if pool is not None
     ]
-    rows: Rows = ()
-    for question, reply in zip(questions, ask(questions), strict=True):
-        if isinstance(reply, ServerError):
+    for question, error in zip(questions, ask(questions, take), strict=True):
+        if error is not None:
             left += by_pool[question.pool]
-        else:
-            rows += reply
     for shard in left:
-        rows += shards.rows(shard, select(shard), check=check)
-    return rows
+        take(shards.rows(shard, select(shard), check=check))
 
 
 def _statement(select: Callable[[int], bytes], numbers: Collection[int]) -> bytes:

@@ -311,7 +311,21 @@ class Definition:
 
     def values(self, documents: Mapping[str, Any]) -> tuple[Value, ...]:
         """Return the values of all fields, by the documents of a row's columns; what is not there is None."""
-        return tuple([field.of(documents.get(field.column)) for field in self.all_fields])
+        values = []
+        # As ``Field.of`` does, for many rows.
+        for column, path, read in self._places:
+            found = documents.get(column)
+            for key in path:
+                if type(found) is not dict:
+                    found = None
+                    break
+                found = found.get(key)
+            values.append(read(found))
+        return tuple(values)
+
+    @cached_property
+    def _places(self) -> tuple[tuple[str, tuple[str, ...], Callable[[Any], Value]], ...]:
+        return tuple((field.column, field.path, field.kind.read) for field in self.all_fields)
 
     def shard_of(self, value: Value, shard_count: int) -> int | None:
         """Return the shard that entries of a value of the shard field are in; None where it makes none.

@@ -10,12 +10,12 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from schemaless.codec.dictionaries import Dictionary
+from schemaless.codec.dictionaries import Dictionaries, Dictionary, not_at_hand
 from schemaless.errors import (
     CorruptBody,
     DictionaryDamaged,
@@ -86,6 +86,11 @@ class StoredDictionaries:
                     kept = self._kept[dictionary_id] = self._fetch(dictionary_id)
         return kept
 
+    @property
+    def at_hand(self) -> Dictionaries:
+        """Those of them that were fetched before: no server is asked."""
+        return _AtHand(self._kept)
+
     def to_write_with(self, dictionary_id: int) -> Dictionary:
         """Return a dictionary as it stands in the catalog now, for what begins to write with it.
 
@@ -143,6 +148,17 @@ class StoredDictionaries:
             f"{catalog.datastore!r}: {row.fault}; restore it with 'schemaless codec import' from an export, a dump, an "
             "archive or a backup"
         )
+
+
+class _AtHand:
+    def __init__(self, kept: Mapping[int, Dictionary]) -> None:
+        self._kept = kept
+
+    def get(self, dictionary_id: int) -> Dictionary:
+        kept = self._kept.get(dictionary_id)
+        if kept is None:
+            raise not_at_hand(dictionary_id)
+        return kept
 
 
 def entries(pool: NodePool, name: str) -> list[DictionaryEntry]:

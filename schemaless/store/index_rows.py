@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from schemaless.cell import Cell
 from schemaless.cluster.placement import shard_for
 from schemaless.errors import CorruptBody
 from schemaless.mysql.sql import indexes as sql
-from schemaless.store.asking import rows_of_shards
+from schemaless.store.asking import ask_shards
 from schemaless.store.paging import Row
 from schemaless.store.reading import PAIR, Reader, only
 from schemaless.store.shards import Shards
+
+T = TypeVar("T")
 
 _READ_AT_ONCE: Final = 200
 
@@ -27,16 +30,26 @@ _EXACT_READS: Final = 50
 """So often the latest versions are searched for one by one, after rows that had too many of them."""
 
 
+Take = Callable[[bytes, dict[str, Row]], None]
+"""This function is given a row's key, and the latest cell of each of its columns that were asked for."""
+
+
 class LatestRow(NamedTuple):
     """A row, as it was read.
 
     Attributes:
-        cells: the latest cell of each column that was asked for and that it has; why it cannot be read where its body
-            does not decode.
+        cells: the latest cell of each column that was asked for and that it has.
+        damaged: why a column's latest cell is not among them: its body does not decode.
     """
 
     row_key: uuid.UUID
-    cells: dict[str, Cell | CorruptBody]
+    cells: dict[str, Cell]
+    damaged: dict[str, CorruptBody]
+
+    @property
+    def documents(self) -> dict[str, Any]:
+        """The documents of its columns; one that does not decode has no fields."""
+        return {name: cell.body for name, cell in self.cells.items()}
 
 
 class RowReader:
@@ -47,37 +60,54 @@ class RowReader:
     its own; and then all are for a while, of these columns.
     """
 
-    def __init__(self, shards: Shards, reader: Reader, exact_reads: int = _EXACT_READS) -> None:
+    def __init__(self, shards: Shards, reader: Reader, at_hand: Reader, exact_reads: int = _EXACT_READS) -> None:
+        """Make it; no server is asked.
+
+        Args:
+            shards: the way to every shard's server.
+            reader: turns stored bytes into cells.
+            at_hand: does so without asking a server, which would want a second connection where the first is held.
+            exact_reads: so often the latest versions are searched for one by one, after rows that had too many.
+        """
         self._shards = shards
         self._reader = reader
+        self._at_hand = at_hand
         self._exact_reads = exact_reads
         self._exact: dict[tuple[str, ...], int] = {}
 
-    def read(self, rows: Sequence[bytes], columns: Sequence[str]) -> list[LatestRow]:
-        """Read the latest cells of some columns of rows, in their order."""
+    def read(self, rows: Sequence[bytes], columns: Sequence[str], make: Callable[[LatestRow], T]) -> list[T]:
+        """Read the latest cells of some columns of rows, and return what ``make`` makes of each, in their order.
+
+        What one server gave is dealt with while others work.
+
+        Args:
+            rows: their row_keys.
+            columns: the names of the columns.
+            make: given each row once; must not ask a server.
+        """
         shard_count = self._shards.topology.shard_count
         shard_of = {row: shard_for(row, shard_count) for row in rows}
-        latest: dict[bytes, dict[str, Row]] = {row: {} for row in shard_of}
+        made: dict[bytes, T] = {}
+        left: dict[bytes, dict[str, Row]] = {}
+
+        def take(row: bytes, of_row: dict[str, Row]) -> None:
+            latest = _decoded(self._at_hand, row, shard_of[row], of_row)
+            if latest.damaged:
+                # Perhaps it only takes a dictionary that is not at hand.
+                left[row] = of_row
+            else:
+                made[row] = make(latest)
+
         places = list(shard_of.items())
         for start in range(0, len(places), _READ_AT_ONCE):
-            self._read(places[start : start + _READ_AT_ONCE], tuple(columns), latest)
-        by_row = {row: self._decoded(row, shard, latest[row]) for row, shard in places}
-        return [by_row[row] for row in rows]
+            self._read(places[start : start + _READ_AT_ONCE], tuple(columns), take)
+        for row, shard in places:
+            if row not in made:
+                made[row] = make(_decoded(self._reader, row, shard, left.get(row, {})))
+        return [made[row] for row in rows]
 
-    def _decoded(self, row: bytes, shard: int, of_row: dict[str, Row]) -> LatestRow:
-        row_key = uuid.UUID(bytes=row)
-        cells: dict[str, Cell | CorruptBody] = {}
-        for column, cell in of_row.items():
-            try:
-                cells[column] = self._reader.cell(cell, shard, row_key)
-            except CorruptBody as error:
-                cells[column] = error
-        return LatestRow(row_key, cells)
-
-    def _read(
-        self, places: Iterable[tuple[bytes, int]], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]
-    ) -> None:
-        """Read the latest versions of some rows, given with their shards, into ``latest``."""
+    def _read(self, places: Iterable[tuple[bytes, int]], columns: tuple[str, ...], take: Take) -> None:
+        """Read the latest versions of some rows, given with their shards."""
         by_shard: dict[int, list[bytes]] = {}
         for row, shard in places:
             by_shard.setdefault(shard, []).append(row)
@@ -85,53 +115,68 @@ class RowReader:
         if exact:
             self._exact[columns] = exact - 1
         else:
-            by_shard = self._read_versions(by_shard, columns, latest)
+            most = _VERSIONS * len(columns)
+            by_shard = self._select(by_shard, columns, partial(sql.select_versions_of_rows, versions=most), most, take)
             if by_shard:
                 self._exact[columns] = self._exact_reads
-        self._select(by_shard, columns, sql.select_latest_of_rows, latest)
-
-    def _read_versions(
-        self, by_shard: Mapping[int, list[bytes]], columns: tuple[str, ...], latest: dict[bytes, dict[str, Row]]
-    ) -> dict[int, list[bytes]]:
-        """Read some rows into ``latest`` by their versions; return those of shards that have more, which it lacks."""
-        most = _VERSIONS * len(columns)
-
-        def select(database: str, of_shard: Sequence[bytes], columns: tuple[str, ...]) -> bytes:
-            return sql.select_versions_of_rows(database, of_shard, columns, most * len(of_shard))
-
-        counts = self._select(by_shard, columns, select, latest)
-        more: dict[int, list[bytes]] = {}
-        for shard, of_shard in by_shard.items():
-            if counts[shard] == most * len(of_shard):
-                for row in of_shard:
-                    latest[row].clear()
-                more[shard] = of_shard
-        return more
+        if by_shard:
+            self._select(by_shard, columns, sql.select_latest_of_rows, None, take)
 
     def _select(
         self,
         by_shard: Mapping[int, list[bytes]],
         columns: tuple[str, ...],
         select: Callable[[str, Sequence[bytes], tuple[str, ...]], bytes],
-        latest: dict[bytes, dict[str, Row]],
-    ) -> dict[int, int]:
-        """Read cells of some rows, the latest of each column into ``latest``; return how many came, by shard."""
-        if not by_shard:
-            return {}
+        most: int | None,
+        take: Take,
+    ) -> dict[int, list[bytes]]:
+        """Read cells of some rows, and have the latest of each column taken.
+
+        Args:
+            by_shard: the rows of each shard.
+            columns: the names of their columns.
+            select: makes the statement about some rows of a database.
+            most: how many cells this gives of each row, on the average of a shard's; None where all come.
+            take: given each row that has cells.
+
+        Returns:
+            The rows of those shards that have more cells: none of them was taken.
+        """
 
         def of_shard(shard: int) -> bytes:
             return select(self._shards.database(shard), by_shard[shard], columns)
 
+        def of_server(cells: Any) -> None:
+            # Typed for what every query gives, and these give cells.
+            counts = dict.fromkeys(by_shard, 0)
+            newest: dict[bytes, dict[str, Row]] = {}
+            for cell in cells:
+                row, column = cell[1], cell[2]
+                counts[shard_of[row]] += 1
+                of_row = newest.setdefault(row, {})
+                known = of_row.get(column)
+                if known is None or known[3] < cell[3]:
+                    of_row[column] = cell
+            if most is not None:
+                more.update({shard: rows for shard, rows in by_shard.items() if counts[shard] == most * len(rows)})
+            for row, of_row in newest.items():
+                if shard_of[row] not in more:
+                    take(row, of_row)
+
+        more: dict[int, list[bytes]] = {}
         shard_of = {row: shard for shard, rows in by_shard.items() for row in rows}
         wanted = {(row, column) for row in shard_of for column in columns}
-        counts = dict.fromkeys(by_shard, 0)
-        # Typed for what every query gives, and these give cells.
-        cells: Any = rows_of_shards(self._shards, by_shard, of_shard, only(wanted, PAIR))
-        for cell in cells:
-            row, column = cell[1], cell[2]
-            counts[shard_of[row]] += 1
-            of_row = latest[row]
-            known = of_row.get(column)
-            if known is None or known[3] < cell[3]:
-                of_row[column] = cell
-        return counts
+        ask_shards(self._shards, by_shard, of_shard, of_server, only(wanted, PAIR))
+        return more
+
+
+def _decoded(reader: Reader, row: bytes, shard: int, of_row: Mapping[str, Row]) -> LatestRow:
+    row_key = uuid.UUID(bytes=row)
+    cells: dict[str, Cell] = {}
+    damaged: dict[str, CorruptBody] = {}
+    for column, cell in of_row.items():
+        try:
+            cells[column] = reader.cell(cell, shard, row_key)
+        except CorruptBody as error:
+            damaged[column] = error
+    return LatestRow(row_key, cells, damaged)

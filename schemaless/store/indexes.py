@@ -22,6 +22,7 @@ from schemaless.keys import check_column_name, row_key_bytes
 from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.definitions import Definition, Field, Value
+from schemaless.store.index_rows import LatestRow
 from schemaless.store.index_tables import check_tables
 from schemaless.store.registry import IndexEntry
 from schemaless.store.tools import Tools
@@ -195,8 +196,7 @@ class Index:
 
     def _agrees(self, entry: IndexEntry, row: bytes) -> bool:
         definition, shards = entry.definition, self._tools.shards
-        ((_, cells),) = self._tools.rows.read([row], definition.sources)
-        values = definition.values(_bodies(cells))
+        (values,) = self._tools.rows.read([row], definition.sources, lambda now: definition.values(now.documents))
         shard = definition.shard_of(values[0], shards.topology.shard_count)
         if shard is None:
             return True
@@ -220,21 +220,18 @@ class Index:
         wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
         names = [field.name for field in definition.all_fields]
         tests = [(names.index(test.field.name), test.holds) for test in asked.tests]
-        matching = []
-        for row_key, cells in self._tools.rows.read(rows, wanted):
-            values = definition.values(_bodies(cells))
-            if not all(holds(values[place]) for place, holds in tests):
-                continue
-            there = [(name, cells[name]) for name in asked.columns if name in cells]
-            whole = {name: cell for name, cell in there if isinstance(cell, Cell)}
-            damaged = {name: cell for name, cell in there if not isinstance(cell, Cell)}
-            matching.append(IndexRow(row_key, dict(zip(names, values, strict=True)), whole, damaged))
-        return matching
 
+        def matching(row: LatestRow) -> IndexRow | None:
+            values = definition.values(row.documents)
+            for place, holds in tests:
+                if not holds(values[place]):
+                    return None
+            entry = dict(zip(names, values, strict=True))
+            cells = {name: row.cells[name] for name in asked.columns if name in row.cells}
+            damaged = {name: row.damaged[name] for name in asked.columns if name in row.damaged}
+            return IndexRow(row.row_key, entry, cells, damaged)
 
-def _bodies(cells: Mapping[str, Cell | CorruptBody]) -> dict[str, Any]:
-    """Return the documents of a row's columns; one that does not decode has no fields."""
-    return {name: cell.body for name, cell in cells.items() if isinstance(cell, Cell)}
+        return [row for row in self._tools.rows.read(rows, wanted, matching) if row is not None]
 
 
 def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None:

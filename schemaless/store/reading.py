@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
+from itertools import filterfalse
+from operator import itemgetter
 from typing import Any, Final, cast
 
 from schemaless.cell import Cell, CellKey, JSONDocument, RowKey, StaleStoredCell, StoredCell
@@ -353,11 +355,10 @@ def _pair(row_key: RowKey, column_name: str) -> tuple[bytes, str]:
 
 def only(wanted: Container[Any], key: slice) -> Check:
     """Return a check that the parts ``key`` of all rows are among those that were asked for."""
+    part = itemgetter(key)
 
     def check(rows: Rows) -> str | None:
-        for row in rows:
-            if row[key] not in wanted:
-                return f"asked for {wanted!r:.200}, got {row[key]!r:.200}"
-        return None
+        strange = next(filterfalse(wanted.__contains__, map(part, rows)), None)
+        return None if strange is None else f"asked for {wanted!r:.200}, got {strange!r:.200}"
 
     return check

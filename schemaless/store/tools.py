@@ -65,7 +65,7 @@ class Tools:
         self.dictionaries = StoredDictionaries(lambda: self.shelves)
         self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
         self.reader = Reader(shards, limits, self.dictionaries)
-        self.rows = RowReader(shards, self.reader)
+        self.rows = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.at_hand))
         self.cells = Cells(shards, self.reader)
         self.changes = Changes(shards)
         self.registry = Registry(lambda: self.catalog, shards.topology.name)

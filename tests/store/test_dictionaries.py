@@ -184,6 +184,23 @@ def test_ten_thousand_reads_fetch_a_dictionary_once(
         assert asked == [os.getpid()]
 
 
+def test_rows_are_read_with_a_dictionary_that_has_to_be_fetched_by_one_connection_to_each_server(
+    fresh_url: str, written: tuple[Dictionary, list[NewCell]]
+) -> None:
+    """Rows are dealt with while connections are held: to fetch it meanwhile would take a second one."""
+    _, made = written
+    bodies = {
+        uuid.UUID(bytes=cell.row_key) if isinstance(cell.row_key, bytes) else cell.row_key: cell.body for cell in made
+    }
+    with schemaless.connect(fresh_url, pool_size=1) as store:
+        rows = [row.bytes for row in bodies]
+        for _ in range(2):
+            found = tools_of(store).rows.read(rows, [COLUMN], lambda latest: latest)
+            assert [(row.row_key, row.cells[COLUMN].body, row.damaged) for row in found] == [
+                (row, body, {}) for row, body in bodies.items()
+            ]
+
+
 def test_a_fork_while_another_thread_fetches_goes_on(
     fresh_url: str, written: tuple[Dictionary, list[NewCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,8 +279,8 @@ def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Ite
     return b" UNION ALL ".join([row + of_column for row in rows for of_column in newest])
 
 
-def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: tuple[str, ...], limit: int) -> bytes:
-    """Select cells of some columns of rows, all where they are fewer than the limit: one snapshot.
+def select_versions_of_rows(database: str, row_keys: Sequence[bytes], columns: tuple[str, ...], versions: int) -> bytes:
+    """Select cells of some columns of rows, all where they are fewer than ``versions`` for each row: one snapshot.
 
     They come in no order that one could rely on. That the server sorts them, which are few, costs it a twentieth more.
     """
@@ -289,7 +289,7 @@ def select_versions_of_rows(database: str, row_keys: Iterable[bytes], columns: t
         by_key(database),
         b",".join(map(blob_hex, row_keys)),
         _texts(columns),
-        limit,
+        versions * len(row_keys),
     )
 
 
