@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import pymysql
 import pymysql.connections
 from pymysql import converters
-from pymysql.constants import CR, FIELD_TYPE
+from pymysql.constants import CR, FIELD_TYPE, SERVER_STATUS
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from schemaless.mysql.errors import is_drivers
@@ -37,10 +37,10 @@ _NULL: Final = 0xFB
 _END: Final = 0xFE
 _LEAST_LONG_VALUE: Final = 9
 _ERROR: Final = 0xFF
+_END_OF_ROWS: Final = struct.Struct("<BHH")
 _HEADER_BYTES: Final = 4
 _HEADER: Final = struct.Struct("<I")
 """A packet begins with three bytes that say how long it is, and one with its number."""
-_MOST_PACKETS: Final = 1 << 30
 _MOST_PIECE_BYTES: Final = 0xFFFFFF
 _LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 """A value's length is its first byte, or stands in so many behind that."""
@@ -92,38 +92,60 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
         # PyMySQL's __init__ begins with None.
         self._columns: list[bytes] | None = nothing
 
-    def _read_result_packet(self, first_packet: Any) -> None:
-        """Read a reply that has columns, whose number is all that its first packet says."""
-        self.field_count = first_packet.read_length_encoded_integer()
-        if not self.field_count or first_packet.read_all():
-            raise pymysql.InternalError(f"a reply begins with {first_packet.get_all_data()[:20]!r}")
+    def read(self) -> None:
+        """Read a reply to its end."""
+        connection = self.connection
+        try:
+            first = connection.first_packet()
+            if len(first) == 1 and 0 < first[0] < _NULL:
+                self._read_rows(first[0])
+                return
+            packet: Any = MysqlPacket(first, connection.encoding)
+            if packet.is_ok_packet():
+                self._read_ok_packet(packet)
+            elif packet.is_load_local_packet():
+                self._read_load_local_packet(packet)
+            else:
+                columns = packet.read_length_encoded_integer()
+                if not columns or packet.read_all():
+                    raise pymysql.InternalError(f"a reply begins with {first[:20]!r}")
+                self._read_rows(columns)
+        finally:
+            self.connection = None
+
+    def _read_rows(self, columns: int) -> None:
+        """Read a reply that has so many columns, which is all that its first packet says."""
+        self.field_count = columns
         self._get_descriptions()
         self._read_rowdata_packet()
 
     def _get_descriptions(self) -> None:
         """Read the columns' descriptions."""
         connection = self.connection
-        self._encoding = connection.encoding
-        columns: list[bytes] = []
-        while len(columns) < self.field_count:
-            columns += connection.packets(self.field_count - len(columns))
+        encoding = self._encoding = connection.encoding
+        columns: list[bytes] = connection.packets()
+        while not _is_end(columns[-1]):
+            columns += connection.packets()
+        columns.pop()
+        if len(columns) != self.field_count:
+            raise pymysql.InternalError(f"a reply has {self.field_count} columns, and describes {len(columns)}")
         self._columns = columns
-        decoders, encoding, has_text = connection.decoders, self._encoding, connection.use_unicode
+        decoders, has_text = connection.decoders, connection.use_unicode
         self.converters = [
             _made_by(column[-_READ_BY.size :], encoding, has_text, decoders.get(column[_KIND])) for column in columns
         ]
-        if not _is_end(connection.packet()):
-            raise pymysql.InternalError("the description of a reply's columns does not end")
 
     def _read_rowdata_packet(self) -> None:
         """Read the rows, up to the packet behind the last one."""
         packets, row = self.connection.packets, self._row
         rows: list[tuple[Any, ...]] = []
-        while not _is_end((here := packets())[0]):
+        here = packets()
+        while not _is_end(here[-1]):
             rows += map(row, here)
-        (data,) = here
-        self._check_packet_is_eof(MysqlPacket(data, self._encoding))
-        self.connection = None
+            here = packets()
+        _, self.warning_count, status = _END_OF_ROWS.unpack(here.pop())
+        rows += map(row, here)
+        self.has_next = bool(status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
         self.affected_rows = len(rows)
         self.rows = tuple(rows)
 
@@ -193,6 +215,8 @@ class DriverConnection(pymysql.connections.Connection):
     _sock: Any
     _result: Any
     _next_seq_id: int
+    _current_timeout: float | None
+    _read_timeout: float | None
     _execute_command: Any
     _read_bytes: Any
 
@@ -218,24 +242,26 @@ class DriverConnection(pymysql.connections.Connection):
         self._result = None
         return Reply(result.rows, result.affected_rows, result.insert_id or 0)
 
-    def packets(self, most: int = _MOST_PACKETS) -> list[bytes]:
-        """Return what is in the next packets of a reply, as ``packet`` does: 1 to ``most``, of those that are here.
+    def packets(self) -> list[bytes]:
+        """Return what is in the next packets of a reply, as ``packet`` does: those that are here, one at least.
 
-        An end, an error and a packet in pieces come alone.
+        None comes behind an end. An error and a packet in pieces come alone.
         """
         packets: list[bytes] = []
         # Something follows, so this waits for no more than reading it would.
         here = self._here()
         at, number, last = 0, self._next_seq_id, len(here) - _HEADER_BYTES
-        while at < last and len(packets) < most:
+        while at < last:
             (header,) = _HEADER.unpack_from(here, at)
             begin = at + _HEADER_BYTES
             end = begin + (header & _MOST_PIECE_BYTES)
             # Of the other packets each is read by itself, with all that may be wrong with it.
-            if end > len(here) or header >> 24 != number or here[begin] >= _END or end == begin:
+            if end > len(here) or header >> 24 != number or end == begin or here[begin] == _ERROR:
                 break
             packets.append(here[begin:end])
             at, number = end, number + 1 & 0xFF
+            if here[begin] == _END and _is_end(packets[-1]):
+                break
         if not packets:
             return [self.packet()]
         self._read_bytes(at)
@@ -253,6 +279,13 @@ class DriverConnection(pymysql.connections.Connection):
             lost = f"Lost connection to MySQL server during query ({error})"
             raise pymysql.OperationalError(CR.CR_SERVER_LOST, lost) from error
         return here
+
+    def first_packet(self) -> bytes:
+        """Return what is in the first packet of a reply, as ``packet`` does of those behind it."""
+        if self._current_timeout != self._read_timeout:
+            self._sock.settimeout(self._read_timeout)
+            self._current_timeout = self._read_timeout
+        return self.packet()
 
     def packet(self) -> bytes:
         """Return what is in the next packet of a reply, behind the first one: in half the steps of PyMySQL's way."""

@@ -284,17 +284,17 @@ def select_versions_of_rows(database: str, row_keys: Sequence[bytes], columns: t
 
     They come in no order that one could rely on. That the server sorts them, which are few, costs it a twentieth more.
     """
-    return b"(SELECT %b FROM %b WHERE row_key IN (%b) AND column_name IN (%b) LIMIT %d)" % (
-        CELL,
-        by_key(database),
+    return b"%b%b) LIMIT %d)" % (
+        _versions_of_rows(database, columns),
         b",".join(map(blob_hex, row_keys)),
-        _texts(columns),
         versions * len(row_keys),
     )
 
 
-# The same for each shard that a query asks.
-_texts: Final = lru_cache(256)(texts)
+# The same in each query that asks a shard.
+@lru_cache(4096)
+def _versions_of_rows(database: str, columns: tuple[str, ...]) -> bytes:
+    return b"(SELECT %b FROM %b WHERE column_name IN (%b) AND row_key IN (" % (CELL, by_key(database), texts(columns))
 
 
 def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
