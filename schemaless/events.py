@@ -33,9 +33,9 @@ class Total(Event):
 
 @dataclass(frozen=True, slots=True)
 class Advanced(Event):
-    """So many more units are done than at the last one."""
+    """So many more units are done than at the last one; a part of one where units are large."""
 
-    units: int = 1
+    units: float = 1
 
 
 @dataclass(frozen=True, slots=True)

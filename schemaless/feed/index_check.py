@@ -26,6 +26,7 @@ from schemaless.store.registry import READY, IndexEntry
 from schemaless.store.tools import tools_of
 
 _ROWS_AT_ONCE: Final = 200
+_STEPS: Final = 1 << 9
 
 Placed = tuple[int, Entry]
 """This is the number of a shard, and an entry that is in it."""
@@ -71,6 +72,37 @@ class Found:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+class _Share:
+    """How much of a shard was looked at: by where a row_key lies between the first and the last one.
+
+    First its rows are, then its entries; each is a half. Keys that are drawn, or made of the time, are spread evenly.
+
+    Attributes:
+        first, last: of what is looked at now; None where there is nothing.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._done = 0.0
+        self.first: bytes | None = None
+        self.last: bytes | None = None
+
+    def reached(self, before: float, row_key: bytes) -> None:
+        """Tell that everything was looked at up to a row_key; the halves ``before`` it as well."""
+        if self.first is None or self.last is None:
+            return
+        first, last, here = (int.from_bytes(key, "big") for key in (self.first, self.last, row_key))
+        # In steps that add up exactly. What is written meanwhile may lie outside.
+        share = before + min(_STEPS, max(0, _STEPS * (here - first) // max(1, last - first))) / (2 * _STEPS)
+        if share > self._done:
+            self._listener(Advanced(share - self._done))
+            self._done = share
+
+    def ended(self) -> None:
+        """Tell that all of it was looked at."""
+        self._listener(Advanced(1 - self._done))
+
+
 class IndexCheck:
     """A check of one index.
 
@@ -112,22 +144,23 @@ class IndexCheck:
             check_tables(self._tools, self._entry, [shard])
             # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
             self._location(shard)
-            tally = Found(shard)
-            self._forward(tally)
-            self._backward(tally)
+            tally, shown = Found(shard), _Share(listener)
+            self._forward(tally, shown)
+            self._backward(tally, shown)
             if tally.repaired and (began := last_move(self._store)) > before:
                 raise JobConflict(
                     f"move {began} began while shard {shard} was repaired, and may have copied entries as they were "
                     "before; run this again for this shard and those behind it, once the move has ended",
                     began,
                 )
-            listener(Advanced(1))
+            shown.ended()
             yield tally
 
     # Rows against entries
 
-    def _forward(self, tally: Found) -> None:
+    def _forward(self, tally: Found, shown: _Share) -> None:
         shard, database = tally.shard, self._shards.database(tally.shard)
+        ((shown.first, shown.last),) = self._shards.rows(shard, sql.select_ends(database))
         for keys in self._runs(lambda after: sql.select_row_keys(database, after, _ROWS_AT_ONCE), shard):
             rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
             made = {row: self._makes(row, state) for row, (state, _) in rows.items()}
@@ -138,6 +171,7 @@ class IndexCheck:
             suspects = [row for row, placed in made.items() if placed is not None and self._differs(placed, there)]
             if suspects:
                 self._second_look(tally, suspects, there)
+            shown.reached(0.0, bytes(keys[-1][0]))
 
     def _second_look(self, tally: Found, suspects: Sequence[bytes], seen: Mapping[tuple[int, bytes], Entry]) -> None:
         # In this order: the follower has dealt with what is up to the location, so the entries, read later, have it.
@@ -176,8 +210,9 @@ class IndexCheck:
 
     # Entries against rows
 
-    def _backward(self, tally: Found) -> None:
+    def _backward(self, tally: Found, shown: _Share) -> None:
         shard, database = tally.shard, self._shards.database(tally.shard)
+        ((shown.first, shown.last),) = self._shards.rows(shard, sql.select_ends_of_entries(database, self._layout))
         for some in self._runs(
             lambda after: sql.select_entries_after(database, self._layout, after, _ROWS_AT_ONCE), shard
         ):
@@ -191,6 +226,7 @@ class IndexCheck:
                 suspects = [entry for entry in of_home if not self._belongs(shard, entry, rows[entry.row_key][0])]
                 if suspects:
                     self._strays(tally, home, suspects)
+            shown.reached(0.5, bytes(some[-1][0]))
 
     def _strays(self, tally: Found, home: int, suspects: Sequence[Entry]) -> None:
         location = self._location(home)

@@ -20,6 +20,7 @@ _PLAIN_LINE_EVERY_S: Final = 5.0
 
 
 _COUNTS: Final = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+_SLOW: Final = ((1, "s"), (60, "min"), (3_600, "h"))
 _SIZES: Final = ((2.0**40, " TiB"), (2.0**30, " GiB"), (2.0**20, " MiB"), (2.0**10, " KiB"))
 
 
@@ -35,7 +36,10 @@ def amount_text(done: float, total: float | None, unit: str) -> str:
 
 
 def rate_text(per_s: float, unit: str) -> str:
-    """Return a speed in the scale that it has: ``4.5 MiB/s``, ``12.3 k cells/s``."""
+    """Return a speed in the scale that it has: ``4.5 MiB/s``, ``12.3 k cells/s``, ``2.5 shards/min``."""
+    if unit != "bytes" and 0 < per_s < 10:
+        times, per = next(((times, per) for times, per in _SLOW if per_s * times >= 1), _SLOW[-1])
+        return f"{per_s * times:.1f} {unit}/{per}"
     return f"{amount_text(per_s, None, unit)}/s"
 
 
@@ -104,7 +108,7 @@ class Progress:
         self._total = total
         self._unit = unit
         self._say = say
-        self._done = 0
+        self._done = 0.0
         self._began_s = self._said_s = time.monotonic()
 
     def __call__(self, event: Event) -> None:

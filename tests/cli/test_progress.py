@@ -75,7 +75,25 @@ def lines_on(screen: io.StringIO) -> list[str]:
 def test_amounts_are_scaled_alike(done, total, unit, text):
     """Done and total in one unit, chosen by the larger."""
     assert amount_text(done, total, unit) == text
-    assert rate_text(4.5 * 2**20, "bytes") == "4.5 MiB/s"
+
+
+@pytest.mark.parametrize(
+    ("per_s", "unit", "text"),
+    [
+        (4.5 * 2**20, "bytes", "4.5 MiB/s"),
+        (3, "bytes", "3 B/s"),
+        (12_300, "cells", "12.3 k cells/s"),
+        (10, "shards", "10 shards/s"),
+        (2.54, "shards", "2.5 shards/s"),
+        (0.04, "shards", "2.4 shards/min"),
+        (0.004, "shards", "14.4 shards/h"),
+        (0.0001, "shards", "0.4 shards/h"),
+        (0, "shards", "0 shards/s"),
+    ],
+)
+def test_a_rate_is_in_the_unit_in_which_it_can_be_read(per_s, unit, text):
+    """Shards that take minutes each are not done at 0 a second."""
+    assert rate_text(per_s, unit) == text
 
 
 def test_progress_is_one_line_of_a_terminal(terminal):

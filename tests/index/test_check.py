@@ -8,6 +8,8 @@ import pytest
 
 import schemaless
 from schemaless.errors import ServerUnavailable
+from schemaless.events import Advanced, Event, Total
+from schemaless.feed import index_check
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
 from schemaless.feed.supervisor import prepare
@@ -24,6 +26,28 @@ def totals(checking: IndexCheck) -> dict[str, int]:
     return {
         name: count for name in Found(0).counts if name != "shard" and (count := sum(e.counts[name] for e in every))
     }
+
+
+@pytest.mark.parametrize("keys", ["drawn", "of the time"])
+def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, monkeypatch, keys):
+    """In small steps that make one for each shard, whether row_keys are all over the place or close together."""
+    monkeypatch.setattr(index_check, "_ROWS_AT_ONCE", 10)
+    began = uuid.uuid4().int
+    rows = [uuid.uuid4() if keys == "drawn" else uuid.UUID(int=began + 1_000 * n) for n in range(400)]
+    fresh_store.put_cells(
+        [schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=n))}) for n, row in enumerate(rows)]
+    )
+    entry = kept.fill()
+    told: list[Event] = []
+    for shard in range(4):
+        told.clear()
+        list(IndexCheck(kept.follow, entry).run([shard], told.append))
+        steps = [event.units for event in told if isinstance(event, Advanced)]
+
+        assert told[0] == Total(1)
+        assert sum(steps) == 1
+        assert len(steps) > 8
+        assert max(steps) < 0.3
 
 
 def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811

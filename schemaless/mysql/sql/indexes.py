@@ -306,6 +306,16 @@ def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
     )
 
 
+def select_ends(database: str) -> bytes:
+    """Select the lowest and the highest row_key of a shard; NULLs where it has no cell."""
+    return b"SELECT MIN(row_key), MAX(row_key) FROM %b" % by_key(database)
+
+
+def select_ends_of_entries(database: str, layout: Layout) -> bytes:
+    """Select the lowest and the highest row_key of the entries of a shard; NULLs where it has none."""
+    return b"SELECT MIN(row_key), MAX(row_key) FROM %b FORCE INDEX (PRIMARY)" % _table(database, layout.table)
+
+
 def _latest(database: str, column: str, row_key: bytes) -> bytes:
     return (
         b"(SELECT c.ref_key FROM %b AS c FORCE INDEX (cell_key) WHERE c.row_key=%b AND c.column_name=%b "
