@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from schemaless.cell import Cell
 from schemaless.cluster.placement import shard_for
 from schemaless.errors import CorruptBody
+from schemaless.mysql.connection import Rows
 from schemaless.mysql.sql import indexes as sql
 from schemaless.store.asking import ask_shards
 from schemaless.store.paging import Row
@@ -151,11 +152,10 @@ class RowReader:
             counts = dict.fromkeys(by_shard, 0)
             newest: dict[bytes, dict[str, Row]] = {}
             for cell in cells:
-                row, column = cell[1], cell[2]
+                _, row, column, ref_key, _, _ = cell
                 counts[shard_of[row]] += 1
                 of_row = newest.setdefault(row, {})
-                known = of_row.get(column)
-                if known is None or known[3] < cell[3]:
+                if of_row.setdefault(column, cell)[3] < ref_key:
                     of_row[column] = cell
             if most is not None:
                 more.update({shard: rows for shard, rows in by_shard.items() if counts[shard] == most * len(rows)})
@@ -163,10 +163,18 @@ class RowReader:
                 if shard_of[row] not in more:
                     take(row, of_row)
 
+        def strange(cells: Rows) -> str | None:
+            # By now all servers are at work. What is checked comes here before it goes to ``of_server``.
+            if not wanted:
+                shard_of.update({row: shard for shard, rows in by_shard.items() for row in rows})
+                wanted.update((row, column) for row in shard_of for column in columns)
+            return check(cells)
+
         more: dict[int, list[bytes]] = {}
-        shard_of = {row: shard for shard, rows in by_shard.items() for row in rows}
-        wanted = {(row, column) for row in shard_of for column in columns}
-        ask_shards(self._shards, by_shard, of_shard, of_server, only(wanted, PAIR))
+        shard_of: dict[bytes, int] = {}
+        wanted: set[tuple[bytes, str]] = set()
+        check = only(wanted, PAIR)
+        ask_shards(self._shards, by_shard, of_shard, of_server, strange)
         return more
 
 

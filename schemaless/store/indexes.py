@@ -228,7 +228,7 @@ class Index:
                     return None
             entry = dict(zip(names, values, strict=True))
             cells = {name: row.cells[name] for name in asked.columns if name in row.cells}
-            damaged = {name: row.damaged[name] for name in asked.columns if name in row.damaged}
+            damaged = row.damaged and {name: row.damaged[name] for name in asked.columns if name in row.damaged}
             return IndexRow(row.row_key, entry, cells, damaged)
 
         return [row for row in self._tools.rows.read(rows, wanted, matching) if row is not None]
