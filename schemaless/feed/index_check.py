@@ -110,9 +110,12 @@ class IndexCheck:
         store: the datastore, open with an account that may write entries where they are to be repaired.
         entry: the index.
         repair: whether faults are mended.
+        rows_at_once: so many rows, or entries, are read by one statement.
     """
 
-    def __init__(self, store: Datastore, entry: IndexEntry, *, repair: bool = False) -> None:
+    def __init__(
+        self, store: Datastore, entry: IndexEntry, *, repair: bool = False, rows_at_once: int = _ROWS_AT_ONCE
+    ) -> None:
         if entry.state != READY:
             raise InvalidInput(
                 f"index {entry.name} ({entry.number}) is {entry.state}; one that is ready can be checked"
@@ -127,6 +130,7 @@ class IndexCheck:
         self._entries = Entries(self._tools, entry)
         self._followers = FollowerRows(self._shards)
         self._repair = repair
+        self._rows_at_once = rows_at_once
 
     def run(self, shards: Sequence[int], listener: Listener = nobody) -> Iterator[Found]:
         """Check shards one after the other, and yield what was found in each; ``listener`` counts them.
@@ -161,7 +165,7 @@ class IndexCheck:
     def _forward(self, tally: Found, shown: _Share) -> None:
         shard, database = tally.shard, self._shards.database(tally.shard)
         ((shown.first, shown.last),) = self._shards.rows(shard, sql.select_ends(database))
-        for keys in self._runs(lambda after: sql.select_row_keys(database, after, _ROWS_AT_ONCE), shard):
+        for keys in self._runs(lambda after: sql.select_row_keys(database, after, self._rows_at_once), shard):
             rows = self._entries.rows(shard, [bytes(key[0]) for key in keys])
             made = {row: self._makes(row, state) for row, (state, _) in rows.items()}
             there = self._there(made.values())
@@ -214,7 +218,7 @@ class IndexCheck:
         shard, database = tally.shard, self._shards.database(tally.shard)
         ((shown.first, shown.last),) = self._shards.rows(shard, sql.select_ends_of_entries(database, self._layout))
         for some in self._runs(
-            lambda after: sql.select_entries_after(database, self._layout, after, _ROWS_AT_ONCE), shard
+            lambda after: sql.select_entries_after(database, self._layout, after, self._rows_at_once), shard
         ):
             entries = [self._parsed(row) for row in some]
             tally.entries += len(entries)

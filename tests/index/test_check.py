@@ -9,7 +9,6 @@ import pytest
 import schemaless
 from schemaless.errors import ServerUnavailable
 from schemaless.events import Advanced, Event, Total
-from schemaless.feed import index_check
 from schemaless.feed.index_check import Found, IndexCheck
 from schemaless.feed.indexes import Indexes
 from schemaless.feed.supervisor import prepare
@@ -29,9 +28,8 @@ def totals(checking: IndexCheck) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("keys", ["drawn", "of the time"])
-def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, monkeypatch, keys):
+def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, keys):
     """In small steps that make one for each shard, whether row_keys are all over the place or close together."""
-    monkeypatch.setattr(index_check, "_ROWS_AT_ONCE", 10)
     began = uuid.uuid4().int
     rows = [uuid.uuid4() if keys == "drawn" else uuid.UUID(int=began + 1_000 * n) for n in range(400)]
     fresh_store.put_cells(
@@ -41,7 +39,7 @@ def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, monkeypatc
     told: list[Event] = []
     for shard in range(4):
         told.clear()
-        list(IndexCheck(kept.follow, entry).run([shard], told.append))
+        list(IndexCheck(kept.follow, entry, rows_at_once=10).run([shard], told.append))
         steps = [event.units for event in told if isinstance(event, Advanced)]
 
         assert told[0] == Total(1)
