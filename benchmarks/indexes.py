@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _feed_trace import quantiles
 from _schedules import outcomes
+from codec import processor
 
 import schemaless
 from schemaless.feed.indexes import Indexes, KeepIndexes, Watch
@@ -233,7 +234,7 @@ def main() -> int:
         servers = up(folder, chosen.servers, chosen.flavour, tied=True, remove=True, options=options)
         print(
             f"{chosen.flavour} {servers[0].version}, {len(servers)} servers, {os.cpu_count()} cores "
-            f"({platform.machine()}), CPython {platform.python_version()}"
+            f"({platform.machine()}, {processor()}), CPython {platform.python_version()}"
         )
 
         def new(name: str) -> str:
