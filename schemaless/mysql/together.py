@@ -41,25 +41,44 @@ def ask(questions: Sequence[Question], take: Callable[[Rows], None]) -> list[Ser
         questions: what to ask.
         take: given the rows of each, while others work: it must not ask a server, for connections are held meanwhile.
     """
-    errors: list[ServerError | None] = [None] * len(questions)
+    asking = _Asking(questions, take)
     # Always in this order: nobody waits for a connection to a server while somebody else waits the other way round.
     order = sorted(range(len(questions)), key=lambda number: str(questions[number].pool.node))
     for start in range(0, len(order), _AT_ONCE):
-        _Asking(questions, take, errors).ask(order[start : start + _AT_ONCE])
-    return errors
+        try:
+            asking.ask(order[start : start + _AT_ONCE])
+        except _Stopped as stopped:
+            raise stopped.error from stopped.error.__cause__
+    return [None if number in asking.taken else asking.error(number) for number in range(len(questions))]
+
+
+class _Stopped(Exception):
+    """Something was raised while rows were taken: by no server, whatever its class, so nothing is asked again."""
+
+    def __init__(self, error: ServerError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class _Asking:
-    """Some servers, asked at once."""
+    """Some servers, asked at once.
 
-    def __init__(
-        self, questions: Sequence[Question], take: Callable[[Rows], None], errors: list[ServerError | None]
-    ) -> None:
+    Attributes:
+        taken: the numbers of the questions whose rows were taken.
+    """
+
+    def __init__(self, questions: Sequence[Question], take: Callable[[Rows], None]) -> None:
         self._questions = questions
         self._take = take
-        self._errors = errors
+        self._errors: dict[int, ServerError] = {}
+        self.taken: set[int] = set()
         self._waiting: dict[int, Callable[[], Rows]] = {}
         self._failed: dict[int, ServerError] = {}
+
+    def error(self, number: int) -> ServerError:
+        """Return what kept the rows of a question from being taken; its server's error, or a signal's handler's."""
+        node = str(self._questions[number].pool.node)
+        return self._errors.get(number) or ServerError("its reply was not read to the end", node=node)
 
     def ask(self, order: Sequence[int]) -> None:
         """Ask the first of these; those behind it while its server works, or where it could not be asked."""
@@ -93,5 +112,9 @@ class _Asking:
                 rows = self._waiting.pop(number)()
             except ServerError as error:
                 self._failed[number] = error
-            else:
+                continue
+            try:
                 self._take(rows)
+            except ServerError as error:
+                raise _Stopped(error) from error
+            self.taken.add(number)

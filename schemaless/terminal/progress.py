@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -29,7 +30,9 @@ def amount_text(done: float, total: float | None, unit: str) -> str:
     most = max(done, total or 0)
     named, scales = ("B", _SIZES) if unit == "bytes" else (f" {unit}", _COUNTS)
     size, scale = next((step for step in scales if most >= step[0] and (most >= 10_000 or named == "B")), (1, ""))
-    figures = [f"{amount / size:,.{1 if scale else 0}f}" for amount in (done, total) if amount is not None]
+    amounts = [amount for amount in (done, total) if amount is not None]
+    # Of large units a part may be done: none counts before it is whole.
+    figures = [f"{amount / size:,.1f}" if scale else f"{math.floor(amount):,}" for amount in amounts]
     if named == "B":
         return " of ".join(figures) + (scale or " B")
     return " of ".join(figures) + scale + named

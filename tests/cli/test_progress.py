@@ -70,6 +70,8 @@ def lines_on(screen: io.StringIO) -> list[str]:
         (1_234_567, 3_400_000_000, "ids", "0.0 of 3.4 G ids"),
         (1_234_567, None, "ids", "1.2 M ids"),
         (1, 4, "clusters", "1 of 4 clusters"),
+        (0.9, 1, "shards", "0 of 1 shards"),
+        (3.6, 4, "shards", "3 of 4 shards"),
     ],
 )
 def test_amounts_are_scaled_alike(done, total, unit, text):

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from schemaless.errors import ServerError
+from schemaless.errors import ServerError, ServerTimeout
 from schemaless.mysql.errors import ConnectionLost
 from schemaless.mysql.together import Question, ask
 
@@ -123,15 +123,50 @@ class Stopped(BaseException):
     """Stands for what a signal's handler raises."""
 
 
-def test_what_is_raised_while_rows_are_taken_ends_the_call():
-    """Nothing is asked again because of it, and it is no server's error."""
+SERVERS_ERRORS = [kind("by a handler", node="handler") for kind in (ConnectionLost, ServerTimeout, ServerError)]
+
+
+@pytest.mark.parametrize("raised", [Stopped("by a handler"), OSError("by a handler"), *SERVERS_ERRORS], ids=repr)
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_what_is_raised_while_rows_are_taken_ends_the_call(raised, when):
+    """Whatever it is, it is no server's error: nothing is asked again, and nothing counts as answered by it."""
     done: list[str] = []
     route: Any = "the route"
-    servers: Any = [Server(name, done) for name in "ab"]
+    servers: Any = [Server(name, done) for name in "abc"]
+    taken: list[object] = []
 
     def take(rows: object) -> None:
-        raise Stopped
+        taken.append(rows)
+        if len(taken) == when:
+            raise raised
 
-    with pytest.raises(Stopped):
+    with pytest.raises(type(raised), match="by a handler"):
         ask([Question(server, server.node.encode, lambda rows: None, 1, route, 1) for server in servers], take)
-    assert done == ["ask a", "ask b", "read a"]
+    assert done == ["ask a", "ask b", "ask c", *[f"read {name}" for name in "abc"[:when]]]
+
+
+@pytest.mark.parametrize("raised", SERVERS_ERRORS, ids=repr)
+def test_what_is_raised_before_rows_are_taken_leaves_none_out(raised):
+    """A handler's error may pass for a server's there: whoever was not taken has an error, and is asked again."""
+    done: list[str] = []
+    route: Any = "the route"
+    servers: Any = [Server(name, done) for name in "abc"]
+    taken: list[Any] = []
+
+    class Handler:
+        """How much there is to do, which raises once, where it is compared: before the first server is read."""
+
+        compared = False
+
+        def __lt__(self, other: object) -> bool:
+            if not Handler.compared:
+                Handler.compared = True
+                raise raised
+            return False
+
+    work: Any = Handler()
+    questions = [Question(server, server.node.encode, lambda rows: None, 1, route, work) for server in servers]
+    errors = ask(questions, taken.append)
+    missing = {b"a", b"b", b"c"} - {rows[0][0] for rows in taken}
+
+    assert {servers[number].node.encode() for number, error in enumerate(errors) if error is not None} >= missing
