@@ -11,7 +11,7 @@ from schemaless.codec.engine import ENGINE
 _SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 NATIVE_NOT_BUILT = "schemaless_packed is not installed: .venv/native-from says why 'make install' has not built ./rust"
-"""For what asks the native part of packed bodies by itself."""
+"""For what asks the native part by itself."""
 
 NATIVE_NOT_USED = NATIVE_NOT_BUILT if ENGINE.fast else "SCHEMALESS_FAST=0, so the engine is without the native part"
 """For what asks the engine of this run, where that has no native part."""

@@ -246,7 +246,7 @@ def test_with_cargo_make_builds_the_native_part_once(make, installed, bin_folder
     write_cargo(bin_folder)
     said, called = said_and_called(make, installed)
 
-    assert said[0] == "make: building the native part of packed bodies (once; a minute or two)"
+    assert said[0] == "make: building the native part (once; a minute or two)"
     assert said[1].startswith("make: built it in ")
     assert len(said) == 2
     assert [call.split()[-1] for call in called] == ["maturin", "./rust"]

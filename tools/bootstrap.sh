@@ -32,7 +32,7 @@ same_python() {
     [ "$("$PYTHON" -c "$which" 2>&1)" = "$($venv/bin/python -c "$which")" ]
 }
 
-# Builds the native part of packed bodies where there is a Rust compiler; without one the store goes on, more slowly.
+# Builds the native part where there is a Rust compiler; without one the store goes on, more slowly.
 # Its stamp holds the sources' checksum, behind the reason where it could not be built from them.
 native() {
     [ -f rust/Cargo.toml ] || return 0
@@ -49,7 +49,7 @@ native() {
     fi
     cargo=$(cargo --version 2>&1) || :
     [ "$known" != "failed with $cargo $sources" ] || return 0
-    echo "make: building the native part of packed bodies (once; a minute or two)" >&2
+    echo "make: building the native part (once; a minute or two)" >&2
     began=$(date +%s)
     if $venv/bin/python -m pip install --quiet --constraint constraints.txt maturin >$native_log 2>&1 &&
         PATH="$PWD/$venv/bin:$PATH" $venv/bin/python -m pip install --quiet --no-build-isolation --no-deps \

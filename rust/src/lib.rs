@@ -1,4 +1,5 @@
-//! The native part of the packed serializer: documents to payloads and back, without anything in between.
+//! The native part of the packed serializer: documents to payloads and back, without anything in between. And, in
+//! `replies`, what a server sends, as rows.
 //!
 //! The grammar is that of `schemaless/codec/FORMAT.md`. The Python reference is the law: what this module refuses, it
 //! decides and words.
@@ -10,6 +11,7 @@ mod cache;
 mod py;
 mod reader;
 mod refusal;
+mod replies;
 mod scale;
 mod shapes;
 mod typed;
@@ -127,5 +129,7 @@ fn schemaless_packed(module: &Bound<'_, PyModule>) -> PyResult<()> {
         return Err(PyImportError::new_err("built for another Python than this"));
     }
     module.add_function(wrap_pyfunction!(pack, module)?)?;
-    module.add_function(wrap_pyfunction!(unpack, module)?)
+    module.add_function(wrap_pyfunction!(unpack, module)?)?;
+    module.add_function(wrap_pyfunction!(replies::packets, module)?)?;
+    module.add_function(wrap_pyfunction!(replies::rows, module)?)
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final, TypeVar
 
 from schemaless.codec.compressors import Compressor
+from schemaless.codec.fast import IS_WANTED
 from schemaless.codec.json_text import JSONText
 from schemaless.codec.messagepack import MessagePack
 from schemaless.codec.packed import Packed
@@ -46,5 +46,5 @@ class Engine:
 REFERENCE: Final = Engine(fast=False)
 """This engine has the stock ``msgpack``, ``json`` and ``zlib``, and packed in pure Python."""
 
-ENGINE: Final = REFERENCE if os.environ.get("SCHEMALESS_FAST") == "0" else Engine(fast=True)
-"""Every call uses this one unless told; ``SCHEMALESS_FAST=0`` in the environment, at import, makes it ``REFERENCE``."""
+ENGINE: Final = Engine(fast=True) if IS_WANTED else REFERENCE
+"""Every call uses this one unless told."""

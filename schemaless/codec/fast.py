@@ -7,6 +7,7 @@ and refuses exactly what one without it does.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
@@ -23,6 +24,10 @@ Making one takes 2 ms for 8 levels and doubles with each, so the second is made 
 
 MISSED: Final = object()
 """This is no document: ``JSONText.parse_quick`` returns it where it gives up."""
+
+
+IS_WANTED: Final = os.environ.get("SCHEMALESS_FAST") != "0"
+"""Whether the ``[fast]`` extra is used where it is present; ``SCHEMALESS_FAST=0`` in the environment at import: no."""
 
 
 def optional(name: str) -> ModuleType | None:

@@ -11,39 +11,29 @@ import io
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from functools import lru_cache, partial
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import pymysql
 import pymysql.connections
-from pymysql import converters
-from pymysql.constants import CR, FIELD_TYPE, SERVER_STATUS
+from pymysql.constants import CR, SERVER_STATUS
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from schemaless.mysql.errors import is_drivers
+from schemaless.mysql.replies import (
+    ERROR,
+    HEADER_BYTES,
+    MOST_PIECE_BYTES,
+    NULL,
+    PARSER,
+    Maker,
+    Parser,
+    is_end,
+    makers_of,
+    row_of,
+)
 
-_BINARY: Final = 63
-"""A column of this character set has bytes, and no text."""
-
-_READ_BY: Final = struct.Struct("<BH4xB5x")
-"""This is the end of a column's description: its character set and its type are there, behind all its names."""
-_READ_BY_BYTES: Final = _READ_BY.size - 1
-"""The end's first byte says this: how many more there are."""
-_KIND: Final = -6
-"""Where a column's type stands in its description."""
-
-_NULL: Final = 0xFB
-_END: Final = 0xFE
-_LEAST_LONG_VALUE: Final = 9
-_ERROR: Final = 0xFF
 _END_OF_ROWS: Final = struct.Struct("<BHH")
-_HEADER_BYTES: Final = 4
-_HEADER: Final = struct.Struct("<I")
-"""A packet begins with three bytes that say how long it is, and one with its number."""
-_MOST_PIECE_BYTES: Final = 0xFFFFFF
-_LENGTH_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""A value's length is its first byte, or stands in so many behind that."""
 
 
 class Reply(NamedTuple):
@@ -97,7 +87,7 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
         connection = self.connection
         try:
             first = connection.first_packet()
-            if len(first) == 1 and 0 < first[0] < _NULL:
+            if len(first) == 1 and 0 < first[0] < NULL:
                 self._read_rows(first[0])
                 return
             packet: Any = MysqlPacket(first, connection.encoding)
@@ -124,92 +114,35 @@ class _Result(_WithoutFinalizer):  # type: ignore[misc]
         connection = self.connection
         encoding = self._encoding = connection.encoding
         columns: list[bytes] = connection.packets()
-        while not _is_end(columns[-1]):
+        while not is_end(columns[-1]):
             columns += connection.packets()
         columns.pop()
         if len(columns) != self.field_count:
             raise pymysql.InternalError(f"a reply has {self.field_count} columns, and describes {len(columns)}")
         self._columns = columns
-        decoders, has_text = connection.decoders, connection.use_unicode
-        self.converters = [
-            _made_by(column[-_READ_BY.size :], encoding, has_text, decoders.get(column[_KIND])) for column in columns
-        ]
+        self._makers = makers_of(columns, encoding, connection.use_unicode, connection.decoders)
 
     def _read_rowdata_packet(self) -> None:
         """Read the rows, up to the packet behind the last one."""
-        packets, row = self.connection.packets, self._row
-        rows: list[tuple[Any, ...]] = []
-        here = packets()
-        while not _is_end(here[-1]):
-            rows += map(row, here)
-            here = packets()
-        _, self.warning_count, status = _END_OF_ROWS.unpack(here.pop())
-        rows += map(row, here)
+        read, makers = self.connection.rows, self._makers
+        rows, end = read(makers)
+        while end is None:
+            more, end = read(makers)
+            rows += more
+        _, self.warning_count, status = _END_OF_ROWS.unpack(end)
         self.has_next = bool(status & SERVER_STATUS.SERVER_MORE_RESULTS_EXISTS)
         self.affected_rows = len(rows)
         self.rows = tuple(rows)
 
-    def _row(self, data: bytes) -> tuple[Any, ...]:
-        """Return a row of its packet."""
-        row: list[Any] = []
-        at = 0
-        for make in self.converters:
-            length = data[at]
-            at += 1
-            if length >= _NULL:
-                if length == _NULL:
-                    row.append(None)
-                    continue
-                if length not in _LENGTH_BYTES:
-                    raise pymysql.InternalError(f"a value's length begins with {length:#x}, at byte {at - 1} of a row")
-                begin = at + _LENGTH_BYTES[length]
-                length = int.from_bytes(data[at:begin], "little")
-                at = begin
-            end = at + length
-            row.append(data[at:end] if make is None else make(data[at:end]))
-            at = end
-        if at != len(data):
-            raise pymysql.InternalError(f"a row has {len(data)} bytes, and its values {at}")
-        return tuple(row)
-
-
-def _is_end(packet: bytes) -> bool:
-    """Whether a packet ends a reply's columns or rows; a value that long takes more bytes."""
-    return packet[0] == _END and len(packet) < _LEAST_LONG_VALUE
-
-
-@lru_cache(256)
-def _made_by(column: bytes, encoding: str, has_text: bool, convert: Any) -> Callable[[bytes], Any] | None:
-    """Return what makes a column's values of their bytes, which PyMySQL does in two steps; None where bytes stay so.
-
-    Args:
-        column: the end of its description.
-        encoding: the connection's.
-        has_text: whether anything is to be text.
-        convert: what the driver has for the column's type.
-    """
-    left, charset, kind = _READ_BY.unpack(column)
-    if left != _READ_BY_BYTES:
-        raise pymysql.InternalError(f"the description of a column ends with {column!r}")
-    if convert is converters.through:
-        convert = None
-    if kind in pymysql.connections.TEXT_TYPES and kind != FIELD_TYPE.JSON:
-        encoding = "" if charset == _BINARY else encoding
-    elif kind != FIELD_TYPE.JSON:
-        # int takes the digits as bytes.
-        encoding = "" if convert is int else "ascii"
-    if not has_text or not encoding:
-        made: Callable[[bytes], Any] | None = convert
-        return made
-    if convert is not None:
-        return lambda value: convert(value.decode(encoding))
-    # Without a name it takes half as long.
-    return bytes.decode if encoding == "utf8" else partial(str, encoding=encoding)
-
 
 class DriverConnection(pymysql.connections.Connection):
-    """PyMySQL's connection, without finalizers of Python's: ``close`` here does what theirs would."""
+    """PyMySQL's connection, without finalizers of Python's: ``close`` here does what theirs would.
 
+    Attributes:
+        parser: reads what has come of a reply.
+    """
+
+    parser: Parser = PARSER
     ctx: Any
     _rfile: Any
     _sock: Any
@@ -247,29 +180,28 @@ class DriverConnection(pymysql.connections.Connection):
 
         None comes behind an end. An error and a packet in pieces come alone.
         """
-        packets: list[bytes] = []
-        # Something follows, so this waits for no more than reading it would.
-        here = self._here()
-        at, number, last = 0, self._next_seq_id, len(here) - _HEADER_BYTES
-        while at < last:
-            (header,) = _HEADER.unpack_from(here, at)
-            begin = at + _HEADER_BYTES
-            end = begin + (header & _MOST_PIECE_BYTES)
-            # Of the other packets each is read by itself, with all that may be wrong with it.
-            if end > len(here) or header >> 24 != number or end == begin or here[begin] == _ERROR:
-                break
-            packets.append(here[begin:end])
-            at, number = end, number + 1 & 0xFF
-            if here[begin] == _END and _is_end(packets[-1]):
-                break
+        packets, taken, number = self.parser.packets(self._here(), self._next_seq_id)
         if not packets:
             return [self.packet()]
-        self._read_bytes(at)
+        self._read_bytes(taken)
         self._next_seq_id = number
         return packets
 
+    def rows(self, makers: Sequence[Maker]) -> tuple[list[tuple[Any, ...]], bytes | None]:
+        """Return the rows that are in the next packets, as ``packets`` gives these, and the end, if that came."""
+        rows, end, taken, number = self.parser.rows(self._here(), self._next_seq_id, makers)
+        if not taken:
+            packet = self.packet()
+            return ([], packet) if is_end(packet) else ([row_of(packet, makers)], None)
+        self._read_bytes(taken)
+        self._next_seq_id = number
+        return rows, end
+
     def _here(self) -> bytes:
-        """Return what has come of a reply and is not read, its first bytes at least; nothing where it ended."""
+        """Return what has come of a reply and is not read, its first bytes at least; nothing where it ended.
+
+        Asked where something follows, so that it waits for no more than reading that would.
+        """
         try:
             here: bytes = self._rfile.peek()
         except BaseException as error:
@@ -290,17 +222,17 @@ class DriverConnection(pymysql.connections.Connection):
     def packet(self) -> bytes:
         """Return what is in the next packet of a reply, behind the first one: in half the steps of PyMySQL's way."""
         data = self._piece()
-        if len(data) == _MOST_PIECE_BYTES:
+        if len(data) == MOST_PIECE_BYTES:
             pieces = [data]
-            while len(pieces[-1]) == _MOST_PIECE_BYTES:
+            while len(pieces[-1]) == MOST_PIECE_BYTES:
                 pieces.append(self._piece())
             data = b"".join(pieces)
-        if data[0] == _ERROR:
+        if data[0] == ERROR:
             MysqlPacket(data, self.encoding).raise_for_error()
         return data
 
     def _piece(self) -> bytes:
-        header, number = self._read_bytes(_HEADER_BYTES), self._next_seq_id
+        header, number = self._read_bytes(HEADER_BYTES), self._next_seq_id
         if header[3] != number:
             self._force_close()
             lost = f"Lost connection to MySQL server during query (piece {header[3]} of a reply came for {number})"

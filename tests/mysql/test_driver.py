@@ -18,6 +18,7 @@ from schemaless.mysql import driver
 from schemaless.mysql.connect import SQL_MODE, Facts
 from schemaless.mysql.connection import Connection
 from schemaless.mysql.errors import ConnectionLost, ReplyTimedOut
+from schemaless.mysql.replies import PARSER, REFERENCE
 
 pytestmark = pytest.mark.mysql
 
@@ -70,14 +71,38 @@ def column(kind: int = FIELD_TYPE.VAR_STRING, charset: int = 45) -> bytes:
 TWO = (b"\x02", column(), column(FIELD_TYPE.BLOB, 63), END)
 
 
-@contextlib.contextmanager
-def answering(*packets: bytes) -> Iterator[Connection]:
-    """Give a connection whose next statement gets these packets for a reply, and nothing behind them."""
-    ours, theirs = socket.socketpair()
-    theirs.sendall(on_the_wire(packets))
-    theirs.shutdown(socket.SHUT_WR)
-    with contextlib.closing(theirs), connection_on(ours) as connection:
-        yield connection
+@pytest.fixture(params=dict.fromkeys((REFERENCE, PARSER)), ids=lambda parser: parser.rows.__module__)
+def parser(request):
+    """Reads replies: in Python, and by the native part where that is present."""
+    return request.param
+
+
+@pytest.fixture
+def connection_on(parser):
+    """Give a connection that reads from a socket."""
+
+    def make(wire: socket.socket) -> contextlib.closing[Connection]:
+        raw = driver.DriverConnection(defer_connect=True)
+        raw._sock, raw._rfile, raw._current_timeout = wire, wire.makefile("rb"), None
+        raw.parser = parser
+        return contextlib.closing(Connection(raw, "db-1", 7, FACTS, 1 << 24))
+
+    return make
+
+
+@pytest.fixture
+def answering(connection_on):
+    """Give a connection whose next statement gets some packets for a reply, and nothing behind them."""
+
+    @contextlib.contextmanager
+    def answering(*packets: bytes) -> Iterator[Connection]:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(on_the_wire(packets))
+        theirs.shutdown(socket.SHUT_WR)
+        with contextlib.closing(theirs), connection_on(ours) as connection:
+            yield connection
+
+    return answering
 
 
 def on_the_wire(packets: Iterable[bytes]) -> bytes:
@@ -87,19 +112,12 @@ def on_the_wire(packets: Iterable[bytes]) -> bytes:
     )
 
 
-def connection_on(wire: socket.socket) -> contextlib.closing[Connection]:
-    """Give a connection that reads from a socket."""
-    raw = driver.DriverConnection(defer_connect=True)
-    raw._sock, raw._rfile, raw._current_timeout = wire, wire.makefile("rb"), None
-    return contextlib.closing(Connection(raw, "db-1", 7, FACTS, 1 << 24))
-
-
 FACTS = Facts(1 << 24, 1, "9.7", 0.0, None)
 LENGTHS = (b"\x01a\xfc\x01\x00b", b"\xfd\x01\x00\x00a\xfb", b"\xfb\xfe\x01\0\0\0\0\0\0\0b", b"\x00\x00")
 
 
 @pytest.mark.once
-def test_a_reply_is_read_packet_by_packet_and_not_kept():
+def test_a_reply_is_read_packet_by_packet_and_not_kept(answering):
     """Lengths of every width, NULLs, no rows at all; and the connection holds nothing of it afterwards."""
     with answering(*TWO, *LENGTHS, END) as connection:
         assert connection.rows(b"SELECT") == (("a", b"b"), ("a", None), (None, b"b"), ("", b""))
@@ -115,7 +133,7 @@ def test_a_reply_is_read_packet_by_packet_and_not_kept():
 
 @pytest.mark.once
 @pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1_000, 8_192, 8_193, 1 << 20])
-def test_a_reply_is_the_same_however_its_bytes_arrive(piece_bytes):
+def test_a_reply_is_the_same_however_its_bytes_arrive(connection_on, piece_bytes):
     """Rows of every length around what is read at a time, numbered beyond a byte, in pieces that end anywhere."""
     chance = random.Random(piece_bytes)
     lengths = [0, 1, 250, 251, 4_000, 8_180, 8_188, 8_190, 8_192, 20_000]
@@ -163,7 +181,7 @@ def test_a_reply_is_the_same_however_its_bytes_arrive(piece_bytes):
         ((OK,), WrongReply, "got a reply without columns"),
     ],
 )
-def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(packets, kind, words):
+def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(answering, packets, kind, words):
     """What is cut off or goes on behind its end is no data; only the server's own refusal leaves a connection idle."""
     with answering(*packets) as connection:
         with pytest.raises(kind, match=words) as caught:
@@ -174,7 +192,7 @@ def test_a_reply_that_is_damaged_is_refused_and_its_connection_closed(packets, k
 
 @pytest.mark.once
 @pytest.mark.parametrize("lost", range(1, 9))
-def test_a_reply_of_which_a_packet_is_missing_is_not_used(lost):
+def test_a_reply_of_which_a_packet_is_missing_is_not_used(connection_on, lost):
     """The packets are numbered: what comes behind a gap is not read."""
     packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]
     whole = [on_the_wire(packets[: count + 1])[len(on_the_wire(packets[:count])) :] for count in range(len(packets))]
@@ -188,7 +206,7 @@ def test_a_reply_of_which_a_packet_is_missing_is_not_used(lost):
 
 @pytest.mark.once
 @pytest.mark.parametrize("count", range(9))
-def test_a_reply_that_stops_anywhere_is_waited_for_no_longer_than_asked(count):
+def test_a_reply_that_stops_anywhere_is_waited_for_no_longer_than_asked(connection_on, count):
     """Before a packet or within it, the time is over and the connection of no use."""
     packets = [*TWO, *(b"\x01a\x01b" for _ in range(5)), END]
     before, to_next = (len(on_the_wire(packets[:number])) for number in (count, count + 1))
@@ -203,7 +221,7 @@ def test_a_reply_that_stops_anywhere_is_waited_for_no_longer_than_asked(count):
 
 
 @pytest.mark.once
-def test_rows_are_no_reply_to_a_write():
+def test_rows_are_no_reply_to_a_write(answering):
     """Whether it happened stays open, so it counts as one whose reply was lost."""
     with answering(*TWO, b"\x01a\x01b", END) as connection, pytest.raises(ConnectionLost, match="rows came in reply"):
         connection.execute(b"INSERT INTO t VALUES (1)")
@@ -211,7 +229,7 @@ def test_rows_are_no_reply_to_a_write():
 
 
 @pytest.mark.once
-def test_a_query_is_sent_before_its_rows_are_asked_for():
+def test_a_query_is_sent_before_its_rows_are_asked_for(answering):
     """Until they are read, a reply is on its way: nothing else is sent on the connection."""
     with answering(*TWO, b"\x01a\x01b", END) as connection:
         rows = connection.begin(b"SELECT", lambda rows: None)
