@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from schemaless.cell import Cell
+from schemaless.cell import Cell, JSONDocument
 from schemaless.cluster.placement import shard_for
 from schemaless.errors import CorruptBody
 from schemaless.mysql.connection import Rows
@@ -39,18 +39,15 @@ class LatestRow(NamedTuple):
     """A row, as it was read.
 
     Attributes:
-        cells: the latest cell of each column that was asked for and that it has.
+        cells: the latest cell of each column that was asked for and that it has, in their order.
+        documents: theirs.
         damaged: why a column's latest cell is not among them: its body does not decode.
     """
 
     row_key: uuid.UUID
     cells: dict[str, Cell]
+    documents: dict[str, JSONDocument]
     damaged: dict[str, CorruptBody]
-
-    @property
-    def documents(self) -> dict[str, Any]:
-        """The documents of its columns; one that does not decode has no fields."""
-        return {name: cell.body for name, cell in self.cells.items()}
 
 
 class RowReader:
@@ -92,7 +89,7 @@ class RowReader:
         left: dict[bytes, dict[str, Row]] = {}
 
         def take(row: bytes, of_row: dict[str, Row]) -> None:
-            latest = _decoded(self._at_hand, row, shard_of[row], of_row)
+            latest = _decoded(self._at_hand, row, shard_of[row], columns, of_row)
             if latest.damaged:
                 # Perhaps it only takes a dictionary that is not at hand.
                 left[row] = of_row
@@ -104,7 +101,7 @@ class RowReader:
             self._read(places[start : start + _READ_AT_ONCE], tuple(columns), take)
         for row, shard in places:
             if row not in made:
-                made[row] = make(_decoded(self._reader, row, shard, left.get(row, {})))
+                made[row] = make(_decoded(self._reader, row, shard, columns, left.get(row, {})))
         return [made[row] for row in rows]
 
     def _read(self, places: Iterable[tuple[bytes, int]], columns: tuple[str, ...], take: Take) -> None:
@@ -178,13 +175,19 @@ class RowReader:
         return more
 
 
-def _decoded(reader: Reader, row: bytes, shard: int, of_row: Mapping[str, Row]) -> LatestRow:
-    row_key = uuid.UUID(bytes=row)
+def _decoded(reader: Reader, row: bytes, shard: int, columns: Sequence[str], of_row: Mapping[str, Row]) -> LatestRow:
+    # Its bytes, by their place among the arguments: by their name it takes a fifth longer.
+    row_key = uuid.UUID(None, row)
     cells: dict[str, Cell] = {}
+    documents: dict[str, JSONDocument] = {}
     damaged: dict[str, CorruptBody] = {}
-    for column, cell in of_row.items():
+    for column in columns:
+        stored = of_row.get(column)
+        if stored is None:
+            continue
         try:
-            cells[column] = reader.cell(cell, shard, row_key)
+            cell = cells[column] = reader.cell(stored, shard, row_key)
+            documents[column] = cell.body
         except CorruptBody as error:
             damaged[column] = error
-    return LatestRow(row_key, cells, damaged)
+    return LatestRow(row_key, cells, documents, damaged)

@@ -227,7 +227,9 @@ class Index:
                 if not holds(values[place]):
                     return None
             entry = dict(zip(names, values, strict=True))
-            cells = {name: row.cells[name] for name in asked.columns if name in row.cells}
+            cells = row.cells
+            if asked.columns != wanted:
+                cells = {name: cells[name] for name in asked.columns if name in cells}
             damaged = row.damaged and {name: row.damaged[name] for name in asked.columns if name in row.damaged}
             return IndexRow(row.row_key, entry, cells, damaged)
 

@@ -46,7 +46,9 @@ def read(
     """Return the ref_key of the latest cell of each column, by row; each document is the one of that cell."""
     found = {}
     read = (reader or tools_of(store).rows).read([row.bytes for row in rows], columns, lambda latest: latest)
-    for row, cells, damaged in read:
+    for row, cells, documents, damaged in read:
+        assert list(cells) == [column for column in columns if column in cells]
+        assert documents == {column: cell.body for column, cell in cells.items()}
         assert not damaged
         assert all(cell.body == {"ref": cell.ref_key, "of": column} for column, cell in cells.items())
         found[row.bytes] = {column: cell.ref_key for column, cell in cells.items()}
