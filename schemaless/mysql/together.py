@@ -34,14 +34,17 @@ class Question(NamedTuple):
     work: int
 
 
-def ask(questions: Sequence[Question], take: Callable[[Rows], None]) -> list[ServerError | None]:
+def ask(
+    questions: Sequence[Question], take: Callable[[Rows], None], meanwhile: Callable[[], None] = lambda: None
+) -> list[ServerError | None]:
     """Ask each question, of which each is about another server; return what its server met, None where it answered.
 
     Args:
         questions: what to ask.
         take: given the rows of each, while others work: it must not ask a server, for connections are held meanwhile.
+        meanwhile: called while the first ones work, each time before replies are read; it must not either.
     """
-    asking = _Asking(questions, take)
+    asking = _Asking(questions, take, meanwhile)
     # Always in this order: nobody waits for a connection to a server while somebody else waits the other way round.
     order = sorted(range(len(questions)), key=lambda number: str(questions[number].pool.node))
     for start in range(0, len(order), _AT_ONCE):
@@ -53,7 +56,7 @@ def ask(questions: Sequence[Question], take: Callable[[Rows], None]) -> list[Ser
 
 
 class _Stopped(Exception):
-    """Something was raised while rows were taken: by no server, whatever its class, so nothing is asked again."""
+    """Something was raised by what the caller does meanwhile: by no server, whatever its class; nothing is repeated."""
 
     def __init__(self, error: ServerError) -> None:
         super().__init__(str(error))
@@ -67,9 +70,12 @@ class _Asking:
         taken: the numbers of the questions whose rows were taken.
     """
 
-    def __init__(self, questions: Sequence[Question], take: Callable[[Rows], None]) -> None:
+    def __init__(
+        self, questions: Sequence[Question], take: Callable[[Rows], None], meanwhile: Callable[[], None]
+    ) -> None:
         self._questions = questions
         self._take = take
+        self._meanwhile = meanwhile
         self._errors: dict[int, ServerError] = {}
         self.taken: set[int] = set()
         self._waiting: dict[int, Callable[[], Rows]] = {}
@@ -107,6 +113,10 @@ class _Asking:
 
     def _read(self) -> None:
         """Read the replies of all that were asked, of those first that have the least to do."""
+        try:
+            self._meanwhile()
+        except ServerError as error:
+            raise _Stopped(error) from error
         for number in sorted(self._waiting, key=lambda number: self._questions[number].work):
             try:
                 rows = self._waiting.pop(number)()

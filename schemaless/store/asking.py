@@ -24,6 +24,7 @@ def ask_shards(
     select: Callable[[int], bytes],
     take: Callable[[Rows], None],
     check: Check | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Send a query for each of some shards to their primaries.
 
@@ -33,6 +34,7 @@ def ask_shards(
         select: makes a shard's query, of the same columns for each; what one query gives is one snapshot.
         take: given the rows, a server's at a time, while others work; all of a shard at once. It must not ask a server.
         check: looks at the rows of each statement.
+        meanwhile: may be called while servers work, once or more often; it must not ask one either.
 
     Raises:
         ServerError: as ``Shards.rows``.
@@ -55,7 +57,7 @@ def ask_shards(
         for pool, of_pool in by_pool.items()
         if pool is not None
     ]
-    for question, error in zip(questions, ask(questions, take), strict=True):
+    for question, error in zip(questions, ask(questions, take, meanwhile), strict=True):
         if error is not None:
             left += by_pool[question.pool]
     for shard in left:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Any, Final, NamedTuple, TypeVar
 
 from schemaless.cell import Cell, JSONDocument
@@ -73,7 +74,13 @@ class RowReader:
         self._exact_reads = exact_reads
         self._exact: dict[tuple[str, ...], int] = {}
 
-    def read(self, rows: Sequence[bytes], columns: Sequence[str], make: Callable[[LatestRow], T]) -> list[T]:
+    def read(
+        self,
+        rows: Sequence[bytes],
+        columns: Sequence[str],
+        make: Callable[[LatestRow], T],
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> list[T]:
         """Read the latest cells of some columns of rows, and return what ``make`` makes of each, in their order.
 
         What one server gave is dealt with while others work.
@@ -82,6 +89,7 @@ class RowReader:
             rows: their row_keys.
             columns: the names of the columns.
             make: given each row once; must not ask a server.
+            meanwhile: may be called while servers work, once or more often; must not ask one either.
         """
         shard_count = self._shards.topology.shard_count
         shard_of = {row: shard_for(row, shard_count) for row in rows}
@@ -98,13 +106,19 @@ class RowReader:
 
         places = list(shard_of.items())
         for start in range(0, len(places), _READ_AT_ONCE):
-            self._read(places[start : start + _READ_AT_ONCE], tuple(columns), take)
+            self._read(places[start : start + _READ_AT_ONCE], tuple(columns), take, meanwhile)
         for row, shard in places:
             if row not in made:
                 made[row] = make(_decoded(self._reader, row, shard, columns, left.get(row, {})))
         return [made[row] for row in rows]
 
-    def _read(self, places: Iterable[tuple[bytes, int]], columns: tuple[str, ...], take: Take) -> None:
+    def _read(
+        self,
+        places: Iterable[tuple[bytes, int]],
+        columns: tuple[str, ...],
+        take: Take,
+        meanwhile: Callable[[], object],
+    ) -> None:
         """Read the latest versions of some rows, given with their shards."""
         by_shard: dict[int, list[bytes]] = {}
         for row, shard in places:
@@ -114,11 +128,12 @@ class RowReader:
             self._exact[columns] = exact - 1
         else:
             most = _VERSIONS * len(columns)
-            by_shard = self._select(by_shard, columns, partial(sql.select_versions_of_rows, versions=most), most, take)
+            select = partial(sql.select_versions_of_rows, versions=most)
+            by_shard = self._select(by_shard, columns, select, most, take, meanwhile)
             if by_shard:
                 self._exact[columns] = self._exact_reads
         if by_shard:
-            self._select(by_shard, columns, sql.select_latest_of_rows, None, take)
+            self._select(by_shard, columns, sql.select_latest_of_rows, None, take, meanwhile)
 
     def _select(
         self,
@@ -127,6 +142,7 @@ class RowReader:
         select: Callable[[str, Sequence[bytes], tuple[str, ...]], bytes],
         most: int | None,
         take: Take,
+        meanwhile: Callable[[], object],
     ) -> dict[int, list[bytes]]:
         """Read cells of some rows, and have the latest of each column taken.
 
@@ -136,6 +152,7 @@ class RowReader:
             select: makes the statement about some rows of a database.
             most: how many cells this gives of each row, on the average of a shard's; None where all come.
             take: given each row that has cells.
+            meanwhile: as that of ``read``.
 
         Returns:
             The rows of those shards that have more cells: none of them was taken.
@@ -160,18 +177,23 @@ class RowReader:
                 if shard_of[row] not in more:
                     take(row, of_row)
 
-        def strange(cells: Rows) -> str | None:
-            # By now all servers are at work. What is checked comes here before it goes to ``of_server``.
+        def prepare() -> None:
             if not wanted:
                 shard_of.update({row: shard for shard, rows in by_shard.items() for row in rows})
-                wanted.update((row, column) for row in shard_of for column in columns)
+                wanted.update(product(shard_of, columns))
+            meanwhile()
+
+        def strange(cells: Rows) -> str | None:
+            # What is checked comes here before it goes to ``of_server``.
+            if not wanted:
+                prepare()
             return check(cells)
 
         more: dict[int, list[bytes]] = {}
         shard_of: dict[bytes, int] = {}
         wanted: set[tuple[bytes, str]] = set()
         check = only(wanted, PAIR)
-        ask_shards(self._shards, by_shard, of_shard, of_server, strange)
+        ask_shards(self._shards, by_shard, of_shard, of_server, strange, prepare)
         return more
 
 

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from schemaless.cell import Cell, RowKey
@@ -173,8 +174,9 @@ class Index:
         if after is not None:
             tests.append(_behind(entry, asked, after))
         matches = self._entries(entry, asked, tests)
-        rows = self._read_again(entry.definition, asked, [bytes(row[0]) for row in matches])
-        return IndexPage(rows, _token(entry, asked, matches[-1]) if len(matches) == limit else None)
+        token = cache(lambda: _token(entry, asked, matches[-1]) if len(matches) == limit else None)
+        rows = self._read_again(entry.definition, asked, [bytes(row[0]) for row in matches], token)
+        return IndexPage(rows, token())
 
     def wait(self, row_key: RowKey, timeout_s: float = 1.0) -> bool:
         """Wait until the index says of a row what the row says itself: to find by a query what was just written.
@@ -215,8 +217,10 @@ class Index:
         )
         return shards.rows(shard, statement)
 
-    def _read_again(self, definition: Definition, asked: Asked, rows: Sequence[bytes]) -> list[IndexRow]:
-        """Return those rows that satisfy the query now, in the order given."""
+    def _read_again(
+        self, definition: Definition, asked: Asked, rows: Sequence[bytes], meanwhile: Callable[[], object]
+    ) -> list[IndexRow]:
+        """Return those rows that satisfy the query now, in the order given; do something else while servers work."""
         wanted = tuple(dict.fromkeys((*definition.sources, *asked.columns)))
         names = [field.name for field in definition.all_fields]
         tests = [(names.index(test.field.name), test.holds) for test in asked.tests]
@@ -233,7 +237,7 @@ class Index:
             damaged = row.damaged and {name: row.damaged[name] for name in asked.columns if name in row.damaged}
             return IndexRow(row.row_key, entry, cells, damaged)
 
-        return [row for row in self._tools.rows.read(rows, wanted, matching) if row is not None]
+        return [row for row in self._tools.rows.read(rows, wanted, matching, meanwhile) if row is not None]
 
 
 def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None:

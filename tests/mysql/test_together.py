@@ -127,8 +127,8 @@ SERVERS_ERRORS = [kind("by a handler", node="handler") for kind in (ConnectionLo
 
 
 @pytest.mark.parametrize("raised", [Stopped("by a handler"), OSError("by a handler"), *SERVERS_ERRORS], ids=repr)
-@pytest.mark.parametrize("when", [1, 2, 3])
-def test_what_is_raised_while_rows_are_taken_ends_the_call(raised, when):
+@pytest.mark.parametrize("when", range(4))
+def test_what_is_raised_while_servers_work_ends_the_call(raised, when):
     """Whatever it is, it is no server's error: nothing is asked again, and nothing counts as answered by it."""
     done: list[str] = []
     route: Any = "the route"
@@ -137,11 +137,15 @@ def test_what_is_raised_while_rows_are_taken_ends_the_call(raised, when):
 
     def take(rows: object) -> None:
         taken.append(rows)
+        meanwhile()
+
+    def meanwhile() -> None:
         if len(taken) == when:
             raise raised
 
+    questions = [Question(server, server.node.encode, lambda rows: None, 1, route, 1) for server in servers]
     with pytest.raises(type(raised), match="by a handler"):
-        ask([Question(server, server.node.encode, lambda rows: None, 1, route, 1) for server in servers], take)
+        ask(questions, take, meanwhile)
     assert done == ["ask a", "ask b", "ask c", *[f"read {name}" for name in "abc"[:when]]]
 
 
