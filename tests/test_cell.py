@@ -1,0 +1,42 @@
+"""``Cell``: a frozen dataclass in all but how fast one is made."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+
+from schemaless.cell import Cell, StaleCell
+
+pytestmark = pytest.mark.once
+
+VALUES = (uuid.UUID(int=7), "BASE", 1, {"fare": 12.5}, 42, datetime(2026, 11, 23, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("kind", [Cell, StaleCell])
+def test_a_cell_is_made_of_its_fields_in_their_order(kind):
+    """By place and by name; and it can be copied, changed into another, sent to a process and compared."""
+    cell = kind(*VALUES)
+    names = [field.name for field in dataclasses.fields(kind)]
+
+    assert list(inspect.signature(kind).parameters) == names
+    assert dataclasses.astuple(cell) == VALUES
+    assert kind(**dict(zip(names, VALUES, strict=True))) == cell
+    assert copy.copy(cell) == copy.deepcopy(cell) == pickle.loads(pickle.dumps(cell)) == cell
+    assert dataclasses.replace(cell, ref_key=2) == kind(*VALUES[:2], 2, *VALUES[3:]) != cell
+
+
+def test_a_cell_does_not_change():
+    """No field of it can be set or deleted, and it has no others."""
+    cell = Cell(*VALUES)
+    for name in [field.name for field in dataclasses.fields(Cell)]:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(cell, name, None)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            delattr(cell, name)
+    assert not hasattr(cell, "__dict__")
