@@ -89,9 +89,10 @@ def packets_in(here: bytes, number: int) -> Packets:
     while at < last:
         (header,) = _HEADER.unpack_from(here, at)
         begin = at + HEADER_BYTES
-        end = begin + (header & MOST_PIECE_BYTES)
+        length = header & MOST_PIECE_BYTES
+        end = begin + length
         # Of the other packets each is read by itself, with all that may be wrong with it.
-        if end > len(here) or header >> 24 != number or end == begin or here[begin] == ERROR:
+        if end > len(here) or header >> 24 != number or length in (0, MOST_PIECE_BYTES) or here[begin] == ERROR:
             break
         packets.append(here[begin:end])
         at, number = end, number + 1 & 0xFF

@@ -108,6 +108,14 @@ def test_a_row_that_is_none_is_left_where_it_is():
     assert native.rows(here, 0, [int, bytes.decode]) == ([(1, "a"), (2, "b")], None, 16, 2)
 
 
+def test_a_piece_of_a_packet_is_left_where_it_is():
+    """It goes on in the next one: whoever reads it puts them together."""
+    here = struct.pack("<I", 0xFFFFFF) + bytes(0xFFFFFF)
+    for parser in filter(None, (REFERENCE, native)):
+        assert parser.packets(here, 0) == ([], 0, 0)
+        assert parser.rows(here, 0, []) == ([], None, 0, 0)
+
+
 @needs_native
 @pytest.mark.parametrize("arguments", [(b"", 256, []), (b"", -1, []), (bytearray(), 0, []), (b"", 0, 1), ("", 0, [])])
 def test_arguments_of_other_kinds_are_refused(arguments):
