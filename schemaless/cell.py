@@ -92,7 +92,7 @@ class Cell:
         added_id: int,
         created_at: datetime,
     ) -> None:
-        # As a frozen dataclass would by itself, in two thirds of the time: every read makes some.
+        # As a frozen dataclass would by itself, in three fifths of the time: every read makes some.
         _set_row_key(self, row_key)
         _set_column_name(self, column_name)
         _set_ref_key(self, ref_key)

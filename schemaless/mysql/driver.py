@@ -2,7 +2,7 @@
 
 A get is a reply of some ten packets, and PyMySQL spends more time on reading them than everything else on the client
 takes: of each column six names, which nobody asks for, and of each value three calls. Here a column is read for what
-its values are read by, and a row in one loop. What comes out is the same, to the type.
+its values are read by, and a row in one loop (``replies``). What comes out is the same, to the type.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def ask(
     Args:
         questions: what to ask.
         take: given the rows of each, while others work: it must not ask a server, for connections are held meanwhile.
-        meanwhile: called while the first ones work, each time before replies are read; it must not either.
+        meanwhile: called before replies are read, perhaps more than once, the first time while all work; it must not
+            either.
     """
     asking = _Asking(questions, take, meanwhile)
     # Always in this order: nobody waits for a connection to a server while somebody else waits the other way round.
