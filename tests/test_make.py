@@ -234,8 +234,7 @@ def test_without_cargo_make_says_so_once_and_goes_on(make, installed):
     said, called = said_and_called(make, installed)
 
     assert said == [
-        "make: no cargo here: the optional codec packed works, but slowly, and reads take a little longer; "
-        "install Rust to build the native part"
+        "make: no cargo here: packed works, but slowly, and reads take longer; install Rust to build the native part"
     ]
     assert called == ["-m pip uninstall --quiet --yes schemaless-packed"]
     assert said_and_called(make, installed) == ([], [])
@@ -266,9 +265,7 @@ def test_a_native_part_that_cannot_be_built_is_left_out(make, installed, bin_fol
     (installed / "broken").touch()
     said, called = said_and_called(make, installed)
 
-    assert said[1:] == [
-        "make: it could not be built, so packed bodies and reads go without it; details in .venv/native.log"
-    ]
+    assert said[1:] == ["make: it could not be built, so all goes without it; details in .venv/native.log"]
     assert called[-1] == "-m pip uninstall --quiet --yes schemaless-packed"
     assert said_and_called(make, installed) == ([], [])
     write_cargo(bin_folder, "1.95.0")

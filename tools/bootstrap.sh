@@ -42,8 +42,7 @@ native() {
     [ "$known" != "$sources" ] || return 0
     if ! command -v cargo >/dev/null 2>&1; then
         [ "$known" != "no cargo $sources" ] || return 0
-        echo "make: no cargo here: the optional codec packed works, but slowly, and reads take a little longer;" \
-            "install Rust to build the native part" >&2
+        echo "make: no cargo here: packed works, but slowly, and reads take longer; install Rust to build the native part" >&2
         $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >$native_log 2>&1 || :
         printf '%s\n' "no cargo $sources" >$native_stamp
         return 0
@@ -58,7 +57,7 @@ native() {
         echo "make: built it in $(($(date +%s) - began)) s" >&2
         printf '%s\n' "$sources" >$native_stamp
     else
-        echo "make: it could not be built, so packed bodies and reads go without it; details in $native_log" >&2
+        echo "make: it could not be built, so all goes without it; details in $native_log" >&2
         $venv/bin/python -m pip uninstall --quiet --yes schemaless-packed >>$native_log 2>&1 || :
         printf '%s\n' "failed with $cargo $sources" >$native_stamp
     fi
