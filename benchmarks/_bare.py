@@ -15,7 +15,9 @@ from typing import Any
 import msgpack
 import pymysql
 
-from schemaless.cluster.topology import Node, Topology, shard_database
+from schemaless.keys import shard_database
+from schemaless.topology.model import Topology
+from schemaless.wire.node import Node
 
 Given = tuple[uuid.UUID, str, int, Any]
 """A cell to write: row_key, column_name, ref_key, and the document or its bytes."""

@@ -17,9 +17,9 @@ from typing import Any
 from unittest.mock import patch
 
 import schemaless
-from schemaless.feed import worker as worker_module
-from schemaless.feed.wakes import Wakes
-from schemaless.feed.worker import Worker
+from schemaless.followers import worker as worker_module
+from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers.worker import Worker
 
 Cell = tuple[int, int]
 """Shard and added_id."""

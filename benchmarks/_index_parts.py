@@ -20,10 +20,10 @@ from typing import Any
 from _feed_trace import STEPS, Trace, ran_s
 
 import schemaless
-from schemaless.feed.indexes import KeepIndexes
-from schemaless.feed.indexing import Indexing
-from schemaless.feed.worker import Worker
-from schemaless.mysql.connection import Connection
+from schemaless.followers.worker import Worker
+from schemaless.indexes.admin import KeepIndexes
+from schemaless.indexes.follower import Indexing
+from schemaless.wire.connection import Connection
 
 _COUNTED = 100
 

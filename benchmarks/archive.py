@@ -24,7 +24,7 @@ from typing import Any
 import schemaless
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files, read_archive

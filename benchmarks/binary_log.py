@@ -21,12 +21,12 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.recode import recode
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_for
-from schemaless.mysql.binary_log import binary_log, binary_log_point, bytes_between, predicted_bytes
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.bodies import update_bodies
-from schemaless.store.tools import tools_of
+from schemaless.migrate.binlog_cost import binary_log, binary_log_point, bytes_between, predicted_bytes
+from schemaless.migrate.sql import update_bodies
 from schemaless.testing.servers import private_servers
+from schemaless.wire.connection import Connection
 
 WAYS = {
     "mysql": {

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import timeit
 
-from schemaless.cluster.topology import Node
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import Credentials
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import Credentials
 
 ROUNDS = 15
 LOOPS = 2_000_000

@@ -31,12 +31,12 @@ from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement
 from schemaless.cell import NewStoredCell
-from schemaless.mysql.sizes import cell_table_sizes
-from schemaless.mysql.sql.schema import rebuild_table
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
+from schemaless.migrate.sql import rebuild_table
 from schemaless.numbers import Interval, added
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import connect
-from schemaless.store.tools import tools_of
+from schemaless.opening import connect
+from schemaless.survey.table_sizes import cell_table_sizes
 from schemaless.testing.servers import private_servers
 
 SHARDS = 16

@@ -18,13 +18,13 @@ from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.capacity.reporting import Asked, make
 from schemaless.cell import NewStoredCell
-from schemaless.jobs.rebuild import run as rebuild
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
+from schemaless.migrate.rebuild import run as rebuild
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.sizes import TableSize, cell_table_sizes
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import connect
-from schemaless.store.tools import tools_of
+from schemaless.opening import connect
+from schemaless.survey.table_sizes import TableSize, cell_table_sizes
 from schemaless.testing.servers import private_servers
 
 MB = 1_000_000

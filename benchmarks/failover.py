@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 import pymysql
 
 import schemaless
-from schemaless.admin import failover, nodes
-from schemaless.admin.lost import lost_cells
-from schemaless.admin.states import node_states
-from schemaless.admin.watch import Watch
+from schemaless.failover import adopt as failover
+from schemaless.failover import nodes
+from schemaless.failover.lost import lost_cells
+from schemaless.failover.states import node_states
+from schemaless.failover.watch import Watch
 from schemaless.local import servers as local
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.starting import Manner, begin, finish

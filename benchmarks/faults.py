@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from schemaless.mysql import pool
 from schemaless.testing.servers import private_servers
+from schemaless.wire import pool
 from tests.accounts import accounts_on
 from tests.faults.harness import Harness, Report
 from tests.faults.proxy import ANSWERING, HOWS, SENDING

@@ -34,16 +34,16 @@ from _feed_trace import STEPS, Trace, lateness_ms, quantiles, waited_s
 from _schedules import outcomes
 
 import schemaless
-from schemaless.feed.calling import Calls
-from schemaless.feed.members import Timing
-from schemaless.feed.supervisor import caught_up, prepare
-from schemaless.feed.worker import Worker
+from schemaless.followers.membership import Timing
+from schemaless.followers.worker import Worker
+from schemaless.internals import tools_of
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.mysql.pool import NodePool
-from schemaless.store.tools import tools_of
-from tests.feed import schedules
-from tests.feed.live import CONTROLS, Given, Live
+from schemaless.triggers.calling import Calls
+from schemaless.triggers.supervision import caught_up, prepare
+from schemaless.wire.pool import NodePool
+from tests.followers import schedules
+from tests.followers.live import CONTROLS, Given, Live
 
 BATCH = 1_000
 

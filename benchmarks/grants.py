@@ -20,10 +20,12 @@ from pathlib import Path
 import pymysql
 
 import schemaless
-from schemaless.cluster.topology import new_topology, shard_database
-from schemaless.mysql.grants import Account, grants
-from schemaless.mysql.urls import parse_url
+from schemaless.admin.grants import grants
+from schemaless.keys import shard_database
 from schemaless.testing.servers import private_servers
+from schemaless.topology.model import new_topology
+from schemaless.wire.accounts import Account
+from schemaless.wire.urls import parse_url
 
 NAME = "mezzanine"
 DURABLE = {"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1", "innodb-flush-method": "O_DIRECT"}

@@ -37,13 +37,13 @@ from _schedules import outcomes
 from codec import processor
 
 import schemaless
-from schemaless.feed.indexes import Indexes, KeepIndexes, Watch
-from schemaless.feed.worker import Worker
+from schemaless.followers.worker import Worker
+from schemaless.indexes.admin import Indexes, KeepIndexes, Watch
+from schemaless.indexes.definition import define
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.store.definitions import define
-from tests.index import schedules
-from tests.index.live import CONTROLS, LiveIndex
+from tests.indexes import schedules
+from tests.indexes.live import CONTROLS, LiveIndex
 
 BATCH = 1_000
 QUERIES = 200

@@ -23,10 +23,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import schemaless
-from schemaless.mysql.pool import PoolOptions
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.testing.servers import private_servers
+from schemaless.wire.pool import PoolOptions
 from tests.faults.interrupts import (
     PACKET_BYTES,
     RAISED,

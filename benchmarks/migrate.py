@@ -51,15 +51,15 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT
+from schemaless.internals import tools_of
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.migrate import run as migrate
+from schemaless.migrate.binlog_cost import binary_log
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.binary_log import binary_log
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.bodies import select_block, update_bodies, wanted_bodies
-from schemaless.store.tools import tools_of
+from schemaless.migrate.sql import select_block, update_bodies, wanted_bodies
+from schemaless.wire.connection import Connection
 
 COLUMN = "BASE"
 SIDES = ("plain", "bare", "ours")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import schemaless
-from schemaless.jobs.ledger import LEASE_S, Ledger
+from schemaless.jobs.job_store import LEASE_S, Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.versions import versions
 from schemaless.migrate.spec import MigrateSpec

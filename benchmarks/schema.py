@@ -69,7 +69,7 @@ def command_line(folder: Path, arguments: list[str]) -> int:
     from sqlalchemy import Column, Integer
 
     from schemaless.cli.main import run
-    from schemaless.mysql import revisions, versions
+    from schemaless.schema import revisions, versions
 
     for path in sorted(folder.glob("*.py")):
         revisions.METADATA["shard"].tables["cell"].append_column(Column(path.stem, Integer()))
@@ -141,7 +141,7 @@ def private(flavour: str, relaxed: bool) -> Iterator[list[LocalServer]]:
 
 def add_revisions(folder: Path, count: int) -> None:
     """Write revisions after this version's newest."""
-    from schemaless.mysql.versions import head
+    from schemaless.schema.versions import head
 
     before = head("shard")
     for number in range(1, count + 1):

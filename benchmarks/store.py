@@ -43,13 +43,13 @@ from codec import processor
 
 import schemaless
 from schemaless.bench.logbooks import documents as logbook_documents
-from schemaless.cluster.topology import heartbeat_database, shard_database
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
+from schemaless.internals import tools_of
+from schemaless.keys import heartbeat_database, shard_database
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.mysql.urls import Credentials, parse_url
-from schemaless.store.tools import tools_of
+from schemaless.wire.urls import Credentials, parse_url
 
 BATCH = 100
 THREADS = 8

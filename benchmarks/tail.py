@@ -32,13 +32,13 @@ from typing import Any
 import pymysql
 
 import schemaless
-from schemaless.admin.nodes import add_replica
+from schemaless.failover.nodes import add_replica
+from schemaless.feed import reader as changes
+from schemaless.feed.settlement import observe
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import parse_url
-from schemaless.mysql.writers import observe
-from schemaless.store import changes
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 
 KINDS = (
     ("commits late", 4),

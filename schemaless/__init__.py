@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StoredCell,
     )
     from schemaless.codec.envelope import Limits
+    from schemaless.datastore import Datastore
     from schemaless.errors import (
         AccessDenied,
         ArchiveFailed,
@@ -82,11 +83,10 @@ if TYPE_CHECKING:
         WorkersDied,
         WrongReply,
     )
-    from schemaless.feed.trigger import Call, Trigger, trigger
-    from schemaless.store.datastore import Datastore
-    from schemaless.store.indexes import Index, IndexPage, IndexRow
-    from schemaless.store.opening import connect
-    from schemaless.store.shards import FeedFrom, ReadFrom
+    from schemaless.indexes.query import Index, IndexPage, IndexRow
+    from schemaless.opening import connect
+    from schemaless.topology.shards import FeedFrom, ReadFrom
+    from schemaless.triggers.declaration import Call, Trigger, trigger
 
 __all__ = [
     "AccessDenied",
@@ -182,11 +182,11 @@ _HOMES = {
     ),
     "schemaless.codec.envelope": ("Limits",),
     "schemaless.admin.create": ("create",),
-    "schemaless.feed.trigger": ("Call", "Trigger", "trigger"),
-    "schemaless.store.datastore": ("Datastore",),
-    "schemaless.store.indexes": ("Index", "IndexPage", "IndexRow"),
-    "schemaless.store.opening": ("connect",),
-    "schemaless.store.shards": ("FeedFrom", "ReadFrom"),
+    "schemaless.triggers.declaration": ("Call", "Trigger", "trigger"),
+    "schemaless.datastore": ("Datastore",),
+    "schemaless.indexes.query": ("Index", "IndexPage", "IndexRow"),
+    "schemaless.opening": ("connect",),
+    "schemaless.topology.shards": ("FeedFrom", "ReadFrom"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -53,7 +53,7 @@
     |-- InvalidInput                an argument, option or input file that cannot be used; says where
     `-- LocalServerError            a private server could not be installed, started or stopped
 
-Exceptions of drivers and of SQLAlchemy never leave ``schemaless.mysql``. A read never raises for an
+Exceptions of drivers and of SQLAlchemy never leave ``schemaless.wire``. A read never raises for an
 absence that it is sure of.
 """
 

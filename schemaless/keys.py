@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from schemaless.cell import CellKey, RowKey
-from schemaless.errors import InvalidCell
+from schemaless.errors import InvalidCell, InvalidInput
 
 MAX_REF_KEY: Final = (1 << 63) - 1
 """No ref_key is higher: a signed BIGINT holds so much."""
@@ -110,3 +110,47 @@ def cell_key(row_key: RowKey, column_name: str, ref_key: int) -> CellKey:
 def _short(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+_DATASTORE_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}\Z")
+
+
+_TAKEN_ENDING = re.compile(r".*_([0-9]{4,}|heartbeat)\Z")
+
+
+def check_datastore_name(name: str) -> str:
+    """Return ``name`` if a datastore may have it.
+
+    It names the catalog's database; shards add ``_`` and their number, heartbeats ``_heartbeat``, so a name may not end
+    like one of these.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if not _DATASTORE_NAME.match(name):
+        raise InvalidInput(
+            f"a datastore's name is 1 to 48 of [a-z0-9_] and begins with a letter, got {name!r}; choose another"
+        )
+    if _TAKEN_ENDING.match(name):
+        raise InvalidInput(
+            f"a datastore's name may not end like a shard's (_ and four digits) or in _heartbeat, got {name!r}"
+        )
+    return name
+
+
+def shard_database(datastore: str, shard: int) -> str:
+    """Return the name of a shard's database.
+
+    >>> shard_database("mezzanine", 17)
+    'mezzanine_0017'
+    """
+    return f"{datastore}_{shard:04d}"
+
+
+def heartbeat_database(datastore: str) -> str:
+    """Return the name of the small database that each cluster of a datastore has its heartbeat in.
+
+    >>> heartbeat_database("mezzanine")
+    'mezzanine_heartbeat'
+    """
+    return f"{datastore}_heartbeat"

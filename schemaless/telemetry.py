@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from schemaless.datastore import Datastore
 from schemaless.events import Advanced, Event, Listener, nobody
-from schemaless.mysql.places import PlaceAwaited
-from schemaless.mysql.pool import Retried
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.wire.connection_slots import PlaceAwaited
+from schemaless.wire.pool import Retried
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

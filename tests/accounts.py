@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless.cluster.topology import new_topology
-from schemaless.mysql.grants import ROLES, Account, Role, ServerGrants, grants
-from schemaless.mysql.urls import parse_url
+from schemaless.admin.grants import ROLES, Role, ServerGrants, grants
+from schemaless.topology.model import new_topology
+from schemaless.wire.accounts import Account
+from schemaless.wire.urls import parse_url
 
 _MAY_NOT = {1044, 1045, 1142, 1227, 1410}
 

@@ -28,15 +28,15 @@ from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless.cluster.topology import Topology
+from schemaless.internals import tools_of
 from schemaless.local.description import LocalServer
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.pools import Pools
-from schemaless.mysql.urls import parse_url
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
 from schemaless.testing.servers import private_servers
+from schemaless.topology.model import Topology
+from schemaless.topology.shards import Shards
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.pools import Pools
+from schemaless.wire.urls import parse_url
 from tests import foreign
 from tests.accounts import Accounts, accounts_on
 from tests.loopback import Loopback, loopback_server

@@ -19,8 +19,8 @@ import pytest
 from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.urls import parse_url
+from schemaless.wire.connection import Connection
+from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
 
 CHOSEN = os.environ.get("SERVER", "")

@@ -8,16 +8,16 @@ from typing import Any
 
 import pymysql
 
-from schemaless.cluster.topology import Node
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.move import run as moves
 from schemaless.move.record import MoveRecord
 from schemaless.move.spec import MoveSpec
-from schemaless.mysql.making import create_shard
-from schemaless.mysql.pools import Pools
-from schemaless.mysql.schema import Identity
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.schema.creation import create_shard
+from schemaless.schema.databases import Identity
+from schemaless.topology.shards import Shards
+from schemaless.wire.node import Node
+from schemaless.wire.pools import Pools
 
 _COPIED = "added_id, row_key, column_name, ref_key, body, created_at"
 _ROOM = 1 << 20

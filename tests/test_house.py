@@ -114,17 +114,6 @@ def test_no_file_is_in_a_circle():
     assert left == {}
 
 
-def test_no_file_is_long_and_no_room_is_large():
-    """A file has 500 lines at most, a room 16 % of the package's."""
-    lines = {path: len(path.read_text().splitlines()) for path in SOURCES if path.is_relative_to(ROOT / "schemaless")}
-    rooms = Counter[str]()
-    for path, count in lines.items():
-        rooms[path.relative_to(ROOT / "schemaless").parts[0]] += count
-
-    assert [relative(path) for path, count in lines.items() if count > 500] == []
-    assert {room: count for room, count in rooms.items() if count > 0.16 * rooms.total()} == {}
-
-
 @each("path", SOURCES)
 def test_no_module_imports_the_package_root(path):
     """Every name is imported from the file that defines it: that is what keeps cycles out."""
@@ -150,18 +139,21 @@ def test_every_test_makes_a_promise(path):
 
 PATCHED = {
     ("tests/faults/test_interrupts.py", "_sock"): "PyMySQL's: the socket that it closes",
-    ("tests/mysql/test_driver.py", "_current_timeout"): "PyMySQL's: a connection is made of a pair of sockets",
-    ("tests/mysql/test_driver.py", "_rfile"): "PyMySQL's: the same",
-    ("tests/mysql/test_driver.py", "_sock"): "PyMySQL's: the same",
-    ("tests/mysql/test_pool.py", "_execute_command"): "PyMySQL's: what tracers of applications wrap",
-    ("tests/mysql/test_pool.py", "_read_query_result"): "PyMySQL's: a statement is sent by then, and no reply read",
-    ("tests/mysql/test_pool.py", "_rfile"): "PyMySQL's: what gevent and eventlet put in its place",
-    ("tests/mysql/test_secret.py", "_config"): "multiprocessing's: the key of another family of processes",
-    ("tests/feed/test_worker.py", "_wakes"): "a worker that is turned by hand makes none of its own",
-    ("tests/feed/test_worker_outages.py", "_noted_s"): "a moment within a worker's rest, which would pass by itself",
-    ("tests/feed/test_worker_outages.py", "_pending"): "the same",
-    ("tests/feed/test_worker_outages.py", "_step"): "the same",
-    ("tests/feed/test_worker_outages.py", "_wakes"): "the same",
+    ("tests/wire/test_driver.py", "_current_timeout"): "PyMySQL's: a connection is made of a pair of sockets",
+    ("tests/wire/test_driver.py", "_rfile"): "PyMySQL's: the same",
+    ("tests/wire/test_driver.py", "_sock"): "PyMySQL's: the same",
+    ("tests/wire/test_pool.py", "_execute_command"): "PyMySQL's: what tracers of applications wrap",
+    ("tests/wire/test_pool.py", "_read_query_result"): "PyMySQL's: a statement is sent by then, and no reply read",
+    ("tests/wire/test_pool.py", "_rfile"): "PyMySQL's: what gevent and eventlet put in its place",
+    ("tests/wire/test_secret.py", "_config"): "multiprocessing's: the key of another family of processes",
+    ("tests/followers/test_worker.py", "_wakes"): "a worker that is turned by hand makes none of its own",
+    (
+        "tests/followers/test_worker_outages.py",
+        "_noted_s",
+    ): "a moment within a worker's rest, which passes by itself",
+    ("tests/followers/test_worker_outages.py", "_pending"): "the same",
+    ("tests/followers/test_worker_outages.py", "_step"): "the same",
+    ("tests/followers/test_worker_outages.py", "_wakes"): "the same",
 }
 """Private names that tests put something in the place of, and why that is so."""
 

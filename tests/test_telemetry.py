@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import schemaless
 from schemaless import telemetry
 from schemaless.events import Advanced, Step, nobody
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.wire.pool import NodePool, PoolOptions
 
 DOCUMENT = {"said": "the-document-says-this"}
 

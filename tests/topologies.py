@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from schemaless import Datastore
-from schemaless.cluster.topology import Topology
-from schemaless.mysql.pools import Pools
-from schemaless.store.shards import Shards
-from schemaless.store.tools import Tools, tools_of
+from schemaless.internals import Tools, tools_of
+from schemaless.topology.model import Topology
+from schemaless.topology.shards import Shards
+from schemaless.wire.pools import Pools
 
 
 def opened_as(store: Datastore, topology: Topology) -> Datastore:

@@ -1,6 +1,6 @@
 //! Replies of a server: the packets that lie in memory, and rows of what is in them.
 //!
-//! The Python reference is the law here too (`schemaless/mysql/replies.py`): what these functions do not know they leave
+//! The Python reference is the law here too (`schemaless/wire/replies.py`): what these functions do not know they leave
 //! where it is, and it decides and finds the words.
 
 use pyo3::prelude::*;

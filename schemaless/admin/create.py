@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from schemaless.cluster.topology import Node, Topology, new_topology, shard_database
 from schemaless.errors import AccessDenied, DatastoreExists, DatastoreNotFound, InvalidInput
-from schemaless.mysql.errors import DuplicateKey
-from schemaless.mysql.heartbeat import make_tables
-from schemaless.mysql.making import catalog_tables, create_shard, create_tables
-from schemaless.mysql.parallel import AT_ONCE, on_servers
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.schema import Identity, create_database, databases_like, tables_of
-from schemaless.mysql.secret import Secret
-from schemaless.mysql.urls import ServerURL, parse_url
-from schemaless.store.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
+from schemaless.keys import shard_database
+from schemaless.schema.creation import catalog_tables, create_shard, create_tables
+from schemaless.schema.databases import Identity, create_database, databases_like, tables_of
+from schemaless.topology.catalog import CatalogEntry, mark_ready, read_catalog, write_topology
+from schemaless.topology.heartbeat import make_tables
+from schemaless.topology.model import Topology, new_topology
+from schemaless.wire.errors import DuplicateKey
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import AT_ONCE, on_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.secret import Secret
+from schemaless.wire.urls import ServerURL, parse_url
 
 
 def create(

@@ -15,6 +15,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from schemaless.cell import CellKey, NewStoredCell, StoredCell
+from schemaless.cells.dictionaries import dictionary_line, is_dictionary_line, parse_dictionary_line, source_of
+from schemaless.cells.writing import EncodedCell, encoded_stored
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries, Dictionary
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import decode_body, dictionary_of, renumbered_body
@@ -23,6 +25,7 @@ from schemaless.codec.lines import check_line
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec
 from schemaless.codec.values import MAX_VALUES
+from schemaless.datastore import Datastore
 from schemaless.errors import (
     BatchError,
     BodyTooLarge,
@@ -33,10 +36,7 @@ from schemaless.errors import (
     SchemalessError,
 )
 from schemaless.events import Advanced, Event, Listener, nobody
-from schemaless.store.cells import EncodedCell, encoded_stored
-from schemaless.store.datastore import Datastore
-from schemaless.store.dictionaries import dictionary_line, is_dictionary_line, parse_dictionary_line, source_of
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 
 _BODY_FIELD: Final = b'"body":'
 _HEAD_VALUES: Final = 32

@@ -7,19 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from schemaless.cluster.topology import Node, check_datastore_name, shard_database
+from schemaless.cells.dictionary_replicas import Shelves, level, shelves_of
 from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
 from schemaless.events import Advanced, Listener, Total, nobody
-from schemaless.mysql.errors import ConnectionLost, DatabaseMissing
-from schemaless.mysql.making import upgrade
-from schemaless.mysql.parallel import AT_ONCE, on_servers
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.pools import Pools
-from schemaless.mysql.schema import Identity, version_of
-from schemaless.mysql.urls import ServerURL
-from schemaless.mysql.versions import Branch, head
-from schemaless.store.catalog import find_catalog, read_catalog
-from schemaless.store.shelves import Shelves, level, shelves_of
+from schemaless.keys import check_datastore_name, shard_database
+from schemaless.schema.creation import upgrade
+from schemaless.schema.databases import Identity, version_of
+from schemaless.schema.versions import Branch, head
+from schemaless.topology.catalog import find_catalog, read_catalog
+from schemaless.wire.errors import ConnectionLost, DatabaseMissing
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import AT_ONCE, on_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.pools import Pools
+from schemaless.wire.urls import ServerURL
 
 R = TypeVar("R")
 

@@ -16,13 +16,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final, NamedTuple
 
 from schemaless.bench.corpora import words_of
-from schemaless.cluster.placement import shard_for
+from schemaless.cells.sql import insert_numbered_cells
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_for
-from schemaless.mysql.sql.cells import insert_numbered_cells
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.topology.placement import shard_for
 
 _WORDS: Final = words_of(
     "accepted airport bay bridge car city driver east fare for from left meters north of on pickup rider right south "

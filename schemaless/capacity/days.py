@@ -23,12 +23,12 @@ from typing import Final
 from schemaless.capacity.day_ends import PLACES, End, Places, Probe, inverted, search
 from schemaless.capacity.groups import Taken
 from schemaless.capacity.measurement import DayIntake, Method
-from schemaless.mysql.sql.figures import count_columns, select_moments
+from schemaless.capacity.sql import count_columns, select_moments
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.numbers import LEVEL, Interval, added, poisson_bounds, student_t
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import ReadFrom
-from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Span, draw, tile_count
+from schemaless.topology.shards import ReadFrom
 
 MOST_DAYS: Final = 400
 """So many days of history are looked at, the latest ones."""

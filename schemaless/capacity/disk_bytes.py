@@ -6,8 +6,8 @@ import math
 from typing import Final
 
 from schemaless.errors import InvalidInput
-from schemaless.mysql.page_model import MYSQL, Layout, Packer, rebuilt_file_bytes
 from schemaless.numbers import Interval, check_number
+from schemaless.survey.page_model import MYSQL, Layout, Packer, rebuilt_file_bytes
 
 __all__ = ["LONGEST_BODY_BYTES", "disk_bytes", "disk_bytes_range"]
 

@@ -16,18 +16,18 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from schemaless.capacity.measurement import UNREADABLE, Group
+from schemaless.capacity.sql import select_bodies, select_figures
 from schemaless.codec.envelope import HEADER_BYTES, describe_body
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
+from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
-from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
-from schemaless.mysql.sql.figures import select_bodies, select_figures
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval, student_t
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import ReadFrom
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
 from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample
 from schemaless.survey.sizing import content_values, rebuilt_files
+from schemaless.topology.shards import ReadFrom
 
 _DESCENT_PAGES: Final = 3
 """A search reads about so many pages from the root of an index to a leaf."""

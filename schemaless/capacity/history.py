@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from schemaless.capacity import sql
 from schemaless.capacity.measurement import Measurement
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql import catalog as sql
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.wire.connection import Connection
 
 _ALL_DAYS: Final = 14
 _DAILY_DAYS: Final = 100

@@ -16,18 +16,18 @@ from schemaless.capacity.days import grow
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.groups import Part, Taken, take
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Measurement
-from schemaless.cluster.topology import Cluster
+from schemaless.capacity.sql import SELECT_NOW
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.mysql.page_model import MARIADB, MYSQL
-from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.sizes import TableSize, disk_space_of, known_table_sizes, layout_of, other_table_sizes
-from schemaless.mysql.sql.servers import SELECT_NOW
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval, added
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import ReadFrom
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import MARIADB, MYSQL
 from schemaless.survey.sampling import Bounds
+from schemaless.survey.table_sizes import TableSize, disk_space_of, known_table_sizes, layout_of, other_table_sizes
+from schemaless.topology.model import Cluster
+from schemaless.topology.shards import ReadFrom
+from schemaless.wire.parallel import on_servers
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ from typing import Final
 
 from schemaless.capacity.measurement import ClusterFiles, Group, Measurement
 from schemaless.codec.registry import Codec
-from schemaless.mysql.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
-from schemaless.mysql.sizes import layout_of
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval, summed
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import ReadFrom
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.survey.sampling import Bounds
 from schemaless.survey.sizing import expected_file_bytes, model_error, predict
+from schemaless.survey.table_sizes import layout_of
+from schemaless.topology.shards import ReadFrom
 
 __all__ = ["Unit", "disk_per_body", "is_small", "predicted_files", "unit_of", "whole_files"]
 

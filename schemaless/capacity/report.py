@@ -20,10 +20,10 @@ from schemaless.capacity.series import Series
 from schemaless.capacity.skew import ShardSize, Skew
 from schemaless.capacity.steps import Rate, Step
 from schemaless.capacity.whatif import CodecEffect, Scenario
-from schemaless.mysql.page_model import MYSQL, Layout
 from schemaless.numbers import Interval, added
-from schemaless.survey.choice import Choice
 from schemaless.survey.column_trials import ColumnTrial
+from schemaless.survey.page_model import MYSQL, Layout
+from schemaless.survey.recommendation import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,13 @@ from schemaless.capacity.steps import rate, steps
 from schemaless.capacity.whatif import CodecEffect, Scenario, best_codec, codec_effects, growth_weights, mean, scenarios
 from schemaless.codec.registry import DEFAULT, NONE, PACKED, Codec, codec_named, codec_names
 from schemaless.codec.trial import NOT_TRIED, worth_trying
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Listener, Step, nobody
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
-from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
+from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
 from schemaless.survey.sampling import Bounds
 
 TRIAL_BOUNDS: Final = Bounds(windows=48, window_rows=6, sample_bytes=4 << 20, whole_rows=300)

@@ -22,8 +22,8 @@ from schemaless.capacity.measurement import Group, Measurement
 from schemaless.capacity.series import Series
 from schemaless.codec.registry import LEGACY
 from schemaless.numbers import Interval, added, summed
-from schemaless.survey.choice import Choice, Option, choose
 from schemaless.survey.column_trials import ColumnTrial
+from schemaless.survey.recommendation import Choice, Option, choose
 
 if TYPE_CHECKING:
     from schemaless.capacity.report import DiskForecast

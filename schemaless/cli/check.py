@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
+from schemaless.admin.table_check import TableCheck, TableFault, TableProof
 from schemaless.cli.jobs import workers_options
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.events import only, together
-from schemaless.feed.table_check import TableCheck, TableFault, TableProof
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check as check_cells
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, facts, json_option, note, out, print_json, progress

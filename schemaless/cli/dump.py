@@ -10,7 +10,7 @@ import click
 from schemaless.admin import ndjson as loading
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.events import Advanced
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import data_sink, progress
 

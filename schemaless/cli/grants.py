@@ -7,19 +7,20 @@ from typing import Any
 
 import click
 
+from schemaless.admin.grants import ROLES, Role, ServerGrants, parse_account
+from schemaless.admin.grants import grants as grants_of
 from schemaless.cli.options import datastore_option
-from schemaless.cluster.topology import Node, Topology, new_topology
 from schemaless.errors import InvalidInput
-from schemaless.mysql.configuration import datastore_url
-from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.grants import ROLES, Role, ServerGrants, parse_account
-from schemaless.mysql.grants import grants as grants_of
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.pools import Pools
-from schemaless.mysql.urls import parse_url
-from schemaless.store.catalog import find_catalog, read_catalog
-from schemaless.store.registry import BACKFILLING, READY, Registry
+from schemaless.indexes.registry import BACKFILLING, READY, Registry
 from schemaless.terminal.output import json_option, print_json
+from schemaless.topology.catalog import find_catalog, read_catalog
+from schemaless.topology.configuration import datastore_url
+from schemaless.topology.model import Topology, new_topology
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.pools import Pools
+from schemaless.wire.urls import parse_url
 
 _MEANS: dict[Role, str] = {
     "app": "reads cells and writes new ones; can change or delete none",

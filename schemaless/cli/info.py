@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from schemaless.cli.options import open_store, url_option
+from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied
 from schemaless.events import Advanced
-from schemaless.mysql.sizes import TableSize, cell_table_sizes, other_table_sizes
-from schemaless.mysql.sql.figures import estimate_cells
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.survey.sql import estimate_cells
+from schemaless.survey.table_sizes import TableSize, cell_table_sizes, other_table_sizes
 from schemaless.terminal.output import bytes_text, json_option, out, print_json, print_table, progress
 
 _BLOCK_ROWS = 10_000

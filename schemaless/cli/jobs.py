@@ -30,10 +30,10 @@ from schemaless.jobs.job import (
     job_name,
     steer_command,
 )
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.names import who
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
+from schemaless.runner_names import who
 from schemaless.terminal.output import bytes_text, err, facts, note, out, print_json, print_table
 from schemaless.terminal.progress import ProgressLine, amount_text, duration
 

@@ -14,15 +14,15 @@ import click
 from schemaless.admin import ndjson as loading
 from schemaless.admin.fields import check_ref_key_expression, created_at_in, ref_key_in, row_key_in
 from schemaless.cell import CellKey, NewStoredCell
+from schemaless.cells.dictionaries import bring
 from schemaless.cli.options import codec_option, open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import Codec, codec_named
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Event, Listener
+from schemaless.internals import tools_of
 from schemaless.keys import check_column_name
-from schemaless.store.datastore import Datastore
-from schemaless.store.dictionaries import bring
-from schemaless.store.tools import tools_of
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 
 

@@ -13,12 +13,12 @@ from click.core import ParameterSource
 from schemaless.admin.fields import hashed
 from schemaless.cli.quantities import share_of
 from schemaless.codec.registry import DEFAULT, codec_names
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.mysql.configuration import read_configuration
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import connect
-from schemaless.survey.choice import LEAST_GAIN, MOST_CPU
+from schemaless.opening import connect
+from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU
 from schemaless.terminal.output import note
+from schemaless.topology.configuration import read_configuration
 
 
 class DatastoreOption(click.Option):

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from schemaless.admin.table_check import TableFault
 from schemaless.cell import CellKey
+from schemaless.datastore import Datastore
 from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.events import Listener, only, together
-from schemaless.feed.table_check import TableFault
+from schemaless.internals import tools_of
 from schemaless.jobs.workers import Workers
 from schemaless.jobs.workers import workers as some_workers
 from schemaless.migrate.faults import Fault
-from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 from schemaless.terminal.output import facts, key_json, out, progress
+from schemaless.wire.errors import DatabaseMissing
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import click
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import size_of
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import REBUILD, RebuildPlan, RebuildSpec, ShardRebuilt, plan_rebuild
-from schemaless.jobs.rebuild import run as run_rebuild
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.throttle import Thresholds
+from schemaless.migrate.rebuild import REBUILD, RebuildPlan, RebuildSpec, ShardRebuilt, plan_rebuild
+from schemaless.migrate.rebuild import run as run_rebuild
 from schemaless.numbers import Interval
 from schemaless.terminal.output import (
     EXIT_FAILED,

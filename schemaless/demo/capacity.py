@@ -15,8 +15,8 @@ from schemaless.capacity import history
 from schemaless.capacity.disks import GivenDisk, with_disks
 from schemaless.capacity.measure import measure
 from schemaless.capacity.reporting import Asked, make
+from schemaless.datastore import Datastore
 from schemaless.pages.capacity_page import capacity_html
-from schemaless.store.datastore import Datastore
 from schemaless.terminal.files import write_whole
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from schemaless.bench.logbooks import COLUMN, DEMO_DOCUMENTS, documents
 from schemaless.cell import CellKey, NewStoredCell
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import LEGACY
+from schemaless.datastore import Datastore
 from schemaless.demo.capacity import times
 from schemaless.errors import CorruptBody, InvalidCell, InvalidInput, SchemalessError
 from schemaless.events import Advanced, Listener, only, together
 from schemaless.keys import cell_key
-from schemaless.store.datastore import Datastore
 from schemaless.terminal.output import note, progress
 
 

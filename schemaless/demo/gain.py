@@ -7,7 +7,7 @@ from pathlib import Path
 
 from schemaless.capacity.model import GB, TB, Plan, days_until_full
 from schemaless.migrate.tally import MigrateOutcome
-from schemaless.mysql.sizes import TableSize
+from schemaless.survey.table_sizes import TableSize
 from schemaless.terminal.output import bytes_text, line_break, out, print_table
 
 _DOCUMENTS_PER_DAY = 1_000_000

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING
 
 from schemaless.admin.create import create
 from schemaless.cell import Cell
+from schemaless.datastore import Datastore
 from schemaless.demo.capacity import DAYS
 from schemaless.demo.capacity import report as capacity_report
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.events import only
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import run as rebuild
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.local import servers as local_servers
 from schemaless.migrate.faults import Fault
+from schemaless.migrate.rebuild import run as rebuild
 from schemaless.migrate.reclaimed import reclaimed_report
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
-from schemaless.mysql.sizes import TableSize, cell_table_sizes
+from schemaless.opening import connect
 from schemaless.pages.capacity_words import answer
 from schemaless.pages.reclaimed_page import reclaimed_html
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import connect
-from schemaless.store.tools import tools_of
+from schemaless.survey.table_sizes import TableSize, cell_table_sizes
 from schemaless.terminal.files import write_whole
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, estimate_text, note, out, progress
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from schemaless.capacity.report import CapacityReport
 from schemaless.demo.documents import check_file, load_file, load_logbooks
 from schemaless.demo.gain import command_at, next_steps, show_days, show_gain
-from schemaless.demo.ways import show as second_ways
+from schemaless.demo.index_and_trigger import show as second_ways
 
 _NAME = "demo"
 

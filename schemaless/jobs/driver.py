@@ -14,16 +14,16 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from typing import Final
 
+from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError, ServerError, WorkersDied
 from schemaless.events import Listener, nobody
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job, RunGoesOn
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.names import is_dead_here, runner_name
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.worker import MakeWatch, Outcome, Work, work_on
 from schemaless.jobs.workers import Workers
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import opening_of
-from schemaless.store.tools import tools_of
+from schemaless.opening import opening_of
+from schemaless.runner_names import is_dead_here, runner_name
 
 _log = logging.getLogger("schemaless")
 

@@ -6,19 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
+from schemaless.datastore import Datastore
 from schemaless.errors import JobConflict
 from schemaless.events import Listener, nobody
+from schemaless.internals import tools_of
 from schemaless.jobs.driver import GIVE_UP_S, Driver
 from schemaless.jobs.job import Job, Kind, RunBegan, check_goes_on, thresholds_of
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.versions import versions
 from schemaless.jobs.worker import Work
 from schemaless.jobs.workers import workers
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import opening_of
-from schemaless.store.tools import tools_of
+from schemaless.opening import opening_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from schemaless.cluster.topology import Cluster
+from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost, SchemalessError, ServerError, TopologyError
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
-from schemaless.jobs.ledger import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
+from schemaless.jobs.job_store import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
-from schemaless.store.datastore import Datastore
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.topology.model import Cluster
+from schemaless.topology.shards import Shards
 
 _log = logging.getLogger("schemaless")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.jobs.job import ClusterState, Job, ShardState
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 
 _MOST_LIKELY: Final = 1.96
 """So many standard deviations on either side hold 95 % of a normal distribution."""

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import (
     AccessDenied,
     InvalidInput,
@@ -30,16 +29,18 @@ from schemaless.errors import (
     ServerUnavailable,
     TopologyError,
 )
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
-from schemaless.mysql.grants import own_grant
-from schemaless.mysql.heartbeat import make_tables, read_token, remove_stale_tokens, remove_token, write_token
-from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.replication import is_same_server
-from schemaless.mysql.server_activity import ServerActivity, server_activity
-from schemaless.mysql.sql.servers import SELECT_READ_ONLY, set_session
-from schemaless.store.shards import Shards
+from schemaless.jobs.server_load import ServerActivity, server_activity
+from schemaless.topology.heartbeat import make_tables, read_token, remove_stale_tokens, remove_token, write_token
+from schemaless.topology.model import Cluster
+from schemaless.topology.replication import is_same_server
+from schemaless.topology.shards import Shards
+from schemaless.wire.accounts import own_grant
+from schemaless.wire.connection import Connection
+from schemaless.wire.errors import ConnectionLost, DatabaseMissing, Deadlock, ReplyTimedOut
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.sql.sessions import SELECT_READ_ONLY, set_session
 
 T = TypeVar("T")
 

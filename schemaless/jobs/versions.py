@@ -8,8 +8,8 @@ import zlib
 from functools import cache
 from typing import Any
 
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 
 
 def versions(store: Datastore) -> dict[str, Any]:

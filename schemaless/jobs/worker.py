@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost, SchemalessError
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.jobs.throttle import Look, Thresholds
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import Opening
-from schemaless.store.tools import tools_of
+from schemaless.opening import Opening
 
 _log = logging.getLogger("schemaless")
 

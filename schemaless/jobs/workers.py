@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from schemaless.errors import InvalidInput
 from schemaless.jobs.worker import Outcome, let_go, make_ready
-from schemaless.store.opening import Opening
+from schemaless.opening import Opening
 
 _TURN_S: Final = 0.5
 _DASK_S: Final = 10.0

@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from typing import Final
 
 from schemaless.errors import LocalServerError
+from schemaless.local import sql
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.replication import HOST, Session, session
-from schemaless.mysql.sql import groups, replicas
-from schemaless.mysql.sql.servers import SELECT_PORT
+from schemaless.topology.sql import replicas
+from schemaless.wire.sql.sessions import SELECT_PORT
 
 REPLICAS: Final = 2
 """A group is a server and so many replicas of it: three, the fewest of which one may be lost."""
@@ -92,20 +93,20 @@ def _begin(opened: dict[LocalServer, Session], say: Callable[[str], None]) -> Lo
     """Begin a group with the server that lacks nothing, and return it; all of them get one account for it."""
     password = secrets.token_urlsafe(24)
     for member_session in opened.values():
-        for sql in (
-            groups.STOP_GROUP,  # of one that has lost its majority
-            groups.set_global("super_read_only", 0),
-            *groups.make_member_account(_ACCOUNT, HOST, password),
-            groups.set_global("super_read_only", 1),
+        for statement in (
+            sql.STOP_GROUP,  # of one that has lost its majority
+            sql.set_global("super_read_only", 0),
+            *sql.make_member_account(_ACCOUNT, HOST, password),
+            sql.set_global("super_read_only", 1),
         ):
-            member_session.run(sql)
+            member_session.run(statement)
     first = _most_advanced(opened)
     say(f"{first.name} begins a group of {len(opened)}")
-    opened[first].run(groups.set_global("group_replication_bootstrap_group", 1))
+    opened[first].run(sql.set_global("group_replication_bootstrap_group", 1))
     try:
         _join(opened, first, None)
     finally:
-        opened[first].run(groups.set_global("group_replication_bootstrap_group", 0))
+        opened[first].run(sql.set_global("group_replication_bootstrap_group", 0))
     _wait(first, opened[first], say)
     return first
 
@@ -123,16 +124,16 @@ def _most_advanced(opened: dict[LocalServer, Session]) -> LocalServer:
 
 def _join(opened: dict[LocalServer, Session], member: LocalServer, inside: LocalServer | None) -> None:
     """Have a server join the group of another one; without one, it is to begin its own."""
-    name = str(uuid.uuid4()) if inside is None else str(opened[inside].run(groups.SELECT_GROUP_NAME))
+    name = str(uuid.uuid4()) if inside is None else str(opened[inside].run(sql.SELECT_GROUP_NAME))
     # The ports that they have now: one that was taken meanwhile is another one than at the last start.
     at = {server: f"{HOST}:{int(its.run(SELECT_PORT))}" for server, its in opened.items()}
-    opened[member].run(groups.STOP_GROUP)
-    opened[member].run(groups.set_global("group_replication_group_name", name))
-    opened[member].run(groups.set_global("group_replication_local_address", at[member]))
+    opened[member].run(sql.STOP_GROUP)
+    opened[member].run(sql.set_global("group_replication_group_name", name))
+    opened[member].run(sql.set_global("group_replication_local_address", at[member]))
     # Not itself: one that was killed and joins again would ask itself first, and take longer.
     seeds = [address for server, address in at.items() if server != member]
-    opened[member].run(groups.set_global("group_replication_group_seeds", ",".join(seeds)))
-    opened[member].run(groups.START_GROUP)
+    opened[member].run(sql.set_global("group_replication_group_seeds", ",".join(seeds)))
+    opened[member].run(sql.START_GROUP)
 
 
 def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> None:
@@ -149,6 +150,6 @@ def _wait(member: LocalServer, opened: Session, say: Callable[[str], None]) -> N
 
 def _state(opened: Session) -> str:
     """Return a server's state in its group; UNREACHABLE where it is cut off from the majority."""
-    (row,) = opened.rows(groups.SELECT_OWN_PLACE)
+    (row,) = opened.rows(sql.SELECT_OWN_PLACE)
     state = str(row["state"])
     return state if row["majority"] or state != "ONLINE" else "UNREACHABLE"

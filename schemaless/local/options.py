@@ -17,7 +17,7 @@ from schemaless.local import free_space as space
 from schemaless.local.binaries import Binary, cache_folder, cache_lock, environment
 from schemaless.local.description import Description
 from schemaless.local.processes import processes_on, send
-from schemaless.mysql.sql.servers import BEGIN_MARIADB, END_MARIADB
+from schemaless.local.sql import BEGIN_MARIADB, END_MARIADB
 
 INITIAL_BYTES: Final = {"mysql": 400 * 1024 * 1024, "mariadb": 250 * 1024 * 1024}
 """So much has to be free before a data folder is made: the folder, its logs, and some to work with."""

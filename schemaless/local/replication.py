@@ -15,8 +15,10 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from schemaless.errors import LocalServerError
+from schemaless.local import sql
 from schemaless.local.description import LocalServer
-from schemaless.mysql.sql import replicas, servers
+from schemaless.topology.sql import replicas
+from schemaless.wire.sql import sessions as servers
 
 MINIMUM: Final = {"mysql": (8, 0, 27), "mariadb": (10, 6, 1)}
 """No older server can be a replica here: parallel appliers that keep the order of commits are the default of these."""
@@ -117,7 +119,7 @@ class Condition:
 
 def condition(replica: Session) -> Condition | None:
     """Return what a replica says, or None where it was never pointed at a primary."""
-    rows = replica.rows(replicas.show_replica(mariadb=_is_mariadb(replica)))
+    rows = replica.rows(sql.show_replica(mariadb=_is_mariadb(replica)))
     if not rows:
         return None
     # MariaDB says Slave and Master.
@@ -159,7 +161,7 @@ def require_whole_binary_log(primary: LocalServer) -> None:
     """
     with session(primary) as opened:
         first = str(opened.run(servers.SHOW_BINARY_LOGS) or "")
-        purged = "" if _is_mariadb(opened) else str(opened.run(replicas.SELECT_GTID_PURGED))
+        purged = "" if _is_mariadb(opened) else str(opened.run(sql.SELECT_GTID_PURGED))
     if purged or not re.search(r"\.0*1\Z", first):
         raise LocalServerError(
             f"{primary.name} cannot get a new replica: its binary logs begin with {first or 'nothing'}, the earlier "
@@ -177,7 +179,7 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
     with session(primary) as source, session(replica) as opened:
         mariadb = _is_mariadb(opened)
         port = int(source.run(servers.SELECT_PORT))
-        if int(source.run(servers.SELECT_SKIPS_NETWORKING)):
+        if int(source.run(sql.SELECT_SKIPS_NETWORKING)):
             raise LocalServerError(
                 f"{primary.name} does not listen on {HOST}, where its replicas come from; leave the option "
                 "skip-networking out"
@@ -191,18 +193,18 @@ def follow(primary: LocalServer, replica: LocalServer) -> None:
             change["SSL_CA"] = authority
         if state is None or state.source[2] != account or state.code == _ACCESS_DENIED:
             password = secrets.token_urlsafe(24)
-            for sql in replicas.make_replication_account(account, HOST, password):
-                source.run(sql)
+            for statement in sql.make_replication_account(account, HOST, password):
+                source.run(statement)
             change |= {"USER": account, "PASSWORD": password, "CONNECT_RETRY": 1}
             if not mariadb:
                 change |= {"AUTO_POSITION": 1, "SSL": 1, "RETRY_COUNT": 0}
             state = None
         if state is None or state.source != wanted:
-            opened.run(replicas.stop_replica(mariadb=mariadb))
-            opened.run(replicas.point_replica(change, mariadb=mariadb))
+            opened.run(sql.stop_replica(mariadb=mariadb))
+            opened.run(sql.point_replica(change, mariadb=mariadb))
             state = None
         if state is None or not (state.receives and state.applies):
-            opened.run(replicas.start_replica(mariadb=mariadb))
+            opened.run(sql.start_replica(mariadb=mariadb))
 
 
 def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Callable[[str], None]) -> None:
@@ -214,7 +216,7 @@ def wait_until_replicating(primary: LocalServer, replica: LocalServer, say: Call
     with session(primary) as source, session(replica) as opened:
         mariadb = _is_mariadb(opened)
         position = replicas.SELECT_GTID_POSITION_MARIADB if mariadb else replicas.SELECT_GTID_POSITION
-        applied = replicas.SELECT_GTID_APPLIED_MARIADB if mariadb else replicas.SELECT_GTID_APPLIED
+        applied = sql.SELECT_GTID_APPLIED_MARIADB if mariadb else replicas.SELECT_GTID_APPLIED
         target = str(source.run(position)).replace("\n", "")
         wait = replicas.select_gtid_wait(target, 0.1, mariadb=mariadb)
         before, moved = "", time.monotonic()

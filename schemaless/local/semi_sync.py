@@ -6,9 +6,10 @@ import time
 from typing import Final
 
 from schemaless.errors import LocalServerError
+from schemaless.local import sql
 from schemaless.local.description import Description, LocalServer
 from schemaless.local.replication import session
-from schemaless.mysql.sql import replicas
+from schemaless.topology.sql import replicas
 
 TIMEOUT_MS: Final = 86_400_000
 """A primary waits so long for a replica before it falls back: a day, so that nobody takes it for waiting who is not."""
@@ -51,9 +52,9 @@ def begin(primary: LocalServer) -> None:
                 f"{primary.name} runs without semi-synchronous replication: it is begun where servers start; run "
                 "'schemaless local down', and the same command again"
             )
-        opened.run(replicas.begin_semi_sync(mariadb=mariadb))
+        opened.run(sql.begin_semi_sync(mariadb=mariadb))
         give_up_s = time.monotonic() + _WAIT_S
-        while int(opened.rows(replicas.SHOW_SEMI_SYNC_CLIENTS)[0]["Value"]) < len(primary.replicas):
+        while int(opened.rows(sql.SHOW_SEMI_SYNC_CLIENTS)[0]["Value"]) < len(primary.replicas):
             if time.monotonic() >= give_up_s:
                 raise LocalServerError(
                     f"the replicas of {primary.name} do not acknowledge what they receive; were they started without "

@@ -11,8 +11,8 @@ from schemaless.capacity import history
 from schemaless.capacity.disks import disks_of
 from schemaless.capacity.measurement import Measurement
 from schemaless.capacity.report import NOTHING_TRIED
+from schemaless.datastore import Datastore
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
-from schemaless.store.datastore import Datastore
 
 _EVERY_S: Final = 60.0
 _STORED: Final = ("cluster", "column", "codec")

@@ -19,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector as RegistryCollector
 
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.metrics.capacity import CAPACITY
 from schemaless.metrics.feed import FEED
@@ -27,7 +28,6 @@ from schemaless.metrics.indexes import INDEXES
 from schemaless.metrics.jobs import JOBS
 from schemaless.metrics.metric import PREFIX, Collector, Metric, Sample
 from schemaless.metrics.servers import SERVERS
-from schemaless.store.datastore import Datastore
 
 log = logging.getLogger("schemaless")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from schemaless.cells.sql import select_id_span
+from schemaless.datastore import Datastore
 from schemaless.errors import ServerTimeout, ServerUnavailable
+from schemaless.internals import tools_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
-from schemaless.mysql.sql.cells import select_id_span
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 
 _EVERY_S: Final = 30.0
 

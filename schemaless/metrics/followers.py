@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from schemaless.feed.operations import Triggers, TriggerStatus
-from schemaless.feed.owned import PAUSED, RUNNING, STOPPED
+from schemaless.datastore import Datastore
+from schemaless.followers.lease_state import PAUSED, RUNNING, STOPPED
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
-from schemaless.store.datastore import Datastore
+from schemaless.triggers.admin import Triggers, TriggerStatus
 
 _EVERY_S: Final = 15.0
 _TRIGGER: Final = ("trigger",)

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from schemaless.feed.indexes import Indexes, IndexStatus
-from schemaless.feed.owned import RUNNING
+from schemaless.datastore import Datastore
+from schemaless.followers.lease_state import RUNNING
+from schemaless.indexes.admin import Indexes, IndexStatus
+from schemaless.indexes.registry import BACKFILLING, DECLARED, DROPPING, READY
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
-from schemaless.store.datastore import Datastore
-from schemaless.store.registry import BACKFILLING, DECLARED, DROPPING, READY
 
 _EVERY_S: Final = 15.0
 _INDEX: Final = ("index", "number")

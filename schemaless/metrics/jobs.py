@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from schemaless.datastore import Datastore
 from schemaless.jobs.job import Job, ShardState
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.status import JobStatus, status_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
-from schemaless.store.datastore import Datastore
 
 _JOB: Final = ("kind", "job")
 _EVERY_S: Final = 5.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from schemaless.store.datastore import Datastore
+from schemaless.datastore import Datastore
 
 PREFIX: Final = "schemaless_"
 

@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from schemaless.cluster.topology import Cluster, Node
+from schemaless.datastore import Datastore
 from schemaless.errors import ServerError
+from schemaless.internals import tools_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
-from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.sql.servers import SELECT_ONE
-from schemaless.mysql.writers import gtid_position, wait_for_gtid
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.topology.model import Cluster
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.sql.sessions import SELECT_ONE
 
 _EVERY_S: Final = 5.0
 _WAIT_S: Final = 0.05

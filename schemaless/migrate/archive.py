@@ -22,9 +22,9 @@ import msgpack
 import zstandard
 
 from schemaless.cell import CellKey, StoredCell
+from schemaless.cells.dictionaries import dictionary_line
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.errors import ArchiveFailed
-from schemaless.store.dictionaries import dictionary_line
 
 # stored; never renumber
 FORMAT: Final = 1

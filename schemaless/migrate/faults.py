@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import check_canonical
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidCell
 from schemaless.events import Event
+from schemaless.internals import tools_of
 from schemaless.keys import cell_key
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 
 
 @dataclass(frozen=True, slots=True)

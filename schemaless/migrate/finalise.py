@@ -9,16 +9,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Listener, nobody
 from schemaless.jobs.job import Failure, Job, ShardState, go_on_command
-from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
+from schemaless.jobs.job_store import FAILURES_KEPT, Ledger
 from schemaless.jobs.workers import Workers
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import ERASED, LAG_TIMEOUT_S, Depth, Proof, verify
-from schemaless.store.datastore import Datastore
 
 
 @dataclass(slots=True)

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 from schemaless.cell import CellKey, StoredCell
 from schemaless.codec.envelope import same_document
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import only
+from schemaless.internals import tools_of
 from schemaless.jobs.job import ShardState
 from schemaless.migrate.archive import ArchivedCell, created_text
 from schemaless.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
+from schemaless.migrate.sql import select_stored_digests
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql.sql.bodies import select_stored_digests
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 
 _PAGE_IDS = 1 << 16
 _SHARDS_NAMED = 20

@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from schemaless.cell import CellKey
+from schemaless.cells.paging import PageSize, Row
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import Recoded, recode
 from schemaless.codec.registry import DEFAULT, Codec, codec_names
+from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 from schemaless.events import Listener, nobody
+from schemaless.internals import tools_of
 from schemaless.keys import check_column_name
-from schemaless.mysql.binary_log import BinaryLog, binary_log, predicted_bytes
-from schemaless.mysql.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
-from schemaless.mysql.sizes import TableSize, known_table_sizes, layout_of
+from schemaless.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
 from schemaless.numbers import Interval, summed
-from schemaless.store.datastore import Datastore
-from schemaless.store.paging import PageSize, Row
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import MYSQL, PAGE_BYTES, Layout, Packer, new_pages
 from schemaless.survey.sampling import BOUNDS, Bounds, Key, Sample, Window, WindowFigures, sample, window_rows
 from schemaless.survey.sizing import content_values, rebuilt_files
+from schemaless.survey.table_sizes import TableSize, known_table_sizes, layout_of
 
 Values = defaultdict[Key, float]
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from schemaless.codec.envelope import dictionary_of
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Failure, ShardState
 from schemaless.migrate.archive import ArchivedCell
 from schemaless.migrate.originals import (
@@ -25,11 +27,9 @@ from schemaless.migrate.originals import (
     same_meaning,
     stored_digests,
 )
+from schemaless.migrate.sql import replace_bodies
 from schemaless.migrate.tally import Counts
-from schemaless.mysql.connection import in_packets
-from schemaless.mysql.sql.bodies import replace_bodies
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.wire.connection import in_packets
 
 CHUNK_CELLS: Final = 200
 """So many originals are put back together, at most."""

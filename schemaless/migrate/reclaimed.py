@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.jobs.job import ClusterState, Job, ShardState
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
+from schemaless.migrate.binlog_cost import BinaryLogPoint, bytes_between
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally, Tally, total_of
-from schemaless.mysql.binary_log import BinaryLogPoint, bytes_between
-from schemaless.mysql.sizes import known_table_sizes
 from schemaless.numbers import Interval, added, summed
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
+from schemaless.survey.table_sizes import known_table_sizes
 
 _PREDICTED: Final = Bounds(windows=64, window_rows=32, sample_bytes=8 << 20, whole_rows=2_000)
 """The sample of one cluster is as large."""

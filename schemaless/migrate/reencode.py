@@ -16,27 +16,27 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from schemaless.cell import StoredCell
-from schemaless.cluster.topology import Node
+from schemaless.cells.sql import select_id_span
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import counts_as, dictionary_of
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import Codec
+from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Failure
-from schemaless.jobs.ledger import INTERRUPTED
+from schemaless.jobs.job_store import INTERRUPTED
 from schemaless.jobs.runner import ShardRun, Stopped
+from schemaless.jobs.server_load import note_read
 from schemaless.migrate.archive import ArchiveWriter, archive_dictionary, archived
+from schemaless.migrate.binlog_cost import log_settings
 from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds, groups
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.sql import select_block, select_digests, update_bodies
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql.binary_log import log_settings
-from schemaless.mysql.connection import Connection, in_packets
-from schemaless.mysql.server_activity import note_read
-from schemaless.mysql.sql.bodies import select_block, select_digests, update_bodies
-from schemaless.mysql.sql.cells import select_id_span
-from schemaless.mysql.writers import gtid_position, wait_for_gtid
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.wire.connection import Connection, in_packets
+from schemaless.wire.node import Node
 
 LEAVES: Final = (CorruptBody, BodyTooLarge, VerificationFailed)
 """``recode`` raises these for a body that is better left as it is; one such body does not stop the others."""

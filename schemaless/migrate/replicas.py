@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
-from schemaless.cluster.topology import Node
+from schemaless.cells.sql import select_id_span
+from schemaless.datastore import Datastore
 from schemaless.errors import FeedRefused
+from schemaless.internals import tools_of
 from schemaless.migrate.originals import StoredDigest, digests, stored_digests
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.bodies import select_block_digests, select_stored_digests
-from schemaless.mysql.sql.cells import select_id_span
-from schemaless.mysql.writers import gtid_position, wait_for_gtid
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.migrate.sql import select_block_digests, select_stored_digests
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.wire.connection import Connection
+from schemaless.wire.node import Node
 
 _POLL_S: Final = 0.05
 _WAIT_S: Final = 1.0

@@ -14,22 +14,22 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Unpack
 
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Failure
+from schemaless.jobs.job_store import FAILURES_KEPT, Ledger
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
-from schemaless.jobs.ledger import FAILURES_KEPT, Ledger
-from schemaless.jobs.names import is_dead_here
 from schemaless.jobs.runner import ShardRun
+from schemaless.migrate.binlog_cost import log_settings
 from schemaless.migrate.originals import Missing, Originals, missing_of
 from schemaless.migrate.put_back import CHUNK_CELLS, ShardRestored, put_back
 from schemaless.migrate.run import weights_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
-from schemaless.mysql.binary_log import log_settings
-from schemaless.mysql.connection import Connection
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.runner_names import is_dead_here
+from schemaless.wire.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)

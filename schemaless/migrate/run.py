@@ -10,19 +10,19 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final, Unpack
 
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.kind import HowToRun, JobKind
-from schemaless.jobs.ledger import Ledger
+from schemaless.migrate.binlog_cost import binary_log, binary_log_point
 from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds
 from schemaless.migrate.reclaimed import note_sizes
 from schemaless.migrate.reencode import work
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateOutcome, ShardTally
-from schemaless.mysql.binary_log import binary_log, binary_log_point
-from schemaless.mysql.sizes import data_lengths
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.survey.table_sizes import data_lengths
 
 
 def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:

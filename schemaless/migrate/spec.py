@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from schemaless.cells.column_codecs import codec_with
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.errors import InvalidInput
 from schemaless.jobs.kind import JobSpec
 from schemaless.keys import check_column_name
-from schemaless.mysql.sql.bodies import wanted_bodies
-from schemaless.store.columns import codec_with
+from schemaless.migrate.sql import wanted_bodies
 
 VerifyAfter = Literal["primary", "replica"]
 

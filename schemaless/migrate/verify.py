@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from schemaless.cell import CellKey, StoredCell
-from schemaless.cluster.topology import Node
+from schemaless.cells.dictionary_replicas import differences
 from schemaless.codec.dictionaries import Dictionaries
 from schemaless.codec.envelope import counts_as, describe_body
 from schemaless.codec.recode import recode
+from schemaless.datastore import Datastore
 from schemaless.errors import (
     CorruptBody,
     DictionaryDamaged,
@@ -31,8 +32,9 @@ from schemaless.errors import (
     ShardMoving,
 )
 from schemaless.events import Advanced, Event, Listener, nobody, only
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Failure
-from schemaless.jobs.ledger import FAILURES_KEPT
+from schemaless.jobs.job_store import FAILURES_KEPT
 from schemaless.jobs.worker import store_for
 from schemaless.jobs.workers import Workers, run_shards
 from schemaless.migrate.archive import ArchivedCell
@@ -52,11 +54,9 @@ from schemaless.migrate.reencode import LEAVES
 from schemaless.migrate.replicas import ReplicaLags, differing, top_beyond
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import Counts
-from schemaless.mysql.errors import DatabaseMissing
-from schemaless.store.datastore import Datastore
-from schemaless.store.opening import Opening, opening_of
-from schemaless.store.shelves import differences
-from schemaless.store.tools import tools_of
+from schemaless.opening import Opening, opening_of
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
 
 LAG_TIMEOUT_S: Final = 30.0
 ERASED: Final = "Erased"

@@ -6,11 +6,11 @@ import re
 from typing import Final
 
 from schemaless.errors import AccessDenied, MoveRefused
+from schemaless.indexes.sql import INDEX_TABLE
 from schemaless.move.spec import TABLES
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.accounts import grant
-from schemaless.mysql.sql.indexes import INDEX_TABLE
-from schemaless.mysql.sql.moves import SELECT_DATABASE_GRANTS, select_table_grants
+from schemaless.move.sql import SELECT_DATABASE_GRANTS, select_table_grants
+from schemaless.wire.connection import Connection
+from schemaless.wire.sql.sessions import grant
 
 _CREATE: Final = "CREATE"
 _READ_WRITE: Final = frozenset({"SELECT", "INSERT"})

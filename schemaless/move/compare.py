@@ -8,15 +8,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from schemaless.datastore import Datastore
 from schemaless.errors import MoveRefused
 from schemaless.events import Advanced, Listener, nobody
+from schemaless.internals import tools_of
+from schemaless.move import sql
 from schemaless.move.fence import session
 from schemaless.move.record import MoveRecord
 from schemaless.move.run import LeftBehind
 from schemaless.move.verify import BLOCK_ROWS, by_id, same_document
-from schemaless.mysql.sql import moves as sql
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 
 
 @dataclass(slots=True)

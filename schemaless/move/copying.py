@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from schemaless.errors import MoveRefused
-from schemaless.mysql.connection import Connection, in_packets
-from schemaless.mysql.errors import DuplicateKey
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.moves import CellRow
+from schemaless.move import sql
+from schemaless.move.sql import CellRow
+from schemaless.topology.sql import moving
+from schemaless.wire.connection import Connection, in_packets
+from schemaless.wire.errors import DuplicateKey
 
 _INSERT_BYTES: Final = 4 << 20
 _INSERT_ROWS: Final = 2_000
@@ -173,9 +174,9 @@ def carry_over(source: Connection, target: Connection, database: str, token: str
         fenced: whether the source's have the names by now that they are left behind under.
     """
     for table in sql.CARRIED:
-        name = sql.moved(table, token) if fenced else table
+        name = moving.moved(table, token) if fenced else table
         rows = [_raised(table, row) for row in source.rows(sql.select_carried(database, table, name))]
-        there = sql.incoming(table, token)
+        there = moving.incoming(table, token)
         if [tuple(row) for row in target.rows(sql.select_carried(database, table, there))] == rows:
             continue
         target.execute(sql.delete_all(database, there))

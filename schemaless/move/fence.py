@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from schemaless.cluster.topology import Node
 from schemaless.errors import AccessDenied, MoveRefused, ServerError, ServerRefused, ServerTimeout, ServerUnavailable
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.feed import UNLOCK_TABLES
-from schemaless.mysql.sql.indexes import INDEX_TABLE
-from schemaless.mysql.sql.schema import show_tables
-from schemaless.mysql.sql.servers import set_session, take_lock
-from schemaless.store.shards import Shards
+from schemaless.feed.sql import UNLOCK_TABLES
+from schemaless.indexes.sql import INDEX_TABLE
+from schemaless.move import sql
+from schemaless.schema.sql import show_tables
+from schemaless.topology.shards import Shards
+from schemaless.topology.sql import moving
+from schemaless.wire.connection import Connection
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.sql.sessions import set_session, take_lock
 
 _LIFE_S: Final = 7 * 24 * 3600
 """A session may be silent so long while others copy."""
@@ -266,7 +267,7 @@ class Fence:
             if fenced:
                 # Nothing is done to a table that is called cell again: that is a contradiction for who calls.
                 also = source.plain & {table} - {"cell"}
-                renamed += [(name, sql.moved(table, token)) for name in (*left, *also)]
+                renamed += [(name, moving.moved(table, token)) for name in (*left, *also)]
             else:
                 renamed += [(name, table) for name in left]
         self._drop(self.source, source.probes)
@@ -275,7 +276,7 @@ class Fence:
         if not target.has_cell:
             for table in reversed(tables):
                 before = [*target.incoming.get(table, ()), *(target.plain & {table})]
-                renamed += [(name, sql.incoming(table, token)) for name in before]
+                renamed += [(name, moving.incoming(table, token)) for name in before]
         try:
             if self.unreachable is None:
                 self._drop(self.target, target.probes)
@@ -322,7 +323,7 @@ class Fence:
             ServerTimeout: it is held off.
         """
         tables = [*index_tables(side_of(self.target, self.database).incoming), "cell"]
-        return sum(self._settled_in_s(sql.incoming(table, token)) for table in tables) < most_s
+        return sum(self._settled_in_s(moving.incoming(table, token)) for table in tables) < most_s
 
     def _settled_in_s(self, name: str) -> float:
         """Rename a table to and fro until that takes no time; return how long it took last."""
@@ -384,21 +385,21 @@ class Fence:
 
     def rename_source(self, token: str) -> None:
         """Take the shard's tables away on the source, ``cell`` last, while this session holds them."""
-        names = [(table, sql.moved(table, token)) for table in self._locked]
+        names = [(table, moving.moved(table, token)) for table in self._locked]
         for statement in sql.rename(self.database, names, locked_mariadb=self.source.is_mariadb):
             self.source.execute(statement)
 
     def rename_target(self, token: str) -> None:
         """Give the tables on the target the names that clients look for, ``cell`` last: from then on it is moved."""
         tables = self._fenced(side_of(self.source, self.database), side_of(self.target, self.database))
-        names = [(sql.incoming(table, token), table) for table in tables]
+        names = [(moving.incoming(table, token), table) for table in tables]
         for statement in sql.rename(self.database, names):
             self.target.execute(statement)
 
     def rename_back(self, token: str) -> None:
         """Give the tables on the source their names again, ``cell`` last."""
         tables = [*index_tables(side_of(self.source, self.database).moved), *sql.FENCED]
-        self._rename(self.source, [(sql.moved(table, token), table) for table in tables])
+        self._rename(self.source, [(moving.moved(table, token), table) for table in tables])
 
     def drop_incoming(self, target: Side) -> None:
         """Drop what was copied to the target."""

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from schemaless.cluster.topology import Topology
+from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost
+from schemaless.internals import tools_of
 from schemaless.jobs.runner import ShardRun
+from schemaless.move import sql
 from schemaless.move.spec import BEFORE_COMMIT, Phase
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.parts import Value
-from schemaless.store.catalog import write_place
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.topology.catalog import write_place
+from schemaless.topology.model import Topology
+from schemaless.wire.connection import Connection
+from schemaless.wire.sql.parts import Value
 
 
 @dataclass(frozen=True, slots=True)

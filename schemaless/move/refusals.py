@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from schemaless.indexes.registry import IndexEntry
 from schemaless.move.fence import Side, index_tables
-from schemaless.move.indexes import refusal_of_indexes
+from schemaless.move.index_tables import refusal_of_indexes
 from schemaless.move.spec import TABLES
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql.schema import select_version
-from schemaless.mysql.versions import head
-from schemaless.store.registry import IndexEntry
+from schemaless.schema.sql import select_version
+from schemaless.schema.versions import head
+from schemaless.wire.connection import Connection
 
 _MADE_NEW = frozenset(name for name, what in TABLES.items() if what == "made new")
 

@@ -6,28 +6,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Unpack
 
-from schemaless.cluster.topology import Cluster, Node
+from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, InvalidInput, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.events import Advanced, Listener, nobody
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.kind import HowToRun, JobKind
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.names import who
+from schemaless.move import sql
 from schemaless.move.accounts import lacking_grants
 from schemaless.move.fence import index_tables, session, side_of, take_locks
 from schemaless.move.record import MoveRecord, Records
 from schemaless.move.refusals import refusal_of
 from schemaless.move.spec import BEFORE_COMMIT, MoveSpec
 from schemaless.move.steps import work
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.errors import DatabaseMissing
-from schemaless.mysql.replication import is_same_server
-from schemaless.mysql.sizes import TableSize, data_lengths, disk_space_of, known_table_sizes
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.schema import drop_database, show_tables
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.runner_names import who
+from schemaless.schema.sql import drop_database, show_tables
+from schemaless.survey.table_sizes import TableSize, data_lengths, disk_space_of, known_table_sizes
+from schemaless.topology.model import Cluster
+from schemaless.topology.replication import is_same_server
+from schemaless.topology.sql import moving
+from schemaless.wire.connection import Connection
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
 
 ASSUMED_BYTES_PER_S: Final = Interval(5e6, 14e6, 40e6)
 """So many bytes of a table are taken to be copied in a second, until a move was measured."""
@@ -302,7 +304,7 @@ class LeftBehind:
     @property
     def has_cells(self) -> bool:
         """Whether its cells are there, in the last of the tables."""
-        return bool(self.tables) and self.tables[-1] == sql.moved("cell", self.record.token or "")
+        return bool(self.tables) and self.tables[-1] == moving.moved("cell", self.record.token or "")
 
 
 def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[LeftBehind]:
@@ -329,9 +331,9 @@ def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Co
     database = tools.shards.database(record.shard)
     side = side_of(connection, database)
     # Of this move and no other, the cells last: as long as they are there, they are counted.
-    of_move = [(table, sql.moved(table, record.token or "")) for table in (*index_tables(side.moved), *sql.FENCED)]
+    of_move = [(table, moving.moved(table, record.token or "")) for table in (*index_tables(side.moved), *sql.FENCED)]
     tables = tuple(name for table, name in of_move if name in side.moved.get(table, ()))
-    cells = sql.moved("cell", record.token or "")
+    cells = moving.moved("cell", record.token or "")
     counts = [int(connection.rows(sql.count_rows(database, name))[0][0]) for name in tables if name == cells]
     refusal = None
     if record.phase == "moved":

@@ -7,11 +7,11 @@ from typing import Final, Literal
 
 from schemaless.errors import InvalidInput
 from schemaless.jobs.kind import JobSpec
-from schemaless.mysql.sql import moves as sql
+from schemaless.topology.sql import moving
 
 Phase = Literal["preparing", "copying", "cutting", "moved", "verified", "dropped", "aborting", "aborted"]
 
-BEFORE_COMMIT: Final[tuple[Phase, ...]] = sql.BEFORE_COMMIT
+BEFORE_COMMIT: Final[tuple[Phase, ...]] = moving.BEFORE_COMMIT
 """In these phases the shard is where it was, as far as the catalog knows; the servers may know better."""
 
 TABLES: Final[dict[str, str]] = {

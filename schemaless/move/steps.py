@@ -21,29 +21,30 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from schemaless.cluster.topology import Cluster
+from schemaless.cells.dictionary_replicas import copy_dictionaries
+from schemaless.datastore import Datastore
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
+from schemaless.feed.reader import Changes
+from schemaless.internals import tools_of
 from schemaless.jobs.runner import ShardRun
+from schemaless.jobs.server_load import note_read
+from schemaless.move import sql
 from schemaless.move.accounts import check_accounts
+from schemaless.move.copy_rate import Pace, TargetServers
 from schemaless.move.copying import Copier, carry_over
 from schemaless.move.fence import Fence, Side, index_tables, new_token
-from schemaless.move.indexes import MovedIndexes
-from schemaless.move.pace import Pace, TargetServers
+from schemaless.move.index_tables import MovedIndexes
 from schemaless.move.record import MoveRecord, Records
 from schemaless.move.refusals import refusal_of
 from schemaless.move.spec import BEFORE_COMMIT, TABLES, MoveSpec, Phase
+from schemaless.move.sql import CellRow
 from schemaless.move.verify import verify_shard
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.making import create_incoming
-from schemaless.mysql.schema import Identity, check_identity, next_id
-from schemaless.mysql.server_activity import note_read
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.moves import CellRow
-from schemaless.mysql.sql.schema import select_identity
-from schemaless.store.changes import Changes
-from schemaless.store.datastore import Datastore
-from schemaless.store.shelves import copy_dictionaries
-from schemaless.store.tools import tools_of
+from schemaless.schema.creation import create_incoming
+from schemaless.schema.databases import Identity, check_identity, next_id
+from schemaless.schema.sql import select_identity
+from schemaless.topology.model import Cluster
+from schemaless.topology.sql import moving
+from schemaless.wire.connection import Connection
 
 _log = logging.getLogger("schemaless")
 
@@ -258,7 +259,7 @@ class _ShardMove:
         return Identity(topology.name, self._shard, topology.shard_count, topology.placement)
 
     def _create(self) -> None:
-        names = {table: sql.incoming(table, self._token) for table in sql.FENCED}
+        names = {table: moving.incoming(table, self._token) for table in sql.FENCED}
         create_incoming(self._fence.target, self._fence.database, names, self._identity)
         self._copier = Copier(self._fence.target, self._fence.database, names["cell"])
 
@@ -331,7 +332,7 @@ class _ShardMove:
                     self._run.ledger.note_event(self._run.job.job_id, told[:255])
 
     def _top(self) -> int:
-        return int(self._fence.source.rows(sql.select_top(self._fence.database, "cell"))[0][0] or 0)
+        return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)
 
     def _save(self) -> None:
         self._note({"settled_id": self._settled})
@@ -421,7 +422,7 @@ class _ShardMove:
             False where something holds the target, such as a backup: the shard is where it was, and is used again.
         """
         fence = self._fence
-        left = sql.moved("cell", self._token)
+        left = moving.moved("cell", self._token)
         try:
             self._raise_counter(left)
             self._copier.copy_rest(fence.reader, left, self._settled)
@@ -441,7 +442,9 @@ class _ShardMove:
 
     def _flip(self, began_s: float) -> None:
         fence = self._fence
-        fence_id = int(fence.reader.rows(sql.select_top(fence.database, sql.moved("cell", self._token)))[0][0] or 0)
+        fence_id = int(
+            fence.reader.rows(moving.select_top(fence.database, moving.moved("cell", self._token)))[0][0] or 0
+        )
         changes = {"fence_id": fence_id, "settled_id": fence_id}
         self._records.flip(self._run, self._topology, self._spec.target, self._token, changes)
         pause_s = time.monotonic() - began_s
@@ -453,7 +456,7 @@ class _ShardMove:
         """Have the target give out ids far above those that the source gives out."""
         fence = self._fence
         wanted = next_id(fence.source, fence.database, table)
-        incoming = sql.incoming("cell", self._token)
+        incoming = moving.incoming("cell", self._token)
         self._target_counter = next_id(fence.target, fence.database, incoming)
         if self._target_counter < wanted + ROOM // 2:
             self._target_counter = wanted + ROOM

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from schemaless.cell import StoredCell
-from schemaless.cluster.topology import Node
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, MoveRefused
+from schemaless.internals import Tools, tools_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.runner import ShardRun
+from schemaless.jobs.server_load import note_read
+from schemaless.move import sql
 from schemaless.move.fence import session, side_of
 from schemaless.move.record import MoveRecord, Records
-from schemaless.mysql.connection import Connection, Rows
-from schemaless.mysql.errors import DuplicateKey
-from schemaless.mysql.server_activity import note_read
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.moves import CellRow
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import Tools, tools_of
+from schemaless.move.sql import CellRow
+from schemaless.wire.connection import Connection, Rows
+from schemaless.wire.errors import DuplicateKey
+from schemaless.wire.node import Node
 
 BLOCK_ROWS: Final = 1_000
 

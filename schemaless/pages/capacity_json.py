@@ -12,7 +12,7 @@ from schemaless.capacity.forecast import Band, NoForecast
 from schemaless.capacity.skew import fullest
 from schemaless.capacity.whatif import DiskOutlook, Scenario
 from schemaless.numbers import Interval
-from schemaless.survey.choice import Choice
+from schemaless.survey.recommendation import Choice
 from schemaless.terminal.output import facts
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from schemaless.codec.registry import DEFAULT, JSON, NONE, PACKED, SERIALIZERS, 
 from schemaless.codec.serializers import Serializer
 from schemaless.codec.training import Training, part_of, train
 from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED, worth_trying
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import Listener, Step, nobody
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore
-from schemaless.survey.choice import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.survey.column_trials import LEAST_CELLS, CellSample, ColumnTrial, column_size, sample_cells, try_codec
+from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice, Option, choose, share_text
 from schemaless.survey.sampling import Bounds
 
 _BOUNDS: Final = Bounds(windows=200, window_rows=16, sample_bytes=24 << 20, whole_rows=3_200)

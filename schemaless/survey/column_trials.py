@@ -11,18 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schemaless.cells.paging import PageSize
 from schemaless.codec import trial
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
+from schemaless.datastore import Datastore
 from schemaless.events import Listener, nobody
+from schemaless.internals import tools_of
 from schemaless.keys import check_column_name
-from schemaless.mysql.page_model import PAGE_BYTES, Layout, Packer
-from schemaless.mysql.sizes import layout_of
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore
-from schemaless.store.paging import PageSize
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import PAGE_BYTES, Layout, Packer
 from schemaless.survey.sampling import Bounds, Sample, Window, WindowFigures, sample, window_rows
+from schemaless.survey.table_sizes import layout_of
 
 BOUNDS: Final = Bounds(windows=100, window_rows=16, sample_bytes=16 << 20, whole_rows=1_600)
 """The sample of all columns together is as large: so much is held in memory, too."""

@@ -22,15 +22,15 @@ from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
+from schemaless.cells.paging import PageSize, Row, every_row
+from schemaless.cells.sql import select_block_end, select_id_span
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Listener, Total, nobody
-from schemaless.mysql.page_model import PAGE_BYTES
-from schemaless.mysql.parallel import on_servers
-from schemaless.mysql.sql.cells import select_block_end, select_id_span
-from schemaless.mysql.sql.figures import select_probe
 from schemaless.numbers import LEVEL, Interval, poisson_bounds, student_t
-from schemaless.store.paging import PageSize, Row, every_row
-from schemaless.store.shards import ReadFrom, Shards
+from schemaless.survey.page_model import PAGE_BYTES
+from schemaless.survey.sql import select_probe
+from schemaless.topology.shards import ReadFrom, Shards
+from schemaless.wire.parallel import on_servers
 
 Key = tuple[str, ...]
 """Whoever looks at a window calls a value by such a key, as ``("cells", "BASE")``."""

@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass, fields
 from statistics import NormalDist, fmean, pstdev
 from typing import Final
 
+from schemaless.cells.paging import PageSize
 from schemaless.codec.registry import Codec
 from schemaless.codec.trial import try_codec
-from schemaless.mysql.page_model import Content, Layout, Packer, rebuilt_file_bytes
-from schemaless.mysql.sql.figures import select_lengths
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore
-from schemaless.store.paging import PageSize
-from schemaless.store.shards import ReadFrom
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample, window_rows
+from schemaless.survey.sql import select_lengths
+from schemaless.topology.shards import ReadFrom
 
 BOUNDS: Final = Bounds(windows=64, window_rows=24, sample_bytes=16 << 20, whole_rows=2_000)
 """The sample of one shard is as large."""

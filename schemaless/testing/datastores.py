@@ -14,20 +14,13 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from schemaless.errors import SchemalessError
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.schema import databases_like, tables_of
-from schemaless.mysql.sql.moves import drop_table, raise_counter
-from schemaless.mysql.sql.schema import (
-    checksum_tables,
-    drop_database,
-    insert_rows,
-    select_rows,
-    show_definition,
-    truncate_table,
-    use,
-)
-from schemaless.mysql.sql.servers import set_session
-from schemaless.mysql.urls import parse_url
+from schemaless.move.sql import drop_table, raise_counter
+from schemaless.schema.databases import databases_like, tables_of
+from schemaless.schema.sql import drop_database, show_definition, use
+from schemaless.testing.sql import checksum_tables, insert_rows, select_rows, truncate_table
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.sql.sessions import set_session
+from schemaless.wire.urls import parse_url
 
 _SESSION: Final = set_session({"lock_wait_timeout": 1, "foreign_key_checks": 0})
 """Sessions wait so long in place of a day, or a year: a test may have left a transaction open.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from schemaless.store.datastore import Datastore
+    from schemaless.datastore import Datastore
     from schemaless.testing.datastores import Datastores
 
 _FLAVOURS = ("mysql", "mariadb")
@@ -78,7 +78,7 @@ def schemaless_url(_schemaless_datastores: Datastores) -> Iterator[str]:
 @pytest.fixture
 def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
     """An open, empty datastore, this test's own: the one that ``schemaless_url`` names."""
-    from schemaless.store.opening import connect
+    from schemaless.opening import connect
 
     with connect(schemaless_url) as opened:
         yield opened
@@ -87,10 +87,10 @@ def schemaless_datastore(schemaless_url: str) -> Iterator[Datastore]:
 @contextmanager
 def _servers(config: pytest.Config) -> Iterator[list[str]]:
     if named := _setting(config, "server"):
-        from schemaless.mysql.pool import NodePool, PoolOptions
-        from schemaless.mysql.secret import PASSWORD_VARIABLE
-        from schemaless.mysql.sql.servers import SELECT_ONE
-        from schemaless.mysql.urls import parse_url
+        from schemaless.wire.pool import NodePool, PoolOptions
+        from schemaless.wire.secret import PASSWORD_VARIABLE
+        from schemaless.wire.sql.sessions import SELECT_ONE
+        from schemaless.wire.urls import parse_url
 
         urls = [parse_url(url) for url in named]
         with pytest.MonkeyPatch.context() as patch:

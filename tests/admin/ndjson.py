@@ -10,9 +10,9 @@ from typing import Any
 from schemaless import Datastore
 from schemaless.admin import ndjson as loading
 from schemaless.cell import CellKey, StoredCell
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_for
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.topology.shards import Shards
 
 KEPT_AS_TEXT = [
     b'{"a": 1, "a": 2, "pad": "' + b"x" * 100 + b'"}',

@@ -10,9 +10,9 @@ import pytest
 import schemaless
 from schemaless import DatastoreExists, InvalidInput, ShardIdentityMismatch
 from schemaless.admin import create as creation
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.schema import databases_like
-from schemaless.mysql.urls import parse_url
+from schemaless.schema.databases import databases_like
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 
 
 def databases(url: str, name: str) -> list[str]:

@@ -15,13 +15,13 @@ import pytest
 from schemaless import CellConflict, CorruptBody, InvalidInput
 from schemaless.admin import ndjson as loading
 from schemaless.cell import CellKey
+from schemaless.cells.writing import Cells
 from schemaless.codec.documents import MAX_DEPTH
 from schemaless.codec.envelope import describe_body, encode_body, is_enveloped, keep_reason
 from schemaless.codec.lines import open_lines
 from schemaless.codec.registry import DEFAULT, LEGACY, codec_named, codec_names
 from schemaless.events import Advanced, only
 from schemaless.migrate.verify import check
-from schemaless.store.cells import Cells
 from tests.admin.ndjson import KEPT_AS_TEXT, LINES, bodies, by_field, ids, numbered, put_raw
 from tests.packets import small_packets
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import parse_url
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LEG = {"flight": 1545, "utc_hour": "2013-01-01T10:00:00Z", "carrier": {"code": "UA"}, "weather": None}

@@ -17,9 +17,9 @@ from schemaless.capacity.rebuilt import Unit
 from schemaless.capacity.report import NOTHING_TRIED, CapacityReport, Tried
 from schemaless.capacity.reporting import Asked, put_together
 from schemaless.codec.registry import codec_named, codec_names
-from schemaless.mysql.page_model import Content
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import ColumnSize, ColumnTrial
+from schemaless.survey.page_model import Content
 
 TODAY = datetime.date(2026, 6, 1)
 TAKEN_AT = datetime.datetime(2026, 6, 1, 3, 0, tzinfo=UTC)

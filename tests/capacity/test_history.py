@@ -12,8 +12,8 @@ from schemaless import AccessDenied, InvalidInput
 from schemaless.capacity import history
 from schemaless.capacity.history import Kept, thinned
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval
-from schemaless.store.tools import tools_of
 
 NOW = datetime(2026, 5, 20, 3, 0, 0, 123456, tzinfo=UTC)
 MEASUREMENT = Measurement(

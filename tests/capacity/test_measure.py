@@ -13,16 +13,16 @@ import pytest
 
 import schemaless
 from schemaless import InvalidInput, NewCell, NewStoredCell
-from schemaless.admin.nodes import add_replica
 from schemaless.bench.past_writes import Column, PastWrites, cells, write
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.measure import MeasureBounds, measure
 from schemaless.capacity.measurement import Measurement
-from schemaless.cluster.topology import Node
 from schemaless.codec.envelope import describe_body
+from schemaless.datastore import Datastore
+from schemaless.failover.nodes import add_replica
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval, added
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.wire.node import Node
 from tests.accounts import accounts_on
 from tests.topologies import opened_as
 

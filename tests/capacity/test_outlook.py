@@ -13,8 +13,8 @@ from schemaless.capacity.disk_bytes import LONGEST_BODY_BYTES, disk_bytes, disk_
 from schemaless.capacity.outlook import Ranges, outlook
 from schemaless.capacity.ratios import ratio
 from schemaless.errors import InvalidInput
-from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.numbers import Interval
+from schemaless.survey.page_model import MARIADB, MYSQL
 
 pytestmark = pytest.mark.once
 

@@ -12,13 +12,13 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
 from schemaless.capacity.reporting import Asked, make
-from schemaless.jobs import rebuild
+from schemaless.internals import tools_of
+from schemaless.migrate import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.page_model import MYSQL
-from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.numbers import Interval
-from schemaless.store.tools import tools_of
+from schemaless.survey.page_model import MYSQL
+from schemaless.survey.table_sizes import cell_table_sizes
 from tests.capacity.reports import down, measurement, space, within
 
 

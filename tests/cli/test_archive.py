@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import schemaless
-from schemaless.jobs.ledger import Ledger
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
 

@@ -19,12 +19,12 @@ from schemaless.capacity import reporting
 from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.reporting import Asked, make
-from schemaless.cluster.topology import Node
 from schemaless.events import Listener
+from schemaless.internals import tools_of
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_words import answer
-from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
+from schemaless.wire.node import Node
 from tests.topologies import opened_as
 
 DAYS = 40

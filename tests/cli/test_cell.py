@@ -9,8 +9,8 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_for
-from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, document, kept, set_to
 
 pytestmark = pytest.mark.mysql

@@ -8,7 +8,7 @@ import pytest
 
 from schemaless import NewStoredCell
 from schemaless.codec.envelope import describe_body
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 
 pytestmark = pytest.mark.mysql
 

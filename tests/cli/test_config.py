@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import schemaless
-from schemaless.mysql.configuration import read_configuration
-from schemaless.mysql.secret import Secret
+from schemaless.topology.configuration import read_configuration
+from schemaless.wire.secret import Secret
 
 URL = "mysql://app@db-1:3306/mezzanine"
 GOOD = f'default = "mezz"\n\n[datastores.mezz]\nurl = "{URL}"\npool_size = 3\nread_timeout_s = 7.5\n'
@@ -176,7 +176,7 @@ def test_a_name_opens_the_datastore_with_its_settings(invoke, file, datastore_ur
     assert invoke("-d", "mine", "cell", "get", row, "BASE", "--json").json["body"] == {"a": 1}
     assert invoke("topology", "show", "-d", "mine").code == 0
 
-    from schemaless.store.tools import tools_of
+    from schemaless.internals import tools_of
 
     with schemaless.connect("mine") as store:
         assert tools_of(store).shards.pools.options.pool_size == 3

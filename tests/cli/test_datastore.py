@@ -8,7 +8,7 @@ import pytest
 
 from schemaless import connect
 from schemaless.admin.upgrades import DatabaseState, UpgradeOutcome
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 
 pytestmark = pytest.mark.mysql
 

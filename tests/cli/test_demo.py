@@ -14,7 +14,8 @@ import pytest
 
 import schemaless
 from schemaless.admin.create import create
-from schemaless.demo import story, ways
+from schemaless.demo import index_and_trigger as ways
+from schemaless.demo import story
 from schemaless.errors import LocalServerError, SchemalessError
 from schemaless.local import servers as local_servers
 

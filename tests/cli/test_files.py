@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.terminal.files import unwritable_folder, write_whole
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import load

@@ -6,9 +6,9 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied
-from schemaless.mysql.grants import Account
-from schemaless.mysql.urls import parse_url
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.wire.accounts import Account
+from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
 
 CLUSTERS = ("--cluster", "mysql://root@db-1/", "--cluster", "mysql://root@db-2:3307/")

@@ -9,19 +9,18 @@ import pytest
 
 import schemaless
 from schemaless.cli.jobs import JobProgress
-from schemaless.jobs import rebuild
+from schemaless.internals import tools_of
 from schemaless.jobs.job import RunBegan, RunGoesOn
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import RebuildSpec
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
-from schemaless.migrate import reencode
+from schemaless.migrate import rebuild, reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.blocks import BlockBounds
+from schemaless.migrate.rebuild import RebuildSpec
 from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.sql.bodies import update_bodies
-from schemaless.store.tools import tools_of
+from schemaless.migrate.sql import update_bodies
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load
 

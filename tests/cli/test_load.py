@@ -15,8 +15,8 @@ import pytest
 
 from schemaless.admin import ndjson as loading
 from schemaless.codec.envelope import describe_body, encode_body
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_for
-from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 

@@ -15,15 +15,16 @@ import pymysql
 import pytest
 
 import schemaless
-from schemaless.admin.states import node_states
+from schemaless.admin.grants import ROLES, grants
+from schemaless.failover.states import node_states
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_for
-from schemaless.mysql.engine import session
-from schemaless.mysql.grants import ROLES, Account, grants
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.secret import Secret
-from schemaless.mysql.urls import parse_url
-from schemaless.store.opening import opening_of
-from schemaless.store.tools import tools_of
+from schemaless.opening import opening_of
+from schemaless.schema.engine import session
+from schemaless.wire.accounts import Account
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.secret import Secret
+from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
 
 pytestmark = pytest.mark.mysql
@@ -42,7 +43,7 @@ def datastore(loopback, flavour):
     parsed = parse_url(loopback.url("keeper"))
     with closing(connect(loopback.root, None)) as root:
         run(root, f"CREATE USER {account} IDENTIFIED BY '{pymysql.converters.escape_string(PASSWORD)}'")
-        topology = schemaless.cluster.topology.new_topology(DATASTORE, 2, [parsed.node])
+        topology = schemaless.topology.model.new_topology(DATASTORE, 2, [parsed.node])
         for statement in grants("admin", account, topology, parsed.node, mariadb=flavour == "mariadb")[0].statements:
             run(root, statement)
         # To set up TLS would take most of the time.

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from schemaless import NewStoredCell
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 
 pytestmark = pytest.mark.mysql
 

@@ -8,8 +8,8 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.jobs.ledger import Ledger
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 
 pytestmark = pytest.mark.mysql
 

@@ -14,8 +14,8 @@ from schemaless.cli.bench import codecs as bench
 from schemaless.cli.migrate import report
 from schemaless.cli.options import shards_of, shards_text
 from schemaless.events import Advanced
+from schemaless.internals import tools_of
 from schemaless.pages import capacity_csv
-from schemaless.store.tools import tools_of
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
 

@@ -15,10 +15,10 @@ import pytest
 from schemaless import NewStoredCell
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
-from schemaless.jobs.ledger import Ledger
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
-from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long]

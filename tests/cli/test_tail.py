@@ -10,9 +10,9 @@ from collections import Counter
 import pytest
 
 from schemaless import NewCell
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import parse_url
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 
 pytestmark = pytest.mark.mysql
 

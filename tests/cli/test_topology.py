@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 import schemaless
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 
 pytestmark = pytest.mark.mysql
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import schemaless
+from schemaless.datastore import Datastore
 from schemaless.errors import BatchError, SchemalessError, ServerError
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 
 ROW: Final = uuid.UUID(int=1)
 

@@ -18,11 +18,11 @@ from pymysql.constants import SERVER_STATUS
 
 import schemaless
 from schemaless.cell import CellKey
+from schemaless.cells.sql import insert_cells
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.errors import BatchError, CellConflict, OutcomeUnknown, SchemalessError
-from schemaless.mysql.pool import NodePool
-from schemaless.mysql.sql.cells import insert_cells
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
+from schemaless.wire.pool import NodePool
 from tests.accounts import Accounts
 from tests.faults.cases import CONNECTING, Case, Cases, choose_faults
 from tests.faults.proxy import Fault, Proxy

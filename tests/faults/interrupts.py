@@ -24,11 +24,16 @@ from types import FrameType
 from typing import Any, Final
 
 import schemaless
-from schemaless.mysql.pool import NodePool
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
+from schemaless.wire.pool import NodePool
 
-ROOMS: Final = ("/pymysql/", "/schemaless/mysql/", "/schemaless/store/")
+ROOMS: Final = (
+    "/pymysql/",
+    *(f"/schemaless/{package}/" for package in ("wire", "topology", "cells", "feed", "indexes")),
+    "/schemaless/datastore.py",
+    "/schemaless/internals.py",
+)
 """Whose lines are interrupted: the driver's, and those of the library that lie between it and the caller."""
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
+from schemaless.datastore import Datastore
 from schemaless.errors import OutcomeUnknown, ServerUnavailable
+from schemaless.internals import tools_of
 from schemaless.local.description import LocalServer
-from schemaless.mysql import pool as pools
-from schemaless.mysql.errors import ConnectionLost
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.wire import pool as pools
+from schemaless.wire.errors import ConnectionLost
 from tests.faults.calls import READS, ROW, WRITES, error_of, expect_refusal
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy

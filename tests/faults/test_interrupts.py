@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import schemaless
-from schemaless.mysql import driver
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.pool import NodePool, PoolOptions, _CheckedOut
-from schemaless.mysql.urls import parse_url
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
+from schemaless.wire import driver
+from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool, PoolOptions, _CheckedOut
+from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts
 from tests.faults.interrupts import (
     PACKET_BYTES,

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 import schemaless
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.local.description import LocalServer
-from schemaless.mysql import pool as pools
-from schemaless.mysql.connection import Connection
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.wire import pool as pools
+from schemaless.wire.connection import Connection
 from tests.faults.child import put_and_read
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import ANSWERING, SENDING, Fault, Proxy
@@ -197,7 +197,7 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
     """However a child ends, its parent's connections stay, in the pool or in use; and nobody has to close."""
     script = textwrap.dedent(f"""
         import os, sys, threading, uuid, schemaless
-        from schemaless.store.tools import tools_of
+        from schemaless.internals import tools_of
         def number(connection):
             return connection.rows(b"SELECT CONNECTION_ID()")[0][0]
         store = schemaless.connect({fresh_url!r})
@@ -283,7 +283,7 @@ def test_a_parent_that_dies_is_seen_to_die_while_its_child_lives(servers: list[L
     url = schemaless.create("dies", 1, [servers[0].url])
     script = textwrap.dedent(f"""
         import os, sys, threading, time, schemaless
-        from schemaless.store.tools import tools_of
+        from schemaless.internals import tools_of
         store = schemaless.connect({url!r})
         holds = threading.Event()
         def hold(connection):

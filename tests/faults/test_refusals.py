@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import schemaless
+from schemaless.datastore import Datastore
 from schemaless.errors import (
     AccessDenied,
     BodyTooLarge,
@@ -27,13 +28,12 @@ from schemaless.errors import (
     ServerUnavailable,
     ShardMoving,
 )
+from schemaless.internals import Tools, tools_of
 from schemaless.local.description import LocalServer
-from schemaless.mysql import connection as connections
-from schemaless.mysql import pool as pools
-from schemaless.mysql.errors import Deadlock
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import Tools, tools_of
 from schemaless.testing.servers import private_servers
+from schemaless.wire import connection as connections
+from schemaless.wire import pool as pools
+from schemaless.wire.errors import Deadlock
 from tests.faults.calls import READS, ROW, WITHOUT_A_SERVER, WRITES, error_of, expect_refusal
 from tests.faults.harness import direct, rows
 from tests.faults.locks import eventually, holding, in_thread, insert, waiting

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from schemaless.local.description import LocalServer
-from schemaless.mysql import pool
+from schemaless.wire import pool
 from tests.accounts import Accounts
 from tests.faults.harness import Harness
 

@@ -13,11 +13,11 @@ import pytest
 
 import schemaless
 from schemaless.cell import NewStoredCell
+from schemaless.internals import tools_of
 from schemaless.local.description import LocalServer
-from schemaless.mysql import pool as pools
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import parse_url
-from schemaless.store.tools import tools_of
+from schemaless.wire import pool as pools
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy
 

@@ -22,18 +22,18 @@ from sqlalchemy.engine import Engine
 
 import schemaless
 from schemaless.admin.upgrades import schema_status, upgrade_schema
-from schemaless.cluster.topology import shard_database
 from schemaless.codec.recode import recode
+from schemaless.internals import tools_of
+from schemaless.keys import shard_database
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
-from schemaless.mysql.engine import session
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.urls import parse_url
-from schemaless.store.tools import tools_of
+from schemaless.schema.engine import session
 from schemaless.testing.servers import private_servers
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on, connect, run
 from tests.revisions import FIRST, LAST, installed
 

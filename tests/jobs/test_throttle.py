@@ -17,23 +17,24 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.admin import nodes
-from schemaless.cluster.topology import Cluster, Node
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
 from schemaless.events import only
+from schemaless.failover import nodes
+from schemaless.internals import tools_of
 from schemaless.jobs.job import RunBegan
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.server_load import note_read
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.migrate.run import run
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.pools import Pools
-from schemaless.mysql.server_activity import note_read
-from schemaless.mysql.urls import parse_url
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.topology.model import Cluster
+from schemaless.topology.shards import Shards
+from schemaless.wire.node import Node
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.pools import Pools
+from schemaless.wire.urls import parse_url
 from tests.accounts import Accounts, accounts_on
 from tests.freezing import freeze, thaw
 from tests.promotion import sql, word

@@ -17,8 +17,9 @@ from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
 from schemaless.events import only
+from schemaless.internals import tools_of
 from schemaless.jobs.driver import Driver
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.jobs.worker import KeptWatch
@@ -29,10 +30,9 @@ from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.urls import parse_url
-from schemaless.store.opening import Opening, opening_of
-from schemaless.store.tools import tools_of
+from schemaless.opening import Opening, opening_of
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.urls import parse_url
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 

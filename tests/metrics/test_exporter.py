@@ -13,14 +13,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import schemaless
-from schemaless.admin import nodes
-from schemaless.cluster.topology import Node
 from schemaless.errors import ServerUnavailable
+from schemaless.failover import nodes
+from schemaless.internals import tools_of
 from schemaless.metrics import capacity, servers
 from schemaless.metrics.exporter import COLLECTORS, OWN, Exporter
 from schemaless.metrics.metric import Collector, Metric
-from schemaless.mysql.breaker import FAILURES
-from schemaless.store.tools import tools_of
+from schemaless.wire.breaker import FAILURES
+from schemaless.wire.node import Node
 from tests.accounts import accounts_on
 from tests.capacity.reports import measurement
 from tests.topologies import opened_as

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 
 import schemaless
-from schemaless.feed.calling import Calls
-from schemaless.feed.indexes import Indexes
-from schemaless.feed.members import Timing
-from schemaless.feed.operations import Triggers
-from schemaless.feed.supervisor import prepare
-from schemaless.feed.worker import Worker
+from schemaless.followers.membership import Timing
+from schemaless.followers.worker import Worker
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.definition import define
 from schemaless.metrics.followers import FOLLOWERS
 from schemaless.metrics.indexes import INDEXES
 from schemaless.metrics.metric import Collector
-from schemaless.store.definitions import define
+from schemaless.triggers.admin import Triggers
+from schemaless.triggers.calling import Calls
+from schemaless.triggers.supervision import prepare
 from tests.accounts import Accounts
 
 Found = dict[tuple[str, ...], float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from tests.migrate.originals import load

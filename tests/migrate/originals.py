@@ -11,12 +11,12 @@ from schemaless import Datastore, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.errors import SchemalessError
+from schemaless.internals import tools_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.archive import ArchiveWriter, archived
 from schemaless.migrate.restore import RestoreOutcome, RestoreSpec, count
 from schemaless.migrate.restore import run as run_restore
-from schemaless.mysql.sql.bodies import update_bodies
-from schemaless.store.tools import tools_of
+from schemaless.migrate.sql import update_bodies
 
 NO_THRESHOLDS = Thresholds(None, None, None, None, None, None)
 

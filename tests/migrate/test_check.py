@@ -9,9 +9,9 @@ import pytest
 from schemaless import NewStoredCell
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.events import Advanced, only, together
+from schemaless.internals import tools_of
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check
-from schemaless.store.tools import tools_of
 
 pytestmark = pytest.mark.mysql
 

@@ -13,18 +13,18 @@ import pytest
 import schemaless
 from schemaless import Datastore, DictionaryInUse, InvalidInput, UnknownDictionary
 from schemaless.admin import ndjson as loading
-from schemaless.admin.removal import remove
+from schemaless.admin.dictionary_removal import remove
 from schemaless.capacity.measure import measure
+from schemaless.cells.dictionaries import bring, entries, parse_dictionary_line
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
+from schemaless.internals import tools_of
 from schemaless.keys import row_key_bytes
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, check, verify
-from schemaless.store.dictionaries import bring, entries, parse_dictionary_line
-from schemaless.store.tools import tools_of
 from tests.dictionaries import COLUMN, cells, everywhere, kept, set_to, training
 from tests.migrate.originals import restore
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from schemaless import InvalidInput, JobConflict
-from schemaless.jobs.ledger import Ledger
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Originals
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, restore
 

@@ -13,18 +13,17 @@ from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
 from schemaless.codec.registry import DEFAULT
 from schemaless.errors import VerificationFailed
-from schemaless.jobs import rebuild
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import RebuildSpec
-from schemaless.migrate import blocks, reencode
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
+from schemaless.migrate import blocks, rebuild, reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.plan import plan_migration
+from schemaless.migrate.rebuild import RebuildSpec
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.sql import select_block, update_bodies
 from schemaless.migrate.verify import check, verify
-from schemaless.mysql.sql.bodies import select_block, update_bodies
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.topology.shards import Shards
 from tests.packets import small_packets
 
 pytestmark = pytest.mark.mysql

@@ -16,7 +16,7 @@ import pytest
 from schemaless import ArchiveFailed, CorruptBody
 from schemaless.codec.envelope import is_enveloped
 from schemaless.codec.recode import recode
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate import archive
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files, read_archive
@@ -188,7 +188,7 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate import archive
 from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.store.shards import Shards
+from schemaless.topology.shards import Shards
 
 where, url, folder = sys.argv[1:]
 calls = 0

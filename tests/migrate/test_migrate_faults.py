@@ -22,19 +22,19 @@ import pytest
 
 import schemaless
 from schemaless import JobConflict, NewStoredCell
-from schemaless.admin import nodes
 from schemaless.codec.recode import recode
-from schemaless.jobs.ledger import Ledger
+from schemaless.failover import nodes
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.migrate.blocks import BlockBounds
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql import pool as pools
-from schemaless.mysql.sql.bodies import update_bodies
-from schemaless.store.tools import tools_of
+from schemaless.migrate.sql import update_bodies
 from schemaless.testing.servers import private_servers
+from schemaless.wire import pool as pools
 from tests.accounts import Accounts, accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.faults.proxy import Fault, Proxy

@@ -8,7 +8,8 @@ import pytest
 
 from schemaless import InvalidInput
 from schemaless.events import Total, only
-from schemaless.jobs.ledger import Ledger
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import MARK_BYTES
 from schemaless.migrate.archive_files import archive_files
@@ -16,7 +17,6 @@ from schemaless.migrate.finalise import finalise
 from schemaless.migrate.originals import Missing, missing_of, missing_text
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import ShardTally
-from schemaless.store.tools import tools_of
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, restore
 

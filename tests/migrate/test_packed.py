@@ -14,15 +14,15 @@ import pytest
 import schemaless
 from schemaless import Datastore, NewStoredCell
 from schemaless.admin import ndjson as loading
+from schemaless.cells.dictionaries import bring, keep
 from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import PACKED, codec_named
 from schemaless.codec.training import train
+from schemaless.internals import tools_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, check, verify
-from schemaless.store.dictionaries import bring, keep
-from schemaless.store.tools import tools_of
 from tests.migrate.originals import restore
 
 COUNT = 40

@@ -10,12 +10,12 @@ import pytest
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
+from schemaless.internals import tools_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.sql.bodies import update_bodies
+from schemaless.migrate.sql import update_bodies
 from schemaless.numbers import Interval
-from schemaless.store.tools import tools_of
 from schemaless.survey.sampling import Bounds
 
 pytestmark = pytest.mark.mysql

@@ -10,15 +10,15 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.events import only
-from schemaless.jobs import rebuild
+from schemaless.internals import tools_of
 from schemaless.jobs.job import RunBegan
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
+from schemaless.migrate import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.reclaimed import note_plan, reclaimed_report
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.sizes import cell_table_sizes
 from schemaless.numbers import Interval
-from schemaless.store.tools import tools_of
+from schemaless.survey.table_sizes import cell_table_sizes
 
 pytestmark = pytest.mark.mysql
 

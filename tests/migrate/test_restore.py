@@ -14,7 +14,8 @@ import pytest
 from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
 from schemaless.events import Advanced, only
-from schemaless.jobs.ledger import Ledger
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import put_back as put_back_job
@@ -22,12 +23,11 @@ from schemaless.migrate import restore as restore_job
 from schemaless.migrate import run as migration
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files
+from schemaless.migrate.binlog_cost import binary_log
 from schemaless.migrate.restore import RESTORE, RestoreSpec
 from schemaless.migrate.restore import run as run_restore
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.binary_log import binary_log
-from schemaless.mysql.sql.bodies import replace_bodies
-from schemaless.store.tools import tools_of
+from schemaless.migrate.sql import replace_bodies
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load, migrate, restore
 from tests.packets import small_packets

@@ -6,10 +6,11 @@ import pytest
 
 import schemaless
 from schemaless import InvalidInput, ServerUnavailable
-from schemaless.admin.nodes import add_replica
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.events import Advanced, only, together
+from schemaless.failover.nodes import add_replica
+from schemaless.internals import tools_of
 from schemaless.jobs.workers import workers
 from schemaless.keys import row_key_for
 from schemaless.local.description import LocalServer
@@ -17,12 +18,11 @@ from schemaless.migrate import run as migrate
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.finalise import archive_of
 from schemaless.migrate.spec import MigrateSpec
+from schemaless.migrate.sql import update_bodies
 from schemaless.migrate.verify import Depth, verify
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.mysql.sql.bodies import update_bodies
-from schemaless.mysql.urls import parse_url
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
+from schemaless.topology.shards import Shards
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
 from tests.accounts import accounts_on
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import TEXTS, everything, load

@@ -15,17 +15,17 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from schemaless import Datastore, OutcomeUnknown, ServerError, ServerTimeout, ServerUnavailable
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.worker import Outcome, let_go, work_on
 from schemaless.move import run as moves
 from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
 from schemaless.move.steps import work
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql import moves as sql
-from schemaless.store.opening import opening_of
-from schemaless.store.tools import tools_of
+from schemaless.opening import opening_of
+from schemaless.topology.sql import moving
+from schemaless.wire.connection import Connection
 from tests.movers import query
 
 SHARD = 1
@@ -253,7 +253,7 @@ class Bench:
             )
         if record.phase == "verified":
             sides = [
-                (record.source, sql.moved("cell", record.token or "")),
+                (record.source, moving.moved("cell", record.token or "")),
                 (record.target, "cell"),
             ]
             left, there = (

@@ -9,7 +9,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from tests.accounts import Accounts
 from tests.move.benches import SHARD, Bench, Movers
 from tests.movers import query

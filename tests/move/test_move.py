@@ -12,21 +12,21 @@ import pytest
 
 import schemaless
 from schemaless import Datastore, InvalidInput, JobConflict, MoveRefused, NewStoredCell, ServerUnavailable
-from schemaless.admin import nodes
-from schemaless.feed.settings import Settings
-from schemaless.feed.worker import Worker
-from schemaless.jobs.ledger import Ledger
-from schemaless.jobs.rebuild import REBUILD, RebuildSpec
+from schemaless.failover import nodes
+from schemaless.followers.settings import Settings
+from schemaless.followers.worker import Worker
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
+from schemaless.migrate.rebuild import REBUILD, RebuildSpec
 from schemaless.move import run as moves
+from schemaless.move import sql
 from schemaless.move.record import Records
 from schemaless.move.spec import TABLES, MoveSpec
-from schemaless.mysql.connection import Connection
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.moves import CARRIED, FENCED
-from schemaless.mysql.tables import shard_metadata
-from schemaless.store.tools import tools_of
-from tests.feed.child import TIMING
-from tests.feed.workers import Seen
+from schemaless.move.sql import CARRIED, FENCED
+from schemaless.schema.tables import shard_metadata
+from schemaless.wire.connection import Connection
+from tests.followers.child import TIMING
+from tests.followers.workers import Seen
 from tests.move.benches import SHARD, other
 from tests.movers import query
 from tests.promotion import caught_up

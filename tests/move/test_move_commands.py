@@ -11,11 +11,11 @@ import pytest
 
 from schemaless.capacity.history import keep
 from schemaless.capacity.measure import measure
-from schemaless.jobs.ledger import Ledger
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
 from schemaless.move import run as moves
 from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
-from schemaless.store.tools import tools_of
 from tests.cli.conftest import invoke  # noqa: F401 - the fixture
 from tests.move.benches import SHARD, Killed, other
 from tests.movers import query

@@ -11,13 +11,14 @@ import pytest
 
 import schemaless
 from schemaless import MoveRefused
-from schemaless.admin import failover, nodes
+from schemaless.failover import adopt as failover
+from schemaless.failover import nodes
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job
 from schemaless.jobs.worker import Outcome
 from schemaless.local.description import LocalServer
 from schemaless.move.fence import Fence
 from schemaless.move.record import Records
-from schemaless.store.tools import tools_of
 from tests.move.benches import ALL_POINTS, SHARD, Bench, Killed, Movers
 from tests.promotion import over, sql
 

@@ -9,10 +9,10 @@ from functools import partial
 import pymysql
 import pytest
 
-from schemaless.cluster.topology import Node
+from schemaless.internals import tools_of
 from schemaless.jobs.worker import Outcome
 from schemaless.move.steps import work
-from schemaless.store.tools import tools_of
+from schemaless.wire.node import Node
 from tests.move.benches import ALL_POINTS, SHARD, Killed, Point, Writer, other
 from tests.movers import connected, query
 

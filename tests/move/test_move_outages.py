@@ -11,15 +11,15 @@ import pytest
 
 import schemaless
 from schemaless import ServerTimeout, ServerUnavailable, ShardMoving
-from schemaless.cluster.topology import Node
+from schemaless.internals import tools_of
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
-from schemaless.mysql.pool import NodePool, PoolOptions
-from schemaless.store.shards import Shards
-from schemaless.store.tools import tools_of
 from schemaless.testing.servers import private_servers
+from schemaless.topology.shards import Shards
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool, PoolOptions
 from tests.freezing import freeze, thaw
 from tests.move.benches import ALL_POINTS, SHARD, Bench, Point, Writer
 from tests.movers import query

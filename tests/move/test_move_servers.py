@@ -9,13 +9,13 @@ from contextlib import contextmanager
 import pytest
 
 from schemaless import Datastore, MoveRefused, ServerUnavailable
+from schemaless.internals import tools_of
 from schemaless.jobs.worker import Outcome
 from schemaless.move import run as moves
-from schemaless.move import steps
+from schemaless.move import sql, steps
 from schemaless.move.fence import Fence
 from schemaless.move.record import Records
-from schemaless.mysql.sql import moves as sql
-from schemaless.store.tools import tools_of
+from schemaless.topology.sql import moving
 from tests.move.benches import SHARD, other
 from tests.movers import connected, query
 
@@ -111,7 +111,7 @@ def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, 
         movers.move(client, job, outcomes=outcomes)
         assert isinstance(outcomes[0].error, ServerUnavailable)
         for table in sql.FENCED:
-            query(source, f"RENAME TABLE `{database}`.{sql.moved(table, token)} TO `{database}`.{table}")
+            query(source, f"RENAME TABLE `{database}`.{moving.moved(table, token)} TO `{database}`.{table}")
         bench.put()
         bench.end(job, movers, abort=True)
     query(target, f"DROP DATABASE `{database}`")

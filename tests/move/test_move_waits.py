@@ -11,15 +11,14 @@ from functools import partial
 import pytest
 
 from schemaless import Datastore, ServerError, ServerTimeout
+from schemaless.internals import tools_of
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.worker import Outcome
-from schemaless.move import steps
+from schemaless.move import sql, steps
 from schemaless.move.copying import Copier
 from schemaless.move.fence import Fence
 from schemaless.move.record import Records
-from schemaless.mysql.sql import moves as sql
-from schemaless.mysql.sql.servers import COMMIT
-from schemaless.store.tools import tools_of
+from schemaless.wire.sql.sessions import COMMIT
 from tests.move.benches import SHARD, Point, other
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]

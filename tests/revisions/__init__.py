@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import BigInteger, Column, MetaData
 
-from schemaless.mysql import making, revisions, versions
-from schemaless.mysql.tables import shard_metadata
+from schemaless.schema import creation as making
+from schemaless.schema import revisions, versions
+from schemaless.schema.tables import shard_metadata
 
 FIRST, LAST = "shard_later_1", "shard_later_2"
 

@@ -11,8 +11,8 @@ import pytest
 from schemaless import Datastore, NewCell
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
-from schemaless.mysql.page_model import PAGE_BYTES
 from schemaless.survey.column_trials import LEAST_CELLS, sample_cells, try_codec
+from schemaless.survey.page_model import PAGE_BYTES
 from schemaless.survey.sampling import Bounds
 
 

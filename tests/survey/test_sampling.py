@@ -12,10 +12,9 @@ from statistics import fmean, stdev
 import pytest
 
 from schemaless import InvalidInput, NewStoredCell
-from schemaless.mysql.sql.figures import select_probe
+from schemaless.cells.paging import PageSize
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval
-from schemaless.store.paging import PageSize
-from schemaless.store.tools import tools_of
 from schemaless.survey import sampling
 from schemaless.survey.sampling import (
     Bounds,
@@ -29,6 +28,7 @@ from schemaless.survey.sampling import (
     tile_count,
     window_rows,
 )
+from schemaless.survey.sql import select_probe
 
 RUNS = 100
 ROWS = ("rows",)

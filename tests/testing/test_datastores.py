@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
+from schemaless.internals import tools_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
-from schemaless.mysql.urls import parse_url
-from schemaless.store.tools import tools_of
 from schemaless.testing.datastores import Datastores
+from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
 from tests.cases import each
 from tests.dictionaries import kept

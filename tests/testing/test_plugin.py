@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from schemaless.local.binaries import cache_folder
-from schemaless.mysql.urls import parse_url
+from schemaless.wire.urls import parse_url
 from tests.foreign import databases, rows
 
 pytestmark = pytest.mark.once

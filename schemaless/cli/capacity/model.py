@@ -17,8 +17,8 @@ from schemaless.capacity.outlook import Outlook, Ranges, outlook
 from schemaless.cli.quantities import count_of, growth_of, range_of, ratio_of, share_of, size_of, weekdays_of
 from schemaless.errors import InvalidInput
 from schemaless.keys import check_column_name
-from schemaless.mysql.page_model import MARIADB, MYSQL
 from schemaless.numbers import ZERO, Interval
+from schemaless.survey.page_model import MARIADB, MYSQL
 from schemaless.terminal.output import json_option, out, print_json, print_table
 
 _LAYOUTS: Final = {"mysql": MYSQL, "mariadb": MARIADB}

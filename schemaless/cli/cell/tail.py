@@ -14,9 +14,9 @@ import click
 from schemaless.admin.ndjson import dump_line
 from schemaless.cell import Page, StoredCell
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
+from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.terminal.files import OutputFile, write_whole
 from schemaless.terminal.output import data_sink, error, note
 

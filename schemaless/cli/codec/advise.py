@@ -12,12 +12,12 @@ from schemaless.capacity.model import Plan, days_until_full
 from schemaless.cli.options import choice_options, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import size_of
 from schemaless.codec.registry import MSGPACK
+from schemaless.datastore import Datastore
+from schemaless.internals import tools_of
 from schemaless.numbers import Interval
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 from schemaless.survey.advice import Candidate, ColumnAdvice
 from schemaless.survey.advice import advise as make_advice
-from schemaless.survey.choice import share_text
+from schemaless.survey.recommendation import share_text
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,

@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from schemaless.cells import dictionaries as keeping
 from schemaless.cli.codec.shown import entry_of
 from schemaless.cli.options import open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.errors import InvalidInput
-from schemaless.store import dictionaries as keeping
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import data_sink, json_option, out, print_json
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
+from schemaless.cells import dictionaries as keeping
+from schemaless.cells.column_codecs import settings
 from schemaless.cli.codec.shown import entry_json, entry_state, number_text, setting_json, setting_words
 from schemaless.cli.options import open_store, url_option
-from schemaless.store import dictionaries as keeping
-from schemaless.store.columns import settings
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from schemaless.admin.removal import remove as remove_dictionary
+from schemaless.admin.dictionary_removal import remove as remove_dictionary
 from schemaless.cli.codec.shown import entry_of
 from schemaless.cli.options import note_dry, open_store, url_option
 from schemaless.terminal.output import EXIT_FAILED, out, progress

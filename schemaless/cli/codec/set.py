@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from schemaless.cells.column_codecs import REFRESH_S, ColumnSetting, set_column, unset_column
 from schemaless.cli.codec.shown import setting_words
 from schemaless.cli.options import codec_details, open_store, url_option
 from schemaless.codec.registry import codec_names
 from schemaless.errors import InvalidInput
-from schemaless.store.columns import REFRESH_S, ColumnSetting, set_column, unset_column
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.terminal.output import out
 
 _DEFAULT = "default"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from schemaless.cells import dictionaries as keeping
+from schemaless.cells.column_codecs import ColumnSetting
+from schemaless.cells.dictionaries import DictionaryEntry
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.store import dictionaries as keeping
-from schemaless.store.columns import ColumnSetting
-from schemaless.store.datastore import Datastore
-from schemaless.store.dictionaries import DictionaryEntry
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.terminal.output import facts
 
 

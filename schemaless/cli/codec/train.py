@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from schemaless.cells import dictionaries as keeping
+from schemaless.cells.column_codecs import codec_with
 from schemaless.cli.options import open_store, url_option
 from schemaless.codec.registry import codec_names
 from schemaless.codec.training import Training
-from schemaless.store import dictionaries as keeping
-from schemaless.store.columns import codec_with
-from schemaless.store.tools import tools_of
+from schemaless.internals import tools_of
 from schemaless.survey.advice import train_column
 from schemaless.terminal.output import (
     EXIT_FAILED,

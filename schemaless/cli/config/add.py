@@ -7,7 +7,9 @@ import os
 import click
 
 from schemaless.errors import InvalidInput
-from schemaless.mysql.configuration import (
+from schemaless.terminal.files import write_whole
+from schemaless.terminal.output import json_option, note, print_json
+from schemaless.topology.configuration import (
     PATH_VARIABLE,
     configuration_path,
     datastore_url,
@@ -15,8 +17,6 @@ from schemaless.mysql.configuration import (
     read_configuration,
     with_datastore,
 )
-from schemaless.terminal.files import write_whole
-from schemaless.terminal.output import json_option, note, print_json
 
 
 @click.command()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from schemaless.mysql.configuration import configuration_path
 from schemaless.terminal.output import out
+from schemaless.topology.configuration import configuration_path
 
 
 @click.command()

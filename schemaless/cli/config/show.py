@@ -10,7 +10,8 @@ import click
 from click.core import ParameterSource
 
 from schemaless.cli.options import datastore_option
-from schemaless.mysql.configuration import (
+from schemaless.terminal.output import json_option, note, print_json, print_table, redacted
+from schemaless.topology.configuration import (
     PATH_VARIABLE,
     SETTINGS,
     Configuration,
@@ -18,9 +19,8 @@ from schemaless.mysql.configuration import (
     datastore_url,
     read_configuration,
 )
-from schemaless.mysql.pool import PoolOptions
-from schemaless.mysql.secret import PASSWORD_VARIABLE, Secret
-from schemaless.terminal.output import json_option, note, print_json, print_table, redacted
+from schemaless.wire.pool import PoolOptions
+from schemaless.wire.secret import PASSWORD_VARIABLE, Secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from schemaless.cli.options import note_dry, open_store, shards_of, shards_optio
 from schemaless.cli.options import shards_text as list_of_shards
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput, SchemalessError
-from schemaless.feed.index_check import Found, IndexCheck
-from schemaless.feed.indexes import Indexes
-from schemaless.store.registry import READY, IndexEntry
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.check import Found, IndexCheck
+from schemaless.indexes.registry import READY, IndexEntry
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table, progress
 
 _COLUMNS: Final = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from schemaless.cli.options import open_store, url_option
-from schemaless.feed.indexes import Indexes
-from schemaless.store.definitions import define
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.definition import define
 from schemaless.terminal.output import json_option, note, out, print_json, progress
 
 

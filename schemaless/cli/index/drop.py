@@ -7,8 +7,8 @@ import click
 from schemaless.cli.options import note_dry, open_store, url_option
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
-from schemaless.feed.indexes import Indexes
-from schemaless.store.registry import DROPPING
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.registry import DROPPING
 from schemaless.terminal.output import json_option, out, print_json, progress
 
 

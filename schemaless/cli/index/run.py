@@ -10,9 +10,9 @@ from schemaless.cli.index.status import show_statuses, status_json
 from schemaless.cli.options import open_store, url_option
 from schemaless.errors import InvalidInput
 from schemaless.events import nobody
-from schemaless.feed.indexes import Indexes, KeepIndexes, Watch
-from schemaless.feed.supervisor import Supervisor
-from schemaless.store.registry import BACKFILLING
+from schemaless.followers.supervisor import Supervisor
+from schemaless.indexes.admin import Indexes, KeepIndexes, Watch
+from schemaless.indexes.registry import BACKFILLING
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json, progress
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import click
 
 from schemaless.cli.options import open_store, url_option
-from schemaless.feed.indexes import Indexes, IndexStatus
-from schemaless.store.registry import BACKFILLING, READY
+from schemaless.indexes.admin import Indexes, IndexStatus
+from schemaless.indexes.registry import BACKFILLING, READY
 from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
 

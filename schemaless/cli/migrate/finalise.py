@@ -12,7 +12,7 @@ from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, pro
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.finalise import finalise as finalise_job
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table

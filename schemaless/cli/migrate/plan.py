@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
+from schemaless.cells.column_codecs import codec_with
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
+from schemaless.internals import tools_of
 from schemaless.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.numbers import Interval
-from schemaless.store.columns import codec_with
-from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     bytes_text,
     estimate_json,

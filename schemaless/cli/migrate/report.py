@@ -10,7 +10,7 @@ import click
 
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import open_store, url_option
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
 from schemaless.migrate.tally import Tally
 from schemaless.pages.reclaimed_page import reclaimed_html

@@ -11,7 +11,7 @@ import click
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, show_missing
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
 from schemaless.migrate.restore import run as run_restore

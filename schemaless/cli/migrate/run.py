@@ -7,21 +7,21 @@ from typing import Any
 
 import click
 
+from schemaless.cells.column_codecs import settings
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import only, together
+from schemaless.internals import tools_of
 from schemaless.jobs.job import RunBegan
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_plan
 from schemaless.migrate.run import MIGRATE
 from schemaless.migrate.run import run as run_migration
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.tally import MigrateOutcome, Tally
-from schemaless.store.columns import settings
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 from schemaless.terminal.files import unwritable_folder
 from schemaless.terminal.output import (
     EXIT_FAILED,

@@ -17,15 +17,15 @@ from schemaless.cli.migrate.archive import (
 )
 from schemaless.cli.options import open_store, shards_of, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.migrate.finalise import archive_of, named_failures
 from schemaless.migrate.originals import Originals, missing_of
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import Depth, Proof
 from schemaless.migrate.verify import verify as verify_cells
-from schemaless.store.datastore import Datastore
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json
 
 

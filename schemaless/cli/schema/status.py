@@ -9,8 +9,8 @@ import click
 from schemaless.admin.upgrades import DatabaseState, schema_status
 from schemaless.cli.options import url_option
 from schemaless.cli.schema.shown import names_by_message, some_names
-from schemaless.mysql.configuration import datastore_url
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table, progress
+from schemaless.topology.configuration import datastore_url
 
 
 @click.command()

@@ -7,9 +7,9 @@ import click
 from schemaless.admin.upgrades import upgrade_schema
 from schemaless.cli.options import url_option
 from schemaless.cli.schema.shown import names_by_message
-from schemaless.mysql.configuration import datastore_url
-from schemaless.mysql.parallel import AT_ONCE
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, progress
+from schemaless.topology.configuration import datastore_url
+from schemaless.wire.parallel import AT_ONCE
 
 
 @click.command()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from schemaless.cluster.topology import Topology
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
+from schemaless.internals import tools_of
 from schemaless.move.run import sizes_of
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 from schemaless.terminal.output import bytes_text, out
+from schemaless.topology.model import Topology
 
 if TYPE_CHECKING:
     from schemaless.capacity.skew import Skew

@@ -12,17 +12,17 @@ from schemaless.cli.jobs import JobProgress, job_option, throttle_options, worke
 from schemaless.cli.options import open_store, shards_of, url_option
 from schemaless.cli.shards.balance import balance, show_skew, skew_data, still_to_move
 from schemaless.cli.shards.shown import show_records
+from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
+from schemaless.internals import tools_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.throttle import Thresholds
 from schemaless.move.record import MoveRecord
 from schemaless.move.run import MOVE, ShardPlan, begin_or_join
 from schemaless.move.run import plan as make_plan
 from schemaless.move.run import run as run_move
 from schemaless.move.spec import MoveSpec
-from schemaless.store.datastore import Datastore
-from schemaless.store.tools import tools_of
 from schemaless.terminal.output import (
     EXIT_FAILED,
     bytes_text,

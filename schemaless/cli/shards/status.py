@@ -9,7 +9,7 @@ import click
 from schemaless.cli.jobs import chosen_job, job_option, progress_json, show_status
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.shards.shown import show_records
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.jobs.status import status_of
 from schemaless.move.record import Records
 from schemaless.terminal.output import json_option, print_json

@@ -9,7 +9,7 @@ import click
 from schemaless.cli.jobs import JobProgress, change_thresholds, chosen_job, job_option, steer, throttle_changes
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.shards.shown import show_records
-from schemaless.jobs.ledger import Ledger
+from schemaless.jobs.job_store import Ledger
 from schemaless.move import run as moves
 from schemaless.terminal.output import EXIT_FAILED, json_option, note
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from schemaless.admin import failover
 from schemaless.cli.options import url_option
 from schemaless.cli.topology.shown import adoption_data, cluster_option, say_adoption
+from schemaless.failover import adopt as failover
 from schemaless.terminal.output import json_option, out, print_json
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from schemaless.admin.lost import lost_cells, settle_lost, unsettled
 from schemaless.admin.ndjson import dump_lines
 from schemaless.cli.options import open_store, url_option
+from schemaless.failover.lost import lost_cells, settle_lost, unsettled
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import data_sink, note, progress
 

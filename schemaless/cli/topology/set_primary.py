@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from schemaless.admin import nodes
 from schemaless.cli.options import url_option
 from schemaless.cli.topology.shown import change_data, cluster_option, say_reconnect, timeout_option
+from schemaless.failover import nodes
 from schemaless.terminal.output import json_option, note, out, print_json
 
 

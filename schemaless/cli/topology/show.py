@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from schemaless.admin.states import node_states
 from schemaless.cli.options import url_option
 from schemaless.cli.topology.shown import state_data
+from schemaless.failover.states import node_states
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json, print_table
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from schemaless.admin import nodes
-from schemaless.admin.failover import Adoption
-from schemaless.admin.nodes import NodeChange
-from schemaless.admin.states import NodeState
-from schemaless.cluster.topology import Cluster, Node
-from schemaless.store.shards import LATEST_LOOK_S
+from schemaless.failover import nodes
+from schemaless.failover.adopt import Adoption
+from schemaless.failover.nodes import NodeChange
+from schemaless.failover.states import NodeState
 from schemaless.terminal.output import facts, note
+from schemaless.topology.model import Cluster
+from schemaless.topology.shards import LATEST_LOOK_S
+from schemaless.wire.node import Node
 
 cluster_option = click.option(
     "--cluster", required=True, metavar="NAME", help="The cluster, such as cluster-1; 'topology show' lists them."

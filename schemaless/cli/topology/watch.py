@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from schemaless.admin.watch import Finding, Watch
 from schemaless.cli.options import url_option
 from schemaless.cli.topology.shown import adoption_data, say_adoption
 from schemaless.errors import TopologyError
+from schemaless.failover.watch import Finding, Watch
 from schemaless.terminal.output import EXIT_FAILED, data_sink, json_option, note, out
 
 

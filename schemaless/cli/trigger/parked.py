@@ -11,8 +11,8 @@ import click
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option, with_options
 from schemaless.cli.trigger.steer import execute_option
 from schemaless.errors import InvalidInput
-from schemaless.feed.operations import ParkedCell, Triggers
 from schemaless.terminal.output import json_option, key_json, note, out, print_json, print_table
+from schemaless.triggers.admin import ParkedCell, Triggers
 
 
 class _Chosen(TypedDict):

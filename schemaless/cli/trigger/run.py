@@ -6,10 +6,11 @@ import click
 
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.trigger.status import show_status, status_json
-from schemaless.feed.operations import Triggers
-from schemaless.feed.supervisor import CallTrigger, Supervisor, caught_up, prepare
-from schemaless.feed.trigger import import_trigger
+from schemaless.followers.supervisor import Supervisor
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, print_json
+from schemaless.triggers.admin import Triggers
+from schemaless.triggers.declaration import import_trigger
+from schemaless.triggers.supervision import CallTrigger, caught_up, prepare
 
 
 @click.command()

@@ -8,10 +8,11 @@ from typing import Any, Final
 import click
 
 from schemaless.cli.options import open_store, url_option
-from schemaless.feed.operations import ShardStatus, Triggers, TriggerStatus
-from schemaless.feed.wakes import HEARD
+from schemaless.followers.binlog_notifier import HEARD
+from schemaless.followers.status import ShardStatus
 from schemaless.terminal.output import EXIT_FAILED, facts, json_option, note, out, print_json, print_table
 from schemaless.terminal.progress import duration
+from schemaless.triggers.admin import Triggers, TriggerStatus
 
 _SHARDS_SHOWN: Final = 16
 _ORDER: Final = {"missing": 0, "stopped": 1, "waiting": 2}

@@ -8,9 +8,9 @@ import click
 
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.errors import InvalidInput
-from schemaless.feed.operations import Triggers
 from schemaless.keys import check_created_at
 from schemaless.terminal.output import json_option, out, print_json
+from schemaless.triggers.admin import Triggers
 
 execute_option = click.option(
     "--execute", is_flag=True, help="Really do it; without it, the command only says what it would do."

@@ -1,0 +1,20 @@
+"""What an administrator is told to run about accounts: printed, and not sent, so these alone are text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schemaless.wire.sql.parts import table
+
+UNLOGGED: Final = "SET SESSION sql_log_bin = 0"
+"""This keeps what follows out of the binary log."""
+
+
+def create_account(account: object) -> str:
+    """Create an account, locked and without a password, unless it is there."""
+    return f"CREATE USER IF NOT EXISTS {account} ACCOUNT LOCK"
+
+
+def select_unfinished_specs(catalog: str) -> bytes:
+    """Select job_id, kind and spec of every job that has not ended."""
+    return b"SELECT job_id, kind, spec FROM %b WHERE state IN ('running','paused')" % table(catalog, b"job")

@@ -1,0 +1,1 @@
+"""Cells: written once, read by key, with the codecs and dictionaries of their columns."""

@@ -1,0 +1,371 @@
+"""Statements about cells by their key and in the order of their added_id: what applications' calls send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Final
+
+from schemaless.wire.sql.parts import (
+    CELL,
+    CREATED_AT,
+    NOW,
+    Term,
+    blob,
+    blob_hex,
+    by_id,
+    by_key,
+    cell_table,
+    delete,
+    escaped,
+    id_range,
+    insert,
+    matching,
+    moment,
+    numbers,
+    table,
+    text,
+    update,
+    upsert,
+)
+
+
+def insert_cells(
+    database: str, cells: Iterable[tuple[bytes, str, int, bytes]], created_at: Sequence[datetime | None] | None = None
+) -> bytes:
+    """Insert rows of ``(row_key, column_name, ref_key, body)``.
+
+    Args:
+        created_at: of each row, in UTC, or None for the server's clock; None where all are.
+    """
+    names = b"row_key,column_name,ref_key,body" + (b"" if created_at is None else b",created_at")
+    parts = [b"INSERT INTO %b (%b) VALUES " % (cell_table(database), names)]
+    for position, (row_key, column_name, ref_key, body) in enumerate(cells):
+        key = (b"," if position else b"", row_key.hex().encode(), column_name.encode(), ref_key)
+        end = b"')" if created_at is None else b"',%b)" % moment(created_at[position])
+        parts += (b"%b(x'%b','%b',%d,_binary'" % key, escaped(body), end)
+    # Joined once: each step before would be one more copy of every body.
+    return b"".join(parts)
+
+
+def insert_numbered_cells(database: str, cells: Iterable[tuple[int, bytes, str, int, bytes, datetime]]) -> bytes:
+    """Insert rows of ``(added_id, row_key, column_name, ref_key, body, created_at)``; those that are there stay."""
+    return b"INSERT IGNORE INTO %b (added_id,row_key,column_name,ref_key,body,created_at) VALUES %b" % (
+        cell_table(database),
+        b",".join(
+            b"(%d,%b,%b,%d,%b,%b)"
+            % (added_id, blob_hex(row_key), text(column_name), ref_key, blob(body), moment(created_at))
+            for added_id, row_key, column_name, ref_key, body, created_at in cells
+        ),
+    )
+
+
+def select_cells(database: str, keys: Iterable[tuple[bytes, str, int]]) -> bytes:
+    """Select the cells with these keys, in no particular order."""
+    tests = [
+        b"(row_key=x'%b' AND column_name='%b' AND ref_key=%d)" % (row_key.hex().encode(), column_name.encode(), ref_key)
+        for row_key, column_name, ref_key in keys
+    ]
+    return b"SELECT %b FROM %b WHERE %b" % (CELL, by_key(database), b" OR ".join(tests))
+
+
+def select_latest(database: str, pairs: Sequence[tuple[bytes, str]]) -> bytes:
+    """Select, for each ``(row_key, column_name)``, the cell with the highest ref_key."""
+    parts = [
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' ORDER BY ref_key DESC LIMIT 1"
+        % (CELL, by_key(database), row_key.hex().encode(), column_name.encode())
+        for row_key, column_name in pairs
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return b"(" + b") UNION ALL (".join(parts) + b")"
+
+
+def select_row(database: str, row_key: bytes) -> bytes:
+    """Select the latest cell of each column of a row."""
+    key = row_key.hex().encode()
+    return (
+        b"SELECT c.added_id, c.row_key, c.column_name, c.ref_key, c.body, %b FROM "
+        b"(SELECT column_name, MAX(ref_key) AS ref_key FROM %b WHERE row_key=x'%b' GROUP BY column_name) AS latest "
+        b"STRAIGHT_JOIN %b AS c FORCE INDEX (cell_key) "
+        b"ON c.row_key=x'%b' AND c.column_name=latest.column_name AND c.ref_key=latest.ref_key "
+        b"ORDER BY c.column_name" % (CREATED_AT, by_key(database), key, cell_table(database), key)
+    )
+
+
+def select_column_names(database: str, row_key: bytes) -> bytes:
+    """Select the names of a row's columns."""
+    return b"SELECT DISTINCT column_name FROM %b WHERE row_key=x'%b' ORDER BY column_name" % (
+        by_key(database),
+        row_key.hex().encode(),
+    )
+
+
+def select_versions(
+    database: str, row_key: bytes, column_name: str, above: int, below: int, descending: bool, limit: int
+) -> bytes:
+    """Select versions of one row and column with ``above < ref_key < below``."""
+    return (
+        b"SELECT %b FROM %b WHERE row_key=x'%b' AND column_name='%b' AND ref_key>%d AND ref_key<%d "
+        b"ORDER BY ref_key %b LIMIT %d"
+        % (
+            CELL,
+            by_key(database),
+            row_key.hex().encode(),
+            column_name.encode(),
+            above,
+            below,
+            b"DESC" if descending else b"ASC",
+            limit,
+        )
+    )
+
+
+def select_latest_ref_key(database: str, row_key: bytes, column_name: str) -> bytes:
+    """Select one value: whose it is, row_key and column_name and a space, and behind that the highest ref_key, if any.
+
+    A server finds the highest without reading a row, and each further column costs the client as much time as that.
+    """
+    row, column = row_key.hex().encode(), column_name.encode()
+    return b"SELECT CONCAT(x'%b','%b ',IFNULL(MAX(ref_key),'')) FROM %b WHERE row_key=x'%b' AND column_name='%b'" % (
+        row,
+        column,
+        by_key(database),
+        row,
+        column,
+    )
+
+
+def select_added_id(database: str, row_key: bytes, column_name: str, ref_key: int) -> bytes:
+    """Select added_id, row_key, column_name and ref_key of one cell."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key FROM %b WHERE row_key=x'%b' AND column_name='%b' "
+        b"AND ref_key=%d"
+    ) % (by_key(database), row_key.hex().encode(), column_name.encode(), ref_key)
+
+
+def select_by_id(database: str, ids: Iterable[int]) -> bytes:
+    """Select the cells with these added_ids."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (CELL, by_id(database), numbers(ids))
+
+
+def select_page_end(
+    database: str,
+    after: int,
+    up_to: int | None,
+    limit: int,
+    max_bytes: int,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
+) -> bytes:
+    """Select where a page of rows ends whose bodies have ``max_bytes`` at most, but one row at least.
+
+    Sized by the server before anything is fetched: bodies reach 16 MiB, and neighbours may differ by a thousand times.
+
+    Returns:
+        A statement whose one row is the last added_id (NULL where there are no rows), the number of rows up to it, and
+        the number of rows that were looked at, ``limit`` at most.
+    """
+    return (
+        b"SELECT COALESCE(MAX(CASE WHEN total<=%d THEN added_id END), MIN(added_id)), "
+        b"GREATEST(1, COUNT(CASE WHEN total<=%d THEN 1 END)), COUNT(*) FROM "
+        b"(SELECT added_id, SUM(size) OVER (ORDER BY added_id ROWS UNBOUNDED PRECEDING) AS total FROM "
+        b"(SELECT added_id, LENGTH(body) AS size FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS page) AS totals"
+        % (max_bytes, max_bytes, by_id(database), id_range(after, up_to, legacy_only, column_name), limit)
+    )
+
+
+def select_page(
+    database: str,
+    after: int,
+    up_to: int | None,
+    limit: int,
+    max_body_bytes: int,
+    *,
+    legacy_only: bool = False,
+    column_name: str | None = None,
+) -> bytes:
+    """Select the next ``limit`` cells with ``after < added_id <= up_to``, in that order; a longer body is NULL."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, IF(LENGTH(body)<=%d,body,NULL), %b FROM %b WHERE %b "
+        b"ORDER BY added_id LIMIT %d"
+        % (max_body_bytes, CREATED_AT, by_id(database), id_range(after, up_to, legacy_only, column_name), limit)
+    )
+
+
+def select_keys_digest(database: str, after: int, up_to: int) -> bytes:
+    """Select the number of rows with ``after < added_id <= up_to``, and a digest of their ids and keys."""
+    key = b"CONCAT_WS('/',added_id,HEX(row_key),column_name,ref_key)"
+    return (
+        b"SELECT COUNT(*), BIT_XOR(CAST(CONV(LEFT(SHA2(%b,256),16),16,10) AS UNSIGNED)), "
+        b"BIT_XOR(CAST(CONV(RIGHT(SHA2(%b,256),16),16,10) AS UNSIGNED)) FROM %b WHERE %b"
+        % (key, key, by_id(database), id_range(after, up_to))
+    )
+
+
+def select_nothing(database: str) -> bytes:
+    """Select no row; refused where the shard's cells are not."""
+    return b"SELECT 1 FROM %b LIMIT 0" % cell_table(database)
+
+
+def select_id_span(database: str) -> bytes:
+    """Select the lowest and the highest added_id; both NULL for an empty shard."""
+    return b"SELECT MIN(added_id), MAX(added_id) FROM %b" % cell_table(database)
+
+
+def select_block_end(database: str, after: int, rows: int, up_to: int | None = None) -> bytes:
+    """Select the last added_id, and the number, of the next ``rows`` rows; reads keys only.
+
+    With added_id alone, and statistics that say there are two rows, MySQL would read the index from its beginning.
+    """
+    return (
+        b"SELECT MAX(added_id), COUNT(*) FROM "
+        b"(SELECT added_id, ref_key FROM %b WHERE %b ORDER BY added_id LIMIT %d) AS block"
+        % (by_id(database), id_range(after, up_to), rows)
+    )
+
+
+def select_column_codecs(catalog: str) -> bytes:
+    """Select column_name, codec, level, dictionary_id and set_at of every column that is set."""
+    return (
+        b"SELECT column_name, codec, level, dictionary_id, CONCAT(set_at,'+00:00') FROM %b "
+        b"ORDER BY column_name" % table(catalog, b"column_codec")
+    )
+
+
+def upsert_column_codec(
+    catalog: str, column_name: str, codec: str, level: int | None, dictionary_id: int | None
+) -> bytes:
+    """Set what a column's new bodies are written in."""
+    setting: dict[str, Term] = {"codec": codec, "level": level, "dictionary_id": dictionary_id, "set_at": NOW}
+    return upsert(table(catalog, b"column_codec"), {"column_name": column_name}, setting)
+
+
+def delete_column_codec(catalog: str, column_name: str) -> bytes:
+    """Let a column be written in the default again."""
+    return delete(table(catalog, b"column_codec"), column_name=column_name)
+
+
+def select_columns_with(catalog: str, dictionary_id: int) -> bytes:
+    """Select the names of the columns that are set to a dictionary, in their order."""
+    which = (table(catalog, b"column_codec"), dictionary_id)
+    return b"SELECT column_name FROM %b WHERE dictionary_id=%d ORDER BY column_name" % which
+
+
+def select_dictionary(catalog: str, dictionary_id: int, *, lock: bool = False) -> bytes:
+    """Select content, digest, removed_at and retired_at of a dictionary, all times UTC.
+
+    With ``lock``, others are held off it until the transaction ends.
+    """
+    which = (table(catalog, b"dictionary"), dictionary_id, b" FOR UPDATE" if lock else b"")
+    return b"SELECT content, digest, removed_at, retired_at FROM %b WHERE dictionary_id=%d%b" % which
+
+
+def lock_dictionary_times(catalog: str, dictionary_id: int) -> bytes:
+    """Select retired_at, removed_at and how long ago it was retired, in seconds, and hold others off it."""
+    return (
+        b"SELECT retired_at, removed_at, TIMESTAMPDIFF(MICROSECOND, retired_at, UTC_TIMESTAMP(6))/1000000 FROM %b "
+        b"WHERE dictionary_id=%d FOR UPDATE" % (table(catalog, b"dictionary"), dictionary_id)
+    )
+
+
+def select_dictionaries(catalog: str, dictionary_id: int | None = None) -> bytes:
+    """Select whole dictionaries, or one, in the order of their numbers.
+
+    Returns:
+        A statement whose rows are dictionary_id, content, digest, size_bytes, source, created_at, retired_at and
+        removed_at.
+    """
+    return (
+        b"SELECT dictionary_id, content, digest, size_bytes, source, created_at, retired_at, removed_at FROM %b "
+        b"WHERE %b ORDER BY dictionary_id" % (table(catalog, b"dictionary"), matching(dictionary_id=dictionary_id))
+    )
+
+
+def select_highest_dictionary(catalog: str) -> bytes:
+    """Select the highest number that a dictionary has, removed ones included; 0 without any."""
+    return b"SELECT COALESCE(MAX(dictionary_id),0) FROM %b" % table(catalog, b"dictionary")
+
+
+def select_dictionaries_of_size(catalog: str, size_bytes: int) -> bytes:
+    """Select dictionary_id and content of the dictionaries in use that have so many bytes, in their order."""
+    return (
+        b"SELECT dictionary_id, content FROM %b WHERE LENGTH(content)=%d AND retired_at IS NULL "
+        b"ORDER BY dictionary_id" % (table(catalog, b"dictionary"), size_bytes)
+    )
+
+
+def select_dictionary_source(catalog: str, dictionary_id: int) -> bytes:
+    """Select what a dictionary was trained on, as JSON text."""
+    return b"SELECT source FROM %b WHERE dictionary_id=%d" % (table(catalog, b"dictionary"), dictionary_id)
+
+
+def insert_dictionary(catalog: str, size_bytes: int, source: str, dictionary_id: int | None) -> bytes:
+    """Insert a dictionary whose content is still to come, with the next number or this one."""
+    number = b"DEFAULT" if dictionary_id is None else dictionary_id
+    row = (number, blob(bytes(32)), size_bytes, source)
+    return insert(table(catalog, b"dictionary"), "dictionary_id, digest, size_bytes, source", [row])
+
+
+def upsert_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes, source: str) -> bytes:
+    """Write a dictionary as it is elsewhere; one that was removed is there again."""
+    key: dict[str, Term] = {"dictionary_id": dictionary_id, "source": source}
+    return upsert(table(catalog, b"dictionary"), key, _content(content, digest))
+
+
+def delete_dictionary(catalog: str, dictionary_id: int) -> bytes:
+    """Delete the row of a dictionary that was inserted in this transaction."""
+    return delete(table(catalog, b"dictionary"), dictionary_id=dictionary_id)
+
+
+def update_dictionary(catalog: str, dictionary_id: int, content: bytes, digest: bytes) -> bytes:
+    """Write a dictionary's content; one that was removed is there again."""
+    return update(table(catalog, b"dictionary"), _content(content, digest), dictionary_id=dictionary_id)
+
+
+def take_back_dictionary(catalog: str, dictionary_id: int) -> bytes:
+    """Let a dictionary be written with, also where it was retired."""
+    return update(table(catalog, b"dictionary"), {"retired_at": None}, dictionary_id=dictionary_id)
+
+
+def retire_dictionary(catalog: str, dictionary_id: int) -> bytes:
+    """Let nothing more begin to write with a dictionary."""
+    return update(table(catalog, b"dictionary"), {"retired_at": NOW}, dictionary_id=dictionary_id)
+
+
+def remove_dictionary(catalog: str, dictionary_id: int) -> bytes:
+    """Remove a dictionary's content; its number stays taken."""
+    return update(table(catalog, b"dictionary"), {"content": None, "removed_at": NOW}, dictionary_id=dictionary_id)
+
+
+def _content(content: bytes, digest: bytes) -> dict[str, Term]:
+    return {"content": blob(content), "digest": blob(digest), "size_bytes": len(content), "removed_at": None}
+
+
+_ZSTD_BODY: Final = b"SUBSTRING(body,1,6) IN (x'C10228B52FFD',x'C11228B52FFD')"
+
+
+_DESCRIPTOR: Final = b"ORD(SUBSTRING(body,7,1))"
+
+
+def _names(dictionary_id: int) -> bytes:
+    """Return a test for zstd bodies that name a dictionary: its id stands behind the frame's descriptor.
+
+    Between the two there is a byte more where the descriptor says so.
+    """
+    number = dictionary_id.to_bytes(2, "little").hex().encode()
+    return b"%b&3=2 AND SUBSTRING(body,8+(%b&32=0),2)=x'%b'" % (_DESCRIPTOR, _DESCRIPTOR, number)
+
+
+def select_named(database: str, dictionary_id: int, after: int, up_to: int) -> bytes:
+    """Select row_key, column_name, ref_key and added_id of one cell that names a dictionary, if there is one.
+
+    Looked at are those with ``after < added_id <= up_to``.
+    """
+    return b"SELECT row_key, column_name, ref_key, added_id FROM %b WHERE %b AND %b AND %b LIMIT 1" % (
+        by_id(database),
+        id_range(after, up_to),
+        _ZSTD_BODY,
+        _names(dictionary_id),
+    )

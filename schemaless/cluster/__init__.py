@@ -1,1 +1,0 @@
-"""Decisions about where a cell lives; pure."""

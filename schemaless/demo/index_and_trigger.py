@@ -1,0 +1,77 @@
+"""The demo's second ways to the logbooks: an index of what is in them, and a projection that a trigger keeps."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import Final
+
+from schemaless.bench.logbooks import COLUMN
+from schemaless.cell import Cell, CellKey
+from schemaless.datastore import Datastore
+from schemaless.errors import SchemalessError
+from schemaless.followers.worker import Worker
+from schemaless.indexes.admin import Indexes, KeepIndexes
+from schemaless.indexes.definition import define
+from schemaless.terminal.output import out
+from schemaless.triggers.calling import Calls
+from schemaless.triggers.declaration import Call, trigger
+from schemaless.triggers.supervision import caught_up, prepare
+
+_INDEX: Final = define("by_maker", f"{COLUMN}.plane.manufacturer:text(40)", [f"{COLUMN}.plane.seats:int"])
+_MAKER: Final = "AIRBUS"
+_SHOWN: Final = 3
+_LOOK_S: Final = 0.02
+_PATIENCE_S: Final = 120.0
+
+_flights: dict[CellKey, Counter[str]] = {}
+
+
+@trigger(column=COLUMN, start="beginning")
+def flights_by_airline(cell: Cell, call: Call) -> None:
+    """Count a logbook's flights, under its key: a cell that comes again changes nothing."""
+    _flights[cell.key] = Counter(leg["carrier"]["name"] for leg in cell.body["legs"])
+
+
+def show(store: Datastore) -> None:
+    """Fill an index of the logbooks and ask it, have a trigger called for each of them, and print what both say.
+
+    Raises:
+        SchemalessError: they do not come to the end.
+    """
+    _flights.clear()
+    indexes = Indexes(store)
+    indexes.create(_INDEX)
+    prepare(store, flights_by_airline)
+    started_s = time.monotonic()
+    stop = threading.Event()
+    # What 'schemaless index run' and 'trigger run' start as processes, here in a thread.
+    worker = Worker(store, [*KeepIndexes(()).dealers(store), Calls(flights_by_airline)], "the demo", stop=stop)
+    thread = threading.Thread(target=worker.run, name="the demo's worker")
+    thread.start()
+    try:
+        (entry,) = indexes.named(_INDEX.name)
+        filling, called = indexes.backfill(entry), caught_up(store, flights_by_airline)
+        while not (indexes.watch(entry, filling) and called()):
+            if not thread.is_alive():
+                raise SchemalessError("the worker ended before index and trigger were through; its error is above")
+            if time.monotonic() > started_s + _PATIENCE_S:
+                raise SchemalessError(f"the index and the trigger have not caught up after {_PATIENCE_S:.0f} s")
+            time.sleep(_LOOK_S)
+    finally:
+        stop.set()
+        thread.join()
+    out().print(
+        f"   one worker filled an index of makers and seats, and called the trigger for {len(_flights):,} cells, in "
+        f"{time.monotonic() - started_s:.1f} s"
+    )
+    started_s = time.monotonic()
+    page = store.index(_INDEX.name).query(manufacturer=_MAKER, order_by="-seats", limit=_SHOWN)
+    took_ms = 1_000 * (time.monotonic() - started_s)
+    books = [row.cells[COLUMN].body for row in page.rows]
+    planes = (f"{book['tail_number']} ({book['plane']['model']}, {book['plane']['seats']})" for book in books)
+    out().print(f"   index: the {_MAKER} with most seats, in {took_ms:.0f} ms: {', '.join(planes)}", markup=False)
+    airlines = sum(_flights.values(), Counter[str]())
+    most = ", ".join(f"{name} {count:,}" for name, count in airlines.most_common(_SHOWN))
+    out().print(f"   trigger: {airlines.total():,} flights of {len(airlines)} airlines: {most}")

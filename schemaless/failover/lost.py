@@ -1,0 +1,172 @@
+"""What a failover lost: the cells that only an old primary has, once it answers again.
+
+Ids and keys of whole blocks are compared by digests that the servers make; where two differ, cell by cell. Nothing is
+written: the cells are put again by ``load``, which says of each whether it was created, is there, or is in conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from schemaless.cell import StoredCell
+from schemaless.cells.paging import PageSize, Row, every_row
+from schemaless.cells.reading import PLACE
+from schemaless.cells.sql import select_block_end, select_cells, select_id_span, select_keys_digest
+from schemaless.codec.envelope import same_document
+from schemaless.datastore import Datastore
+from schemaless.errors import CorruptBody, TopologyError
+from schemaless.events import Advanced, Listener, Total, nobody
+from schemaless.failover.change import server_of
+from schemaless.internals import Tools, tools_of
+from schemaless.schema.databases import Identity, databases_like, tables_of, verify_identity
+from schemaless.topology.lost_primaries import lost_primaries, settle
+from schemaless.topology.replication import is_same_server
+from schemaless.wire.connection import Check, Rows
+from schemaless.wire.pool import NodePool, PoolOptions
+
+_BLOCK_ROWS: Final = 10_000
+_KEYS_AT_ONCE: Final = 200
+
+
+def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> Iterator[StoredCell]:
+    """Yield the cells that an old primary has, and the datastore lacks or has with another document.
+
+    Args:
+        store: the datastore.
+        old: the old primary's URL. The datastore's account is used.
+        listener: told how many ids there are, and of each advance, in ids.
+
+    Raises:
+        InvalidInput: the URL cannot be used.
+        TopologyError: the server is a primary of the datastore, or has nothing of it.
+        ShardIdentityMismatch: what it has is not of this datastore.
+        ServerError: a server cannot be reached, or refuses.
+    """
+    tools = tools_of(store)
+    pool = tools.shards.pools.new_pool(server_of(tools.url, old), PoolOptions(), unclaimed=True)
+    try:
+        for cluster in tools.topology.clusters:
+            if is_same_server(pool, tools.shards.pool_for(cluster.primary)):
+                raise TopologyError(
+                    f"{pool.node} is the primary of {cluster.name}: all that it has is in the datastore; name the "
+                    "server that it took the place of"
+                )
+        shards = _shards_on(pool, tools)
+        spans = {shard: _span(pool, tools.shards.database(shard)) for shard in shards}
+        listener(Total(sum(spans.values())))
+        for shard in shards:
+            done = 0
+            for advanced, cell in _of_shard(pool, tools, shard):
+                if cell is not None:
+                    yield cell
+                listener(Advanced(advanced))
+                done += advanced
+            listener(Advanced(spans[shard] - done))
+    finally:
+        pool.close()
+
+
+def settle_lost(store: Datastore, old: str) -> list[str]:
+    """Say that the cells which only an old primary has are loaded, or given up; it need not answer.
+
+    Args:
+        store: the datastore; its account has the role ``admin``.
+        old: the old primary's URL, as the catalog had it.
+
+    Returns:
+        The clusters whose primary it was, where a takeover had written that down; dictionaries are kept until then.
+    """
+    tools = tools_of(store)
+    node = server_of(tools.url, old)
+    return [
+        cluster.name
+        for cluster in tools.topology.clusters
+        if settle(tools.shards.pool_for(cluster.primary), store.name, cluster.name, node)
+    ]
+
+
+def unsettled(store: Datastore) -> list[str]:
+    """Return the addresses of former primaries that a takeover has written down, and nobody has settled."""
+    tools = tools_of(store)
+    lost = [lost_primaries(tools.shards.pool_for(cluster.primary), store.name) for cluster in tools.topology.clusters]
+    return list(dict.fromkeys(server for part in lost for _, server in part))
+
+
+def _shards_on(pool: NodePool, tools: Tools) -> list[int]:
+    """Return the shards whose cells a server has, each proven to be of the datastore."""
+    topology = tools.topology
+    there = set(databases_like(pool, topology.name))
+    shards = []
+    for shard in range(topology.shard_count):
+        database = tools.shards.database(shard)
+        if database in there and "cell" in tables_of(pool, database):
+            identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
+            verify_identity(pool, database, identity)
+            shards.append(shard)
+    if not shards:
+        raise TopologyError(
+            f"{pool.node} has no shard of {topology.name!r} that this account may read; is it the server that was a "
+            "primary, and was it not rebuilt?"
+        )
+    return shards
+
+
+def _span(pool: NodePool, database: str) -> int:
+    low, high = pool.run(lambda connection: connection.rows(select_id_span(database)))[0]
+    return 0 if low is None else int(high)
+
+
+def _of_shard(pool: NodePool, tools: Tools, shard: int) -> Iterator[tuple[int, StoredCell | None]]:
+    """Yield how many ids were gone over since the last time, and a cell where one is lost."""
+    database = tools.shards.database(shard)
+    after = 0
+
+    def read(sql: bytes, check: Check | None = None) -> Rows:
+        return pool.run(lambda connection: connection.rows(sql, check), shard=shard)
+
+    while True:
+        last, count = read(select_block_end(database, after, _BLOCK_ROWS))[0]
+        if not count:
+            return
+        digest = select_keys_digest(database, after, int(last))
+        if read(digest) != tools.shards.rows(shard, digest):
+            rows = every_row(read, PageSize(), database, after, int(last))
+            for cell in _lacking(tools, shard, _stored(tools, shard, rows)):
+                yield 0, cell
+        yield int(last) - after, None
+        after = int(last)
+
+
+def _lacking(tools: Tools, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
+    """Yield those of some cells that the datastore lacks, or has with another document."""
+    part: list[StoredCell] = []
+    for cell in cells:
+        part.append(cell)
+        if len(part) == _KEYS_AT_ONCE:
+            yield from _compared(tools, shard, part)
+            part = []
+    if part:
+        yield from _compared(tools, shard, part)
+
+
+def _compared(tools: Tools, shard: int, cells: list[StoredCell]) -> Iterator[StoredCell]:
+    wanted = [(cell.row_key.bytes, cell.column_name, cell.ref_key) for cell in cells]
+    sql = select_cells(tools.shards.database(shard), wanted)
+    rows = tools.reader.select(shard, sql, "primary", wanted, PLACE)
+    there = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(tools, shard, rows)}
+    for place, cell in zip(wanted, cells, strict=True):
+        stored = there.get(place)
+        if stored is None or (stored.body != cell.body and not _same(stored, cell)):
+            yield cell
+
+
+def _stored(tools: Tools, shard: int, rows: Iterable[Row]) -> Iterator[StoredCell]:
+    return (tools.stored_cell(row, shard) for row in rows)
+
+
+def _same(one: StoredCell, other: StoredCell) -> bool:
+    try:
+        return same_document(one.decode().body, other.decode().body)
+    except CorruptBody:
+        return False

@@ -1,0 +1,398 @@
+"""The change feed: a shard's cells in ``added_id`` order, none of them skipped.
+
+Ids are handed out before transactions commit, so a reader who goes on behind the highest id that he has seen skips what
+is committed late with a lower one. Here ids are given out as *settled* only:
+
+- Ids without a gap between them are, since cells are never deleted and no other can come between.
+- Else read the highest id, top; then list who is writing (``mysql.writers``). Whoever may still commit an id up to top
+  is in that list, since the lock comes before the id. When all of them have ended, every id up to top is settled: the
+  cells up to there are read again, afresh.
+
+Lists that are not done with wait in memory, and so do the settled marks, so that a gap is looked into once. All of it
+is about one primary; losing it costs one more look. So a page goes by one routing from its first statement to its last:
+where the shard has another place by then, it is read again there, and what was known of the one before counts no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
+
+from schemaless.cells.paging import MOST_PAGE_BYTES, PageSize, Row, read_page
+from schemaless.cells.sql import select_block_end
+from schemaless.errors import LocationLost, SchemalessError, ServerTimeout
+from schemaless.feed.settlement import Observation, WriteLock, observe, top_id, wait_for_writers
+from schemaless.feed.sql import select_ids, select_tails
+from schemaless.topology.replica_position import gtid_position, wait_for_gtid
+from schemaless.topology.routing import Routing, Spot
+from schemaless.topology.shards import ReadFrom, Shards
+from schemaless.wire.connection import Check, Connection, Rows
+from schemaless.wire.errors import CannotObserve, Elsewhere
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool
+
+log = logging.getLogger("schemaless")
+
+T = TypeVar("T")
+
+_Place = tuple[int, int]
+"""A place is a shard, and how often it has changed its place; see ``Spot.place``."""
+
+_SCANNED_IDS: Final = 10_000
+"""A page that is about one column goes over so many ids at most."""
+
+_LISTS: Final = 8
+_HELD_POLL_S: Final = 0.02
+_LOCK_REST_S: Final = 4.0
+"""Writers are left alone for so long after they were held off in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Feed:
+    """What is known of a shard's ids on its primary. Never changed: threads replace it, and the last one wins.
+
+    Attributes:
+        settled: no id up to here can come any more.
+        waiting: ``(top, locks)``, rising: all up to top is settled when none of the locks is held any more.
+        rest_until_s: when writers may be held off again, on the monotonic clock.
+    """
+
+    settled: int = 0
+    waiting: tuple[tuple[int, frozenset[WriteLock]], ...] = ()
+    rest_until_s: float = 0.0
+
+
+class Tail(NamedTuple):
+    """What is wanted of a shard: its next cells behind a location, so many at most."""
+
+    shard: int
+    location: int
+    limit: int
+
+
+class RowPage(NamedTuple):
+    """A ``Page``, of rows: who iterates makes one cell after the other, and seldom wakes the garbage collector."""
+
+    rows: Sequence[Row]
+    next_location: int
+    held: str | None = None
+
+
+@dataclass(slots=True)
+class Changes:
+    """The change feeds of one datastore's shards.
+
+    Attributes:
+        shards: the way to them.
+        replica_wait_s: how long a page waits for a replica to have got what is settled on the primary.
+    """
+
+    shards: Shards
+    replica_wait_s: float = 1.0
+    _feeds: dict[_Place, _Feed] = field(default_factory=dict)
+    _replica_marks: dict[tuple[_Place, Node], int] = field(default_factory=dict)
+    _sizes: dict[int, PageSize] = field(default_factory=dict)
+    _warned: bool = False
+
+    def page(self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom) -> RowPage:
+        """Return settled cells behind ``location``; see ``Datastore.get_cells_for_shard``."""
+
+        def page(spot: Spot) -> RowPage:
+            if column_name is None:
+                return self._page(spot, location, limit)
+            return self._page_of_column(spot, location, limit, column_name)
+
+        return self._follow(shard, read_from, page)
+
+    def tails(self, tails: Sequence[Tail], column_name: str | None) -> dict[int, RowPage]:
+        """Return pages of many shards, each wanted once, those of a server in one statement.
+
+        Of primaries, and where it is as simple as that: the shard was read there before, no id is missing that may
+        still come, and no body is too long for so many at once. The others are absent, and ``page`` has them.
+        """
+        self.shards.look_now_and_then()
+        routing = self.shards.routing
+        by_pool: dict[NodePool, list[Tail]] = {}
+        for tail in tails:
+            pool = routing.proven[tail.shard]
+            if pool is not None:
+                by_pool.setdefault(pool, []).append(tail)
+        pages: dict[int, RowPage] = {}
+        for pool, wanted in by_pool.items():
+            # Before the read: what is settled since may have cells that the read did not see.
+            marks = {shard: self._mark(Spot(routing, shard, routing.clusters[shard].primary)) for shard, _, _ in wanted}
+            try:
+                rows = self._read_tails(pool, routing, wanted, column_name)
+            except SchemalessError as error:
+                # Each alone meets it again, or its own, where one shard's is everybody's here.
+                log.debug("%d shards are read one by one: %s", len(wanted), error)
+                continue
+            for tail in wanted:
+                page = self._tail_page(marks[tail.shard], tail.location, rows.get(tail.shard, []), column_name)
+                if page is not None:
+                    pages[tail.shard] = page
+        return pages
+
+    def _read_tails(
+        self, pool: NodePool, routing: Routing, tails: Sequence[Tail], column_name: str | None
+    ) -> dict[int, list[tuple[Any, ...]]]:
+        wanted = {tail.shard: tail.location for tail in tails}
+        sql = select_tails(
+            ((self.shards.database(shard), shard, location, limit) for shard, location, limit in tails),
+            MOST_PAGE_BYTES // sum(tail.limit for tail in tails),
+            column_name,
+        )
+
+        def check(rows: Rows) -> str | None:
+            for added_id, *_, shard in rows:
+                if added_id <= wanted.get(shard, added_id):
+                    return f"asked for {sorted(wanted.items())}, got added_id {added_id} of shard {shard}"
+            return None
+
+        rows = pool.run(lambda connection: connection.rows(sql, check), shard=tails[0].shard, route=routing)
+        return {shard: list(of_shard) for shard, of_shard in groupby(rows, key=itemgetter(-1))}
+
+    def _tail_page(
+        self, mark: int, location: int, rows: Sequence[tuple[Any, ...]], column_name: str | None
+    ) -> RowPage | None:
+        if not rows:
+            return None
+        last = rows[-1][0]
+        if last - location != len(rows) and last > mark:
+            return None
+        cells = [row[:6] for row in rows if column_name is None or row[2] == column_name]
+        if None in [cell[4] for cell in cells]:
+            return None
+        return RowPage(cells, last)
+
+    def pages(
+        self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom
+    ) -> Iterator[RowPage]:
+        """Yield pages up to the end of what is settled."""
+        while True:
+            page = self.page(shard, location, limit, column_name, read_from)
+            if page.next_location == location:
+                return
+            yield page
+            location = page.next_location
+
+    def follow(
+        self, shard: int, location: int, limit: int, column_name: str | None, read_from: ReadFrom, poll_s: float
+    ) -> Iterator[RowPage]:
+        """Yield pages for ever, waiting for new cells; empty ones, too, for callers that watch."""
+        while True:
+            page = self.page(shard, location, limit, column_name, read_from)
+            yield page
+            if page.next_location == location:
+                time.sleep(min(poll_s, _HELD_POLL_S) if page.held else poll_s)
+            location = page.next_location
+
+    def end(self, shard: int, timeout_s: float) -> int:
+        """Return a location that all cells which are there now lie before, and all later ones behind."""
+        give_up_s = time.monotonic() + timeout_s
+
+        def end(spot: Spot) -> int:
+            database = self.shards.database(shard)
+            top = self._ask(spot, spot.primary, lambda connection: top_id(connection, database))
+            while True:
+                settled, held = self._settle(spot, top)
+                if settled >= top:
+                    return settled
+                if time.monotonic() > give_up_s:
+                    raise ServerTimeout(
+                        f"the feed's end is not settled after {timeout_s:g} s: {held}",
+                        node=str(spot.primary),
+                        shard=shard,
+                    )
+                time.sleep(_HELD_POLL_S)
+
+        return self._follow(shard, "primary", end)
+
+    # Where
+
+    def _follow(self, shard: int, read_from: ReadFrom, work: Callable[[Spot], T]) -> T:
+        """Return what ``work`` gives where the shard is, and again where it has gone to meanwhile."""
+        self.shards.look_now_and_then()
+        return self.shards.follow(shard, read_from, lambda spot, _: work(spot))
+
+    def _ask(self, spot: Spot, node: Node, operation: Callable[[Connection], T]) -> T:
+        """Run ``operation`` on a server of the shard's cluster, by the spot's routing."""
+        return self.shards.run_at(spot._replace(node=node), operation)
+
+    # What is settled
+
+    def _mark(self, spot: Spot) -> int:
+        """Return an id up to which the spot's server is known to show every cell that there will be."""
+        if spot.node == spot.primary:
+            feed = self._feeds.get(spot.place)
+            return 0 if feed is None else feed.settled
+        return self._replica_marks.get((spot.place, spot.node), 0)
+
+    def _settle(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
+        """Return up to which id the spot's server shows every cell that there will be, and what more waits for."""
+        if spot.node == spot.primary:
+            return self._settle_on_primary(spot, wanted)
+        mark = self._mark(spot)
+        if mark >= wanted:
+            return mark, None
+        settled, held = self._settle_on_primary(spot, wanted)
+        if settled <= mark:
+            return mark, held
+        # Asked for behind the settling: so it has all those transactions.
+        position = self._ask(spot, spot.primary, gtid_position)
+        arrived = self._ask(
+            spot, spot.node, lambda connection: wait_for_gtid(connection, position, self.replica_wait_s)
+        )
+        if not arrived:
+            return mark, f"replica {spot.node} lags behind {spot.primary}"
+        self._replica_marks[spot.place, spot.node] = settled
+        return settled, held
+
+    def _settle_on_primary(self, spot: Spot, wanted: int) -> tuple[int, str | None]:
+        feed = self._feeds.get(spot.place, _Feed())
+        if feed.settled < wanted:
+            feed = self._look(spot, feed)
+            self._feeds[spot.place] = feed
+        if feed.settled >= wanted:
+            return feed.settled, None
+        if feed.waiting:
+            threads = ", ".join(str(lock.thread) for lock in sorted(feed.waiting[0][1]))
+            return feed.settled, f"transactions that stay open on {spot.primary}, performance_schema threads {threads}"
+        return feed.settled, f"a transaction that stays open on {spot.primary}"
+
+    def _look(self, spot: Spot, feed: _Feed) -> _Feed:
+        database = self.shards.database(spot.shard)
+        try:
+            seen = self._ask(spot, spot.primary, lambda connection: observe(connection, database))
+        except CannotObserve as reason:
+            if not self._warned:
+                self._warned = True
+                log.warning("change feed: %s. Until then writers are held off for a moment at each gap", reason)
+            return self._look_without_observing(spot, feed)
+        return _after(feed, seen)
+
+    def _look_without_observing(self, spot: Spot, feed: _Feed) -> _Feed:
+        now_s = time.monotonic()
+        if now_s < feed.rest_until_s:
+            return feed
+        database = self.shards.database(spot.shard)
+        top = self._ask(spot, spot.primary, lambda connection: wait_for_writers(connection, database))
+        if top is None:
+            return _Feed(feed.settled, rest_until_s=time.monotonic() + _LOCK_REST_S)
+        return _Feed(top)
+
+    # Reading
+
+    def _page(self, spot: Spot, location: int, limit: int) -> RowPage:
+        settled_before = self._mark(spot)
+        rows, _ = self._read(spot, location, None, limit)
+        if not rows:
+            self._check_location(spot, location)
+            return RowPage([], location)
+        last = rows[-1][0]
+        if last - location == len(rows) or last <= settled_before:
+            return RowPage(rows, last)
+        settled, held = self._settle(spot, last)
+        if settled > location:
+            rows, _ = self._read(spot, location, settled, limit)
+            if not rows:
+                return RowPage([], settled, held)
+            last = rows[-1][0]
+            return RowPage(rows, last, held if last == settled else None)
+        before_gap = [row for added_id, row in enumerate(rows, location + 1) if row[0] == added_id]
+        return RowPage(before_gap, location + len(before_gap), held)
+
+    def _page_of_column(self, spot: Spot, location: int, limit: int, column_name: str) -> RowPage:
+        end = self._end_of_ids(spot, location, None, limit)
+        if end is None:
+            self._check_location(spot, location)
+            return RowPage([], location)
+        last, without_gap = end
+        held = None
+        if not without_gap:
+            settled, held = self._settle(spot, last)
+            if settled > location:
+                end = self._end_of_ids(spot, location, settled, limit)
+                if end is None:
+                    return RowPage([], settled, held)
+                last, _ = end
+                if last < settled:
+                    held = None
+            else:
+                last = self._before_first_gap(spot, location, last)
+                if last == location:
+                    return RowPage([], location, held)
+        rows, more = self._read(spot, location, last, limit, column_name)
+        return RowPage(rows, rows[-1][0]) if more else RowPage(rows, last, held)
+
+    def _end_of_ids(self, spot: Spot, after: int, up_to: int | None, limit: int) -> tuple[int, bool] | None:
+        """Return the last id of the next ones, and whether none is missing before it; None where there is no cell."""
+        sql = select_block_end(self.shards.database(spot.shard), after, max(limit, _SCANNED_IDS), up_to)
+        last, count = self._rows(spot, sql)[0]
+        return None if last is None else (int(last), int(last) - after == int(count))
+
+    def _before_first_gap(self, spot: Spot, after: int, up_to: int) -> int:
+        sql = select_ids(self.shards.database(spot.shard), after, up_to)
+        for (added_id,) in self._rows(spot, sql):
+            if added_id != after + 1:
+                break
+            after = added_id
+        return after
+
+    def _read(
+        self, spot: Spot, after: int, up_to: int | None, limit: int, column_name: str | None = None
+    ) -> tuple[Sequence[Row], bool]:
+        """Return the next cells, and whether there may be more behind them."""
+        return read_page(
+            lambda sql, check: self._rows(spot, sql, check),
+            self._sizes.setdefault(spot.shard, PageSize()),
+            self.shards.database(spot.shard),
+            after,
+            up_to,
+            limit,
+            column_name=column_name,
+        )
+
+    def _check_location(self, spot: Spot, location: int) -> None:
+        """Raise where cells that were read before are gone.
+
+        Raises:
+            LocationLost: there is no cell at or behind ``location`` on the primary.
+        """
+        if location == 0:
+            return
+        database = self.shards.database(spot.shard)
+        for node in dict.fromkeys((spot.node, spot.primary)):
+            last = self._ask(spot, node, lambda connection: top_id(connection, database))
+            if last >= location:
+                return
+        self._feeds.pop(spot.place, None)
+        lost = LocationLost(spot.shard, location, last)
+        if self.shards.again(spot.routing).changes[spot.shard] != spot.routing.changes[spot.shard]:
+            raise Elsewhere(str(lost), node=str(spot.node), shard=spot.shard, lost=None) from lost
+        raise lost
+
+    def _rows(self, spot: Spot, sql: bytes, check: Check | None = None) -> Rows:
+        return self._ask(spot, spot.node, lambda connection: connection.rows(sql, check))
+
+
+def _after(feed: _Feed, seen: Observation) -> _Feed:
+    """Return what is known after one more look."""
+    if not seen.writers:
+        return _Feed(seen.top)
+    settled = feed.settled
+    waiting: list[tuple[int, frozenset[WriteLock]]] = []
+    for top, locks in feed.waiting:
+        if left := locks & seen.writers:
+            waiting.append((top, left))
+        else:
+            settled = top
+            waiting.clear()
+    if len(waiting) < _LISTS and seen.top > (waiting[-1][0] if waiting else settled):
+        waiting.append((seen.top, seen.writers))
+    return _Feed(settled, tuple(waiting))

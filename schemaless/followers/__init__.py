@@ -1,0 +1,1 @@
+"""Consumers of the change feed: membership, leases, checkpoints and the worker loop."""

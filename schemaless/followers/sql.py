@@ -1,0 +1,277 @@
+"""Statements about followers: their rows in each shard, and their settings and workers in the catalog.
+
+Whatever changes a row for its owner asks for the owner's epoch, so that one who was given up can change nothing: an
+UPDATE of nothing, or an INSERT of nothing, is how he learns of it. Times are the server's own clock, UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from schemaless.wire.sql.parts import (
+    NOW,
+    Term,
+    Value,
+    assigned,
+    blob_hex,
+    by_id,
+    cell_table,
+    delete,
+    id_range,
+    insert,
+    later,
+    matching,
+    table,
+    text,
+    update,
+    upsert,
+)
+
+_ANEW: Final[Mapping[str, Term]] = {"state": "running", "attempts": 0, "retry_at": None, "message": None}
+"""A follower's row is so where its next cell was not tried yet."""
+
+
+class ParkedRow(NamedTuple):
+    """A cell that a follower goes past without having dealt with it."""
+
+    added_id: int
+    row_key: bytes
+    column_name: str
+    ref_key: int
+    attempts: int
+    error: str
+
+
+# In the catalog
+
+
+def insert_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
+    """Insert a follower, unless there is one of that name."""
+    return insert(table(catalog, b"follower_setting"), "name, wanted, spec", [(name, wanted, spec)], ignore=True)
+
+
+def select_settings(catalog: str) -> bytes:
+    """Select name, what is wanted, and spec of every follower."""
+    return b"SELECT name, wanted, spec FROM %b ORDER BY name" % table(catalog, b"follower_setting")
+
+
+def update_setting(catalog: str, name: str, wanted: str, spec: str) -> bytes:
+    """Change what is wanted of a follower, and how it is to be done."""
+    return update(table(catalog, b"follower_setting"), {"wanted": wanted, "spec": spec}, name=name)
+
+
+def delete_setting(catalog: str, name: str) -> bytes:
+    """Delete a follower's setting."""
+    return delete(table(catalog, b"follower_setting"), name=name)
+
+
+def renew_worker(catalog: str, worker: str, followers: str, figures: str, lease_s: float) -> bytes:
+    """Keep a worker alive for so long from now on."""
+    values: dict[str, Term] = {"followers": followers, "lease_until": later(lease_s), "figures": figures}
+    return upsert(table(catalog, b"follower_worker"), {"worker": worker}, values)
+
+
+def select_workers(catalog: str) -> bytes:
+    """Select worker, followers, seconds left of the lease, and figures, of those that live."""
+    return (
+        b"SELECT worker, followers, TIMESTAMPDIFF(MICROSECOND, %b, lease_until)/1e6, figures FROM %b "
+        b"WHERE lease_until>%b ORDER BY worker" % (NOW, table(catalog, b"follower_worker"), NOW)
+    )
+
+
+def delete_worker(catalog: str, worker: str) -> bytes:
+    """Take a worker out that is no more."""
+    return delete(table(catalog, b"follower_worker"), worker=worker)
+
+
+def delete_dead_workers(catalog: str, for_s: float) -> bytes:
+    """Take those out whose lease has been over for so long."""
+    return b"DELETE FROM %b WHERE lease_until<%b" % (table(catalog, b"follower_worker"), later(-for_s))
+
+
+# In a shard
+
+
+def insert_follower(database: str, name: str, location: int) -> bytes:
+    """Make a follower's row, unless it is there.
+
+    Its epochs begin at the microseconds since 2000: above each that a row of that name had before it was deleted.
+    """
+    row = (name, location, b"TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b)" % NOW)
+    return insert(table(database, b"follower"), "name, location, epoch", [row], ignore=True)
+
+
+def select_followers(rows: Iterable[tuple[str, int, str]]) -> bytes:
+    """Select the state of followers, each of ``(database, shard, name)``; those without a row are absent.
+
+    Returns:
+        A statement whose rows are shard, name, location, worker, epoch, state, attempts, seconds until the next
+        attempt, message, when the location was last moved, the shard's highest added_id, and the numbers of parked
+        cells and of those among them that are to be tried again.
+    """
+    parts = []
+    for database, shard, name in rows:
+        parked = b"(SELECT COUNT(*) FROM %b WHERE name=%b" % (table(database, b"parked"), text(name))
+        parts.append(
+            b"SELECT %d, name, location, worker, epoch, state, attempts, "
+            b"TIMESTAMPDIFF(MICROSECOND, %b, retry_at)/1e6, message, CONCAT(moved_at,'+00:00'), "
+            b"(SELECT MAX(added_id) FROM %b), %b), %b AND replay>0) FROM %b WHERE name=%b"
+            % (shard, NOW, cell_table(database), parked, parked, table(database, b"follower"), text(name))
+        )
+    return b" UNION ALL ".join(parts)
+
+
+def select_every_location(database: str, ahead_s: float) -> bytes:
+    """Select all rows of followers: one snapshot of them and of the cells.
+
+    Args:
+        database: the shard's.
+        ahead_s: so far may the clock that made a row have been ahead of this server's.
+
+    Returns:
+        A statement whose rows are name, location, the shard's highest added_id, and whether the epoch is above every
+        one that can have been reached by now.
+    """
+    return (
+        b"SELECT name, location, (SELECT MAX(added_id) FROM %b), epoch>TIMESTAMPDIFF(MICROSECOND, '2000-01-01', %b) "
+        b"FROM %b ORDER BY name" % (cell_table(database), later(ahead_s), table(database, b"follower"))
+    )
+
+
+def select_tops(shards: Iterable[tuple[str, int]]) -> bytes:
+    """Select shard and highest added_id of shards, each of ``(database, shard)``."""
+    return b" UNION ALL ".join(
+        b"SELECT %d, MAX(added_id) FROM %b" % (shard, cell_table(database)) for database, shard in shards
+    )
+
+
+def claim(database: str, name: str, worker: str, seen_epoch: int) -> bytes:
+    """Take a follower's row, if it is as it was seen."""
+    return _update(database, name, seen_epoch, {"worker": worker, "epoch": b"epoch+1"})
+
+
+def release(database: str, name: str, epoch: int) -> bytes:
+    """Give a follower's row back."""
+    return _update(database, name, epoch, {"worker": None})
+
+
+def move(rows: Sequence[tuple[str, str, int, int]]) -> bytes:
+    """Move locations, each of ``(database, name, epoch, location)``: all of them in one step, or none.
+
+    Returns:
+        A statement that changes as many rows as there are, or none where one of the epochs is another by now.
+    """
+    tables, changes, tests = [], [], []
+    for number, (database, name, epoch, location) in enumerate(rows):
+        tables.append(b"%b AS f%d" % (table(database, b"follower"), number))
+        changes.append(
+            b"f%d.location=%d, f%d.moved_at=%b, f%d.attempts=0, f%d.retry_at=NULL, f%d.message=NULL"
+            % (number, location, number, NOW, number, number, number)
+        )
+        tests.append(b"f%d.name=%b AND f%d.epoch=%d" % (number, text(name), number, epoch))
+    return b"UPDATE %b SET %b WHERE %b" % (b" JOIN ".join(tables), b", ".join(changes), b" AND ".join(tests))
+
+
+def note_attempt(
+    database: str, name: str, epoch: int, location: int, attempts: int, retry_s: float | None, message: str | None
+) -> bytes:
+    """Write down how far a follower is, and how the cell behind that went so far."""
+    retry_at = None if retry_s is None else later(retry_s)
+    tried: dict[str, Term] = {"attempts": attempts, "retry_at": retry_at, "message": message}
+    return _update(database, name, epoch, {"location": location, "moved_at": NOW, **tried})
+
+
+def stop(database: str, name: str, epoch: int, location: int, message: str) -> bytes:
+    """Have a follower stand still before a cell, until somebody lets it go on."""
+    changes: dict[str, Term] = {"location": location, "moved_at": NOW, "state": "stopped", "message": message}
+    return _update(database, name, epoch, changes)
+
+
+def delete_follower(database: str, name: str) -> bytes:
+    """Delete a follower's row."""
+    return delete(table(database, b"follower"), name=name)
+
+
+def select_age(database: str, after: int) -> bytes:
+    """Select how many seconds ago the first cell behind a location was stored."""
+    first = (NOW, by_id(database), id_range(after, None))
+    return b"SELECT TIMESTAMPDIFF(MICROSECOND, created_at, %b)/1e6 FROM %b WHERE %b ORDER BY added_id LIMIT 1" % first
+
+
+# Parked cells
+
+
+def insert_parked(database: str, name: str, epoch: int, row: ParkedRow) -> bytes:
+    """Park a cell, if the follower's row is still its owner's; one that is parked gets its newest error."""
+    return (
+        b"INSERT INTO %b (name, added_id, row_key, column_name, ref_key, attempts, error) "
+        b"SELECT name, %d, %b, %b, %d, %d, %b FROM %b WHERE name=%b AND epoch=%d "
+        b"ON DUPLICATE KEY UPDATE attempts=VALUES(attempts), error=VALUES(error), replay=0"
+        % (
+            table(database, b"parked"),
+            row.added_id,
+            blob_hex(row.row_key),
+            text(row.column_name),
+            row.ref_key,
+            row.attempts,
+            text(row.error),
+            table(database, b"follower"),
+            text(name),
+            epoch,
+        )
+    )
+
+
+def select_parked(database: str, name: str, *, replay: bool = False) -> bytes:
+    """Select whole parked cells in their order: all, or only those that are to be tried again."""
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, attempts, error, CONCAT(parked_at,'+00:00'), replay "
+        b"FROM %b WHERE name=%b%b ORDER BY added_id"
+        % (table(database, b"parked"), text(name), b" AND replay>0" if replay else b"")
+    )
+
+
+def select_every_parked(database: str) -> bytes:
+    """Select follower, added_id and key of all parked cells, and whether there is such a cell."""
+    return (
+        b"SELECT p.name, p.added_id, p.row_key, p.column_name, p.ref_key, c.added_id IS NOT NULL FROM %b AS p "
+        b"LEFT JOIN %b AS c ON c.added_id=p.added_id AND c.row_key=p.row_key AND c.column_name=p.column_name "
+        b"AND c.ref_key=p.ref_key ORDER BY p.name, p.added_id" % (table(database, b"parked"), cell_table(database))
+    )
+
+
+def note_replay(database: str, name: str, epoch: int, added_id: int, changes: Mapping[str, Value]) -> bytes:
+    """Write down how trying a parked cell again went, if the follower's row is still its owner's.
+
+    ``replay`` is 0 where nobody wants it, 1 where somebody does, and 1 more for each time that it was begun.
+    """
+    return b"UPDATE %b AS p JOIN %b AS f ON f.name=p.name AND f.epoch=%d SET %b WHERE p.name=%b AND p.added_id=%d" % (
+        table(database, b"parked"),
+        table(database, b"follower"),
+        epoch,
+        assigned({f"p.{column}": value for column, value in changes.items()}),
+        text(name),
+        added_id,
+    )
+
+
+def delete_replayed(database: str, name: str, epoch: int, added_id: int) -> bytes:
+    """Delete a parked cell that was dealt with, if the follower's row is still its owner's."""
+    own = b" AND EXISTS (SELECT * FROM %b WHERE %b)" % (table(database, b"follower"), matching(name=name, epoch=epoch))
+    return delete(table(database, b"parked"), name=name, added_id=added_id) + own
+
+
+def delete_parked(database: str, name: str, added_id: int | None = None, *, behind: int | None = None) -> bytes:
+    """Delete a parked cell, or all of a shard, or all of it behind a location."""
+    statement = delete(table(database, b"parked"), name=name, added_id=added_id)
+    return statement if behind is None else statement + b" AND added_id>%d" % behind
+
+
+def _update(database: str, name: str, epoch: int, changes: Mapping[str, Term]) -> bytes:
+    return update(table(database, b"follower"), changes, name=name, epoch=epoch)
+
+
+SELECT_TABLE_CACHE: Final = (
+    b"SELECT @@global.table_open_cache, @@global.table_open_cache_instances, @@global.table_definition_cache"
+)

@@ -1,0 +1,1 @@
+"""Secondary indexes: definition, queries, entries, and the follower that keeps them current."""

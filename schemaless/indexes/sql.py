@@ -1,0 +1,369 @@
+"""Statements about secondary indexes: their table in each shard, their entries, and the catalog's list of them.
+
+An entry carries the version of each source column that it was made of, its refs. Every write asks for them: an entry
+is neither replaced nor deleted by who has read an older state of the row, so that nobody needs to be the only writer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from schemaless.wire.sql.parts import (
+    CELL,
+    NOW,
+    Term,
+    blob_hex,
+    by_key,
+    cell_table,
+    numbers,
+    table,
+    text,
+    texts,
+    update,
+)
+
+INDEX_TABLE: Final = re.compile(r"index_(\d+)")
+"""The tables of indexes are called so, and no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What an index's table looks like.
+
+    Attributes:
+        number: the index's.
+        columns: name and SQL type of each field, the shard field first.
+        sources: how many columns of the row an entry is made of.
+        digest: of the definition; the table's comment.
+        named: what the table is called for a while; None: by the number.
+    """
+
+    number: int
+    columns: Sequence[tuple[str, str]]
+    sources: int
+    digest: str
+    named: str | None = None
+
+    @property
+    def table(self) -> str:
+        """What the table is called."""
+        return index_table(self.number) if self.named is None else self.named
+
+
+class EntryRow(NamedTuple):
+    """An entry, as literals.
+
+    Attributes:
+        values: of each field, the shard field first.
+        refs: of each source column, the ref_key of the version that the entry was made of; -1 where there was none.
+    """
+
+    row_key: bytes
+    values: tuple[bytes, ...]
+    refs: tuple[int, ...]
+
+
+def index_table(number: int) -> str:
+    """Return the name of an index's table."""
+    return f"index_{number}"
+
+
+# In a shard
+
+
+def create_index_table(database: str, layout: Layout) -> bytes:
+    """Make an index's table, unless it is there."""
+    columns = [
+        *(
+            b"`%b` %b %b" % (name.encode(), kind.encode(), b"NULL" if nullable else b"NOT NULL")
+            for name, kind, nullable in columns_of(layout)
+        ),
+        b"PRIMARY KEY (row_key)",
+        b"KEY query (%b)" % b", ".join(_names(layout)),
+    ]
+    return b"CREATE TABLE IF NOT EXISTS %b (%b) ENGINE=InnoDB ROW_FORMAT=DYNAMIC COMMENT=%b" % (
+        _table(database, layout.table),
+        b", ".join(columns),
+        text(layout.digest),
+    )
+
+
+def columns_of(layout: Layout) -> list[tuple[str, str, bool]]:
+    """Return name, type and whether it may be NULL of each column of an index's table."""
+    shard_field, *fields = layout.columns
+    return [
+        ("row_key", "BINARY(16)", False),
+        (*shard_field, False),
+        *((name, kind, True) for name, kind in fields),
+        *((f"ref_{number}", "BIGINT", False) for number in range(layout.sources)),
+    ]
+
+
+def keys_of(layout: Layout) -> dict[str, list[str]]:
+    """Return the columns of each key of an index's table."""
+    return {"PRIMARY": ["row_key"], "query": [name for name, _ in layout.columns]}
+
+
+def drop_index_table(database: str, number: int) -> bytes:
+    """Drop an index's table, if it is there."""
+    return b"DROP TABLE IF EXISTS %b" % _table(database, index_table(number))
+
+
+def select_comments(databases: Iterable[str], number: int) -> bytes:
+    """Select database and comment of an index's tables; those that are not there, or may not be seen, are absent."""
+    return b"SELECT TABLE_SCHEMA, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA IN (%b) AND %b" % (
+        texts(databases),
+        b"TABLE_NAME=%b" % text(index_table(number)),
+    )
+
+
+def select_tables(database: str) -> bytes:
+    """Select name and comment of a database's tables; those that may not be seen are absent."""
+    return b"SELECT TABLE_NAME, TABLE_COMMENT FROM information_schema.TABLES WHERE TABLE_SCHEMA=%b" % text(database)
+
+
+def select_index_columns(database: str) -> bytes:
+    """Select table, name, type and whether it may be NULL of the columns of indexes' tables, in their order."""
+    return (
+        b"SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE FROM information_schema.COLUMNS "
+        b"WHERE TABLE_SCHEMA=%b AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, ORDINAL_POSITION" % text(database)
+    )
+
+
+def select_index_keys(database: str) -> bytes:
+    """Select table, key and column of the keys of indexes' tables, in their order."""
+    return (
+        b"SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA=%b "
+        b"AND TABLE_NAME LIKE 'index%%' ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX" % text(database)
+    )
+
+
+def select_no_entry(database: str, table: str) -> bytes:
+    """Select no entry; refused where the table is not there, or may not be read."""
+    return b"SELECT 1 FROM %b LIMIT 0" % _table(database, table)
+
+
+def upsert_entries(database: str, layout: Layout, entries: Iterable[EntryRow]) -> bytes:
+    """Write entries; one that was made of later versions stays as it is."""
+    names = [*_names(layout), *_refs(layout)]
+    newer = b" AND ".join(b"%b<=VALUES(%b)" % (ref, ref) for ref in _refs(layout))
+    # The refs last: the tests before them are about the ones that were there.
+    changes = [b"%b=IF(%b,VALUES(%b),%b)" % (name, newer, name, name) for name in _names(layout)]
+    changes += [b"%b=GREATEST(%b,VALUES(%b))" % (ref, ref, ref) for ref in _refs(layout)]
+    rows = [
+        b"(%b)" % b",".join([blob_hex(entry.row_key), *entry.values, *(b"%d" % ref for ref in entry.refs)])
+        for entry in entries
+    ]
+    return b"INSERT INTO %b (row_key,%b) VALUES %b ON DUPLICATE KEY UPDATE %b" % (
+        _table(database, layout.table),
+        b",".join(names),
+        b",".join(rows),
+        b",".join(changes),
+    )
+
+
+def delete_entries(
+    database: str, layout: Layout, rows: Iterable[tuple[bytes, Sequence[int]]], *, exactly: bool = False
+) -> bytes:
+    """Delete the entries of rows, each of ``(row_key, refs)``; one that was made of later versions stays.
+
+    Args:
+        exactly: only entries that were made of these very versions.
+    """
+    compare = b"=" if exactly else b"<="
+    tests = [
+        b"(row_key=%b AND %b)"
+        % (
+            blob_hex(row_key),
+            b" AND ".join(b"%b%b%d" % (name, compare, ref) for name, ref in zip(_refs(layout), refs, strict=True)),
+        )
+        for row_key, refs in rows
+    ]
+    return b"DELETE FROM %b WHERE %b" % (_table(database, layout.table), b" OR ".join(tests))
+
+
+def select_entries(database: str, layout: Layout, shard: int, row_keys: Iterable[bytes]) -> bytes:
+    """Select the shard's number, row_key, fields and refs of the entries of some rows."""
+    return b"SELECT %d, row_key, %b FROM %b WHERE row_key IN (%b)" % (
+        shard,
+        b", ".join([*_names(layout), *_refs(layout)]),
+        _table(database, layout.table),
+        b",".join(map(blob_hex, row_keys)),
+    )
+
+
+def select_entries_after(database: str, layout: Layout, after: bytes, limit: int) -> bytes:
+    """Select row_key, fields and refs of the entries behind a row_key, in the order of these."""
+    return b"SELECT row_key, %b FROM %b FORCE INDEX (PRIMARY) WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
+        b", ".join([*_names(layout), *_refs(layout)]),
+        _table(database, layout.table),
+        blob_hex(after),
+        limit,
+    )
+
+
+def select_matches(database: str, layout: Layout, tests: Sequence[bytes], *, descending: bool, limit: int) -> bytes:
+    """Select row_key and fields of the entries for which all tests hold, in the order of the fields and the row_key."""
+    way = b" DESC" if descending else b""
+    order = [b"%b%b" % (name, way) for name in (*_names(layout)[1:], b"row_key")]
+    return b"SELECT row_key, %b FROM %b FORCE INDEX (query) WHERE %b ORDER BY %b LIMIT %d" % (
+        b", ".join(_names(layout)),
+        _table(database, layout.table),
+        b" AND ".join(tests),
+        b", ".join(order),
+        limit,
+    )
+
+
+def comparison(name: str, operator: str, value: bytes) -> bytes:
+    """Return a test of a field against a literal; ``<=>`` takes NULL for a value."""
+    return b"`%b`%b%b" % (name.encode(), operator.encode(), value)
+
+
+def behind(names: Sequence[str], values: Sequence[bytes], row_key: bytes, *, descending: bool) -> bytes:
+    """Return a test for what comes behind an entry, in the order of fields and row_key; NULL is the least."""
+    steps = []
+    equal: list[bytes] = []
+    for name, value in zip(names, values, strict=True):
+        field = b"`%b`" % name.encode()
+        if not descending:
+            further = b"%b IS NOT NULL" % field if value == b"NULL" else b"%b>%b" % (field, value)
+            steps.append(b" AND ".join([*equal, further]))
+        elif value != b"NULL":
+            steps.append(b" AND ".join([*equal, b"(%b<%b OR %b IS NULL)" % (field, value, field)]))
+        equal.append(b"%b<=>%b" % (field, value))
+    steps.append(b" AND ".join([*equal, b"row_key%b%b" % (b"<" if descending else b">", blob_hex(row_key))]))
+    return b"((%b))" % b") OR (".join(steps)
+
+
+# The rows that entries are made of
+
+
+def select_refs(database: str, columns: Sequence[str], ids: Iterable[int]) -> bytes:
+    """Select, for each cell of some added_ids, its row_key and where it stands among the versions: one snapshot of all.
+
+    Returns:
+        A statement whose rows are added_id, row_key, the ref_key of the version before it in its column, and of each
+        of ``columns`` the latest ref_key of the row; NULL where there is none.
+    """
+    before = (
+        b"(SELECT b.ref_key FROM %b AS b FORCE INDEX (cell_key) WHERE b.row_key=p.row_key AND "
+        b"b.column_name=p.column_name AND b.ref_key<p.ref_key ORDER BY b.ref_key DESC LIMIT 1)" % cell_table(database)
+    )
+    return b"SELECT p.added_id, p.row_key, %b, %b FROM %b AS p FORCE INDEX (PRIMARY) WHERE p.added_id IN (%b)" % (
+        before,
+        b", ".join(_latest(database, column, b"p.row_key") for column in columns),
+        cell_table(database),
+        numbers(ids),
+    )
+
+
+def select_refs_of_rows(database: str, columns: Sequence[str], row_keys: Sequence[bytes]) -> bytes:
+    """Select of each row its row_key and the latest ref_key of each of some columns: one snapshot of all."""
+    rows = b" UNION ALL ".join(b"SELECT CAST(%b AS BINARY(16)) AS row_key" % blob_hex(row_key) for row_key in row_keys)
+    return b"SELECT p.row_key, %b FROM (%b) AS p" % (
+        b", ".join(_latest(database, column, b"p.row_key") for column in columns),
+        rows,
+    )
+
+
+def select_latest_of_rows(database: str, row_keys: Iterable[bytes], columns: Iterable[str]) -> bytes:
+    """Select the latest cell of each of some columns of rows: one snapshot of all."""
+    select = b"(SELECT %b FROM %b WHERE row_key=x'" % (CELL, by_key(database))
+    newest = [b"' AND column_name=%b ORDER BY ref_key DESC LIMIT 1)" % text(column) for column in columns]
+    rows = [select + row_key.hex().encode() for row_key in row_keys]
+    return b" UNION ALL ".join([row + of_column for row in rows for of_column in newest])
+
+
+def select_versions_of_rows(database: str, row_keys: Sequence[bytes], columns: tuple[str, ...], versions: int) -> bytes:
+    """Select cells of some columns of rows, all where they are fewer than ``versions`` for each row: one snapshot.
+
+    They come in no order that one could rely on. That the server sorts them, which are few, costs it a twentieth more.
+    """
+    return b"%b%b) LIMIT %d)" % (
+        _versions_of_rows(database, columns),
+        b",".join(map(blob_hex, row_keys)),
+        versions * len(row_keys),
+    )
+
+
+# The same in each query that asks a shard.
+@lru_cache(4096)
+def _versions_of_rows(database: str, columns: tuple[str, ...]) -> bytes:
+    return b"(SELECT %b FROM %b WHERE column_name IN (%b) AND row_key IN (" % (CELL, by_key(database), texts(columns))
+
+
+def select_row_keys(database: str, after: bytes, limit: int) -> bytes:
+    """Select the row_keys of a shard behind one of them, in their order."""
+    return b"SELECT DISTINCT row_key FROM %b WHERE row_key>%b ORDER BY row_key LIMIT %d" % (
+        by_key(database),
+        blob_hex(after),
+        limit,
+    )
+
+
+def select_ends(database: str) -> bytes:
+    """Select the lowest and the highest row_key of a shard; NULLs where it has no cell."""
+    return b"SELECT MIN(row_key), MAX(row_key) FROM %b" % by_key(database)
+
+
+def select_ends_of_entries(database: str, layout: Layout) -> bytes:
+    """Select the lowest and the highest row_key of the entries of a shard; NULLs where it has none."""
+    return b"SELECT MIN(row_key), MAX(row_key) FROM %b FORCE INDEX (PRIMARY)" % _table(database, layout.table)
+
+
+def _latest(database: str, column: str, row_key: bytes) -> bytes:
+    return (
+        b"(SELECT c.ref_key FROM %b AS c FORCE INDEX (cell_key) WHERE c.row_key=%b AND c.column_name=%b "
+        b"ORDER BY c.ref_key DESC LIMIT 1)" % (cell_table(database), row_key, text(column))
+    )
+
+
+# In the catalog
+
+
+def insert_index(catalog: str, name: str, definition: str, state: str) -> bytes:
+    """Insert an index, unless its name has one that is being built, or one of the same definition: safe to repeat."""
+    named = b"SELECT 1 FROM %b AS t WHERE t.name=%b AND " % (_list(catalog), text(name))
+    built = b"(t.state IN ('declared','backfilling') OR t.state='ready' AND t.definition=%b)" % text(definition)
+    return b"INSERT INTO %b (name, definition, state) SELECT %b FROM DUAL WHERE NOT EXISTS (%b)" % (
+        _list(catalog),
+        b", ".join((text(name), text(definition), text(state))),
+        named + built,
+    )
+
+
+def select_indexes(catalog: str) -> bytes:
+    """Select number, name, definition, state, when it was made and became ready (UTC), and message, but of dropped."""
+    return (
+        b"SELECT index_id, name, definition, state, CONCAT(created_at,'+00:00'), CONCAT(ready_at,'+00:00'), message "
+        b"FROM %b WHERE state<>'dropped' ORDER BY index_id" % _list(catalog)
+    )
+
+
+def update_index(catalog: str, number: int, before: Sequence[str], state: str, message: str | None = None) -> bytes:
+    """Put an index into another state, where it is in one of those that come before."""
+    changes: dict[str, Term] = {"state": state, "message": message}
+    if state in ("ready", "dropped"):
+        changes[f"{state}_at"] = NOW
+    return update(_list(catalog), changes, index_id=number) + b" AND state IN (%b)" % texts(before)
+
+
+def _names(layout: Layout) -> list[bytes]:
+    return [b"`%b`" % name.encode() for name, _ in layout.columns]
+
+
+def _refs(layout: Layout) -> list[bytes]:
+    return [b"ref_%d" % number for number in range(layout.sources)]
+
+
+def _table(database: str, table: str) -> bytes:
+    return b"`%b`.%b" % (database.encode(), table.encode())
+
+
+def _list(catalog: str) -> bytes:
+    return table(catalog, b"secondary_index")

@@ -1,0 +1,112 @@
+"""Statements that set up private servers: replication, groups, and MariaDB's system tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from schemaless.wire.sql.parts import Value, literal, text
+
+SELECT_SKIPS_NETWORKING: Final = b"SELECT @@global.skip_networking"
+
+
+BEGIN_MARIADB: Final = b"create database if not exists mysql;\nuse mysql;\nSET @auth_root_socket=NULL;\n"
+"""A new MariaDB server's own scripts expect this before them."""
+
+
+END_MARIADB: Final = b"delete from global_priv where User='' or (User='root' and Host<>'localhost');\n"
+"""These come behind them: no anonymous accounts, and root from its machine only."""
+
+
+SELECT_GTID_APPLIED_MARIADB: Final = b"SELECT @@global.gtid_slave_pos"
+
+
+SELECT_GTID_PURGED: Final = b"SELECT @@global.gtid_purged"
+"""Its value is what nobody can fetch any more; MySQL only."""
+
+
+def show_replica(*, mariadb: bool) -> bytes:
+    """Show what a replica says of its replication; no row where it was never pointed at a primary."""
+    return b"SHOW SLAVE STATUS" if mariadb else b"SHOW REPLICA STATUS"
+
+
+SHOW_SEMI_SYNC_CLIENTS: Final = b"SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_clients'"
+
+
+def begin_semi_sync(*, mariadb: bool) -> bytes:
+    """Have a primary wait for a replica before it acknowledges a commit."""
+    return b"SET GLOBAL rpl_semi_sync_%b_enabled=ON" % (b"master" if mariadb else b"source")
+
+
+def start_replica(*, mariadb: bool) -> bytes:
+    """Start to replicate."""
+    return b"START %b" % _replica(mariadb)
+
+
+def stop_replica(*, mariadb: bool) -> bytes:
+    """Stop to replicate."""
+    return b"STOP %b" % _replica(mariadb)
+
+
+def point_replica(settings: Mapping[str, Value], *, mariadb: bool) -> bytes:
+    """Point a replica at its primary; names of settings without ``SOURCE_`` (MariaDB: ``MASTER_``) before them."""
+    prefix = b"MASTER_" if mariadb else b"SOURCE_"
+    changes = b", ".join(b"%b%b=%b" % (prefix, name.encode(), literal(value)) for name, value in settings.items())
+    if mariadb:
+        # A word and no literal: from where its own log says that it is.
+        return b"CHANGE MASTER TO %b, MASTER_USE_GTID=slave_pos" % changes
+    return b"CHANGE REPLICATION SOURCE TO %b" % changes
+
+
+def make_replication_account(name: str, host: str, password: str) -> tuple[bytes, bytes, bytes]:
+    """Make an account that may replicate, or give it this password where it is there; three statements."""
+    account = b"%b@%b" % (text(name), text(host))
+    return (
+        b"CREATE USER IF NOT EXISTS %b IDENTIFIED BY %b" % (account, text(password)),
+        b"ALTER USER %b IDENTIFIED BY %b" % (account, text(password)),
+        b"GRANT REPLICATION SLAVE ON *.* TO %b" % account,
+    )
+
+
+def _replica(mariadb: bool) -> bytes:
+    return b"SLAVE" if mariadb else b"REPLICA"
+
+
+SELECT_OWN_PLACE: Final = (
+    b"SELECT COALESCE(MAX(IF(MEMBER_ID=@@server_uuid, MEMBER_STATE, NULL)), 'OFFLINE') AS state, "
+    b"COALESCE(2 * SUM(MEMBER_STATE IN ('ONLINE', 'RECOVERING')) > COUNT(*), 0) AS majority "
+    b"FROM performance_schema.replication_group_members"
+)
+"""Its row is the state of the server itself in its group, and whether it sees a majority of it."""
+
+
+SELECT_GROUP_NAME: Final = b"SELECT @@group_replication_group_name"
+
+
+START_GROUP: Final = b"START GROUP_REPLICATION"
+
+
+STOP_GROUP: Final = b"STOP GROUP_REPLICATION"
+
+
+_RECOVERY: Final = "group_replication_recovery"
+"""By this channel a member gets what it lacks; the account of it is the group's own too."""
+
+
+def make_member_account(name: str, host: str, password: str) -> tuple[bytes, ...]:
+    """Make the account by which members reach each other, on a server that is in no group yet; nothing is logged."""
+    account = b"%b@%b" % (text(name), text(host))
+    return (
+        b"SET SESSION sql_log_bin=0",
+        b"CREATE USER IF NOT EXISTS %b IDENTIFIED BY %b" % (account, text(password)),
+        b"ALTER USER %b IDENTIFIED BY %b" % (account, text(password)),
+        b"GRANT REPLICATION SLAVE, CONNECTION_ADMIN, BACKUP_ADMIN, GROUP_REPLICATION_STREAM ON *.* TO %b" % account,
+        b"SET SESSION sql_log_bin=1",
+        b"CHANGE REPLICATION SOURCE TO SOURCE_USER=%b, SOURCE_PASSWORD=%b FOR CHANNEL %b"
+        % (text(name), text(password), text(_RECOVERY)),
+    )
+
+
+def set_global(name: str, value: str | int) -> bytes:
+    """Set one of the plugin's settings, or the server's, until it ends."""
+    return b"SET GLOBAL %b=%b" % (name.encode(), literal(value))

@@ -1,0 +1,114 @@
+"""Statements that look through bodies where they are, and replace them: re-encoding, restoring, proving."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from schemaless.cells.sql import _DESCRIPTOR, _names
+from schemaless.wire.sql.parts import CREATED_AT, by_id, cell_table, escaped, id_range, numbers, texts
+
+_DIGESTS: Final = b"added_id, row_key, column_name, ref_key, " + CREATED_AT + b", UNHEX(SHA2(body,256)), LENGTH(body)"
+
+_ZSTD: Final = 2
+_NAMES_NONE: Final = b"SUBSTRING(body,3,4)=x'28B52FFD' AND %b&3=0" % _DESCRIPTOR
+
+
+def wanted_bodies(
+    target: int | None, sources: Sequence[int | None], columns: Sequence[str], *, dictionary_id: int | None = None
+) -> bytes:
+    """Return a test for bodies that may have to be re-encoded; those in the target's own format never do.
+
+    Args:
+        target: the format byte of the codec that they shall be in; None for legacy.
+        dictionary_id: the dictionary that they shall name, where ``target`` is zstd's; None for none.
+        sources: only bodies in these formats; all unless given.
+        columns: only these columns; all unless given.
+    """
+    head = b"SUBSTRING(body,1,%d)%b"
+
+    def having(form: int | None) -> bytes:
+        return head % ((1, b"<>x'C1'") if form is None else (2, b"=x'C1%02X'" % form))
+
+    test = head % ((1, b"=x'C1'") if target is None else (2, b"<>x'C1%02X'" % target))
+    if target is not None and target & 15 == _ZSTD:
+        named = _NAMES_NONE if dictionary_id is None else _names(dictionary_id)
+        test = b"(%b OR NOT (%b))" % (test, named)
+    if sources:
+        test += b" AND (%b)" % b" OR ".join(map(having, sources))
+    if columns:
+        test += b" AND column_name IN (%b)" % texts(columns)
+    return test
+
+
+def select_block(database: str, after: int, rows: int, max_body_bytes: int, wanted: bytes) -> bytes:
+    """Select the next ``rows`` rows, with a body only where it is ``wanted``, and no longer than this.
+
+    Returns:
+        A statement whose rows are whole cells, with the body's length behind, NULL where it is not wanted.
+    """
+    return (
+        b"SELECT added_id, row_key, column_name, ref_key, IF((%b) AND LENGTH(body)<=%d,body,NULL), %b, "
+        b"IF(%b,LENGTH(body),NULL) FROM %b WHERE added_id>%d ORDER BY added_id LIMIT %d"
+        % (wanted, max_body_bytes, CREATED_AT, wanted, by_id(database), after, rows)
+    )
+
+
+def select_digests(database: str, ids: Iterable[int]) -> bytes:
+    """Select added_id and SHA-256, in hexadecimal, of the bodies with these added_ids."""
+    return b"SELECT added_id, SHA2(body,256) FROM %b WHERE added_id IN (%b)" % (by_id(database), numbers(ids))
+
+
+def select_stored_digests(database: str, ids: Iterable[int]) -> bytes:
+    """Select, for the cells with these added_ids, what ``_DIGESTS`` lists: their bodies stay where they are."""
+    return b"SELECT %b FROM %b WHERE added_id IN (%b)" % (_DIGESTS, by_id(database), numbers(ids))
+
+
+def select_block_digests(database: str, after: int, up_to: int) -> bytes:
+    """Select as ``select_stored_digests`` does, for the cells with ``after < added_id <= up_to``."""
+    return b"SELECT %b FROM %b WHERE %b ORDER BY added_id" % (_DIGESTS, by_id(database), id_range(after, up_to))
+
+
+def update_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Replace bodies that are still what was read: rows of ``(added_id, body read, new body)``.
+
+    The guard is a digest, since sending the old body would double the binary log; it is an UPDATE, since an upsert
+    would bring back a cell that was erased meanwhile. The number of rows matched says how many were still the same.
+    """
+    return replace_bodies(database, ((added_id, hashlib.sha256(old).digest(), new) for added_id, old, new in changes))
+
+
+def replace_bodies(database: str, changes: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Replace bodies as ``update_bodies`` does: rows of ``(added_id, SHA-256 of the body there, new body)``."""
+    parts = [b"UPDATE ("]
+    for position, (added_id, digest, new) in enumerate(changes):
+        if position:
+            parts += (b" UNION ALL SELECT %d,_binary'" % added_id, escaped(new), b"','%b'" % digest.hex().encode())
+        else:
+            names = b"' AS new_body,'%b' AS digest" % digest.hex().encode()
+            parts += (b"SELECT %d AS id,_binary'" % added_id, escaped(new), names)
+    parts.append(
+        b") AS v STRAIGHT_JOIN %b AS c FORCE INDEX (PRIMARY) ON c.added_id=v.id "
+        b"SET c.body=v.new_body WHERE SHA2(c.body,256)=v.digest" % cell_table(database)
+    )
+    return b"".join(parts)
+
+
+SHOW_BINARY_LOG_SETTINGS: Final = (
+    b"SHOW SESSION VARIABLES WHERE Variable_name IN "
+    b"('log_bin', 'binlog_format', 'binlog_row_image', 'binlog_rows_query_log_events', 'binlog_annotate_row_events')"
+)
+
+
+def select_table_made(database: str) -> bytes:
+    """Select when the ``cell`` table was made or last rebuilt, as text, and whether that was in this second."""
+    return (
+        b"SELECT CONCAT(CREATE_TIME,''), CREATE_TIME>=NOW() FROM information_schema.TABLES "
+        b"WHERE TABLE_SCHEMA='%b' AND TABLE_NAME='cell'" % database.encode()
+    )
+
+
+def rebuild_table(database: str) -> bytes:
+    """Rebuild the ``cell`` table while it is read and written."""
+    return b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % cell_table(database)

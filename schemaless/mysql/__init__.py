@@ -1,1 +1,0 @@
-"""The only room that talks to MySQL servers."""

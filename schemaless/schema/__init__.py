@@ -1,0 +1,1 @@
+"""Tables: described once, created, and upgraded by Alembic revisions."""

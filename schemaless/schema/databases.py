@@ -1,0 +1,140 @@
+"""Databases: created empty, looked at, and held against what the catalog takes them for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.errors import ShardIdentityMismatch
+from schemaless.keys import heartbeat_database
+from schemaless.schema.sql import (
+    SHOW_DATABASES,
+    create_if_missing,
+    select_identity,
+    select_version,
+    show_definition,
+    show_tables,
+)
+from schemaless.schema.versions import FORMAT
+from schemaless.wire.connection import Connection, Rows
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.pool import NodePool
+
+CHARACTER_SET: Final = "utf8mb4"
+COLLATION: Final = "utf8mb4_bin"
+"""Every database that is created here has these, named outright, since servers differ in their defaults."""
+
+SHARD_TABLES: Final = frozenset({"cell", "follower", "parked", "shard_identity"})
+"""Every shard has these tables (``mysql.tables`` describes them)."""
+
+_COUNTER: Final = re.compile(r"\bAUTO_INCREMENT=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a shard database says of itself."""
+
+    datastore: str
+    shard: int
+    shard_count: int
+    placement: str
+    format: int = FORMAT
+
+    def __str__(self) -> str:
+        return f"shard {self.shard} of {self.shard_count} of {self.datastore!r}, placed by {self.placement}"
+
+
+def create_database(pool: NodePool, database: str) -> None:
+    """Create an empty database, if it is not there, with the character set named outright."""
+    sql = create_if_missing(database, CHARACTER_SET, COLLATION)
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+
+
+def has_identity(pool: NodePool, database: str) -> bool:
+    """Whether a shard database says which shard it is; one whose tables are still to be made does not."""
+    return "shard_identity" in tables_of(pool, database)
+
+
+def verify_identity(pool: NodePool, database: str, expected: Identity) -> None:
+    """Check that a shard database is the one that the catalog takes it for.
+
+    Raises:
+        ShardIdentityMismatch: it is missing, or another one.
+    """
+    try:
+        rows = pool.run(lambda connection: connection.rows(select_identity(database)), shard=expected.shard)
+    except DatabaseMissing:
+        absent = ShardIdentityMismatch(
+            f"{pool.node} has no database {database!r} for {expected}; is the catalog's cluster right? "
+            "Nothing was read or written"
+        )
+        absent.absent = True
+        raise absent from None
+    check_identity(rows, database, str(pool.node), expected)
+
+
+def check_identity(rows: Rows, database: str, node: str, expected: Identity) -> None:
+    """Check what a shard database says of itself.
+
+    Raises:
+        ShardIdentityMismatch: it is another one than was expected.
+    """
+    if not rows:
+        raise ShardIdentityMismatch(
+            f"{database!r} on {node} does not say which shard it is (shard_identity is empty); "
+            "nothing was read or written"
+        )
+    identity = Identity(*rows[0])
+    if identity.format > expected.format:
+        raise ShardIdentityMismatch(
+            f"{database!r} on {node} has format {identity.format}, this version knows up to {expected.format}; "
+            "use a later version. Nothing was read or written"
+        )
+    if identity != expected:
+        raise ShardIdentityMismatch(
+            f"{database!r} on {node} is {identity}, the catalog says {expected}; nothing was read or written"
+        )
+
+
+def databases_like(pool: NodePool, datastore: str) -> list[str]:
+    """Return the databases on a server that a datastore of this name would use: catalog, shards, cluster's own."""
+    rows = pool.run(lambda connection: connection.rows(SHOW_DATABASES))
+    names = (str(row[0]) for row in rows)
+    own = (datastore, heartbeat_database(datastore))
+    return sorted(name for name in names if name in own or _is_shard_of(name, datastore))
+
+
+def tables_of(pool: NodePool, database: str) -> frozenset[str]:
+    """Return the names of a database's tables."""
+    rows = pool.run(lambda connection: connection.rows(show_tables(database)))
+    return frozenset(str(row[0]) for row in rows)
+
+
+def version_of(pool: NodePool, database: str) -> str | None:
+    """Return the revision that a database is at, or None where it has none.
+
+    Raises:
+        DatabaseMissing: the database is not there at all.
+    """
+    try:
+        rows = pool.run(lambda connection: connection.rows(select_version(database)))
+    except DatabaseMissing as missing:
+        if missing.code == 1146:
+            # MariaDB says so of a database that is missing, too; this tells them apart.
+            tables_of(pool, database)
+            return None
+        raise
+    return str(rows[0][0]) if rows else None
+
+
+def next_id(connection: Connection, database: str, table: str) -> int:
+    """Return the next id of a table, from its definition: the information schema may be a day old."""
+    definition = str(connection.rows(show_definition(database, table))[0][1])
+    counter = _COUNTER.search(definition.rpartition(")")[2])
+    return int(counter[1]) if counter is not None else 1
+
+
+def _is_shard_of(database: str, datastore: str) -> bool:
+    prefix, _, number = database.rpartition("_")
+    return prefix == datastore and len(number) >= 4 and number.isdigit()

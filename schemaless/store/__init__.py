@@ -1,1 +1,0 @@
-"""The product: a datastore of cells."""

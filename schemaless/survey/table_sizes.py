@@ -1,0 +1,187 @@
+"""What tables take on disk, as InnoDB says, and what it lays pages out by."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from schemaless.errors import AccessDenied, InvalidInput
+from schemaless.survey.page_model import MARIADB, MYSQL, PAGE_BYTES, Layout
+from schemaless.survey.sql import (
+    FRESH_STATISTICS,
+    SELECT_DATA_FOLDER,
+    SELECT_PAGE_LAYOUT,
+    SELECT_REBUILD_LOG_BYTES,
+    select_data_lengths,
+    select_other_tablespaces,
+    select_table_lengths,
+    select_tablespaces,
+)
+from schemaless.wire.connection import Connection
+from schemaless.wire.pool import NodePool
+
+T = TypeVar("T")
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """A table's tablespace.
+
+    Attributes:
+        file_bytes: the apparent length of its file.
+        allocated_bytes: what the file system has set aside for it.
+        measured: False where the account may not see this: then both are what InnoDB's statistics add up to, which
+            leave some MB out and may be old.
+    """
+
+    file_bytes: int
+    allocated_bytes: int
+    measured: bool = True
+
+    def __add__(self, other: TableSize) -> TableSize:
+        return TableSize(
+            self.file_bytes + other.file_bytes,
+            self.allocated_bytes + other.allocated_bytes,
+            self.measured and other.measured,
+        )
+
+
+def cell_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
+    """Return the size of each shard database's ``cell`` table.
+
+    Args:
+        pool: the server that they are on.
+        databases: their names; those that are not there are absent from the answer.
+
+    Raises:
+        AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
+    """
+    return _by_database(pool, databases, _tablespaces)
+
+
+def other_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
+    """Return the size of each table beside ``cell``, by its name, of all these shards together.
+
+    Whatever is there: followers' tables, indexes, and what a move has left behind.
+
+    Args:
+        pool: the server that they are on.
+        databases: the shards' names.
+
+    Raises:
+        AccessDenied: the account lacks the PROCESS privilege, which InnoDB wants for this.
+    """
+    sizes: dict[str, TableSize] = {}
+
+    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+        rows = connection.rows(select_other_tablespaces(databases, mariadb=connection.is_mariadb))
+        return {str(name): TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+
+    for part in _in_parts(pool, databases, ask):
+        sizes |= {name: size + sizes.get(name, TableSize(0, 0)) for name, size in part.items()}
+    return sizes
+
+
+def known_table_sizes(pool: NodePool, databases: Sequence[str]) -> dict[str, TableSize]:
+    """Return what ``cell_table_sizes`` does or, for an account that may not see that, what the statistics say."""
+    try:
+        return cell_table_sizes(pool, databases)
+    except AccessDenied:
+        return _by_database(pool, databases, _table_lengths)
+
+
+def data_lengths(pool: NodePool, databases: Sequence[str]) -> dict[str, int]:
+    """Return how long the rows and bodies of each ``cell`` table are together, as InnoDB's statistics have it."""
+
+    def ask(connection: Connection, databases: Sequence[str]) -> dict[str, int]:
+        return {name: int(length or 0) for name, length in _statistics(connection, select_data_lengths(databases))}
+
+    return _by_database(pool, databases, ask)
+
+
+def _by_database(pool: NodePool, databases: Sequence[str], ask: Callable[..., dict[str, T]]) -> dict[str, T]:
+    return {name: answer for part in _in_parts(pool, databases, ask) for name, answer in part.items()}
+
+
+def _in_parts(pool: NodePool, databases: Sequence[str], ask: Callable[..., T]) -> Iterator[T]:
+    for start in range(0, len(databases), _AT_ONCE):
+        yield pool.run(functools.partial(ask, databases=databases[start : start + _AT_ONCE]))
+
+
+def _tablespaces(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+    rows = connection.rows(select_tablespaces(databases, mariadb=connection.is_mariadb))
+    return {str(name).partition("/")[0]: TableSize(int(size), int(allocated)) for name, size, allocated in rows}
+
+
+def _table_lengths(connection: Connection, databases: Sequence[str]) -> dict[str, TableSize]:
+    rows = _statistics(connection, select_table_lengths(databases))
+    return {name: TableSize(int(size), int(size), measured=False) for name, size in rows if size is not None}
+
+
+def _statistics(connection: Connection, sql: bytes) -> list[tuple[str, Any]]:
+    """Return figures by database as they are now: MySQL would answer with what it noted up to a day ago."""
+    if not connection.is_mariadb:
+        connection.ensure(FRESH_STATISTICS)
+    return [(str(name), figure) for name, figure in connection.rows(sql)]
+
+
+def layout_of(pool: NodePool) -> Layout:
+    """Return how a server lays pages out.
+
+    Raises:
+        InvalidInput: its pages are not of InnoDB's default size.
+    """
+
+    def operation(connection: Connection) -> Layout:
+        page_bytes, fill_factor = connection.rows(SELECT_PAGE_LAYOUT)[0]
+        if int(page_bytes) != PAGE_BYTES:
+            raise InvalidInput(
+                f"{connection.node} has pages of {page_bytes} bytes (innodb_page_size), and sizes are predicted for "
+                f"pages of {PAGE_BYTES} bytes only"
+            )
+        return replace(MARIADB if connection.is_mariadb else MYSQL, fill_factor=int(fill_factor))
+
+    return pool.run(operation)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The file system of a server's data folder.
+
+    Attributes:
+        total_bytes: of the file system.
+        free_bytes: what an ordinary user may still take of it.
+    """
+
+    total_bytes: int
+    free_bytes: int
+
+
+def disk_space_of(pool: NodePool, database: str) -> DiskSpace | None:
+    """Return the space where a server keeps a database; None where this process cannot see it.
+
+    A server on this machine, by its socket, whose data folder this user may look into. Nothing else tells: a folder of
+    that name may be there on any machine.
+    """
+    if pool.node.socket is None:
+        return None
+
+    folder = str(pool.run(lambda connection: connection.rows(SELECT_DATA_FOLDER)[0][0]))
+    try:
+        if not Path(folder, database).is_dir():
+            return None
+        usage = shutil.disk_usage(Path(folder, database))
+    except OSError:
+        return None
+    return DiskSpace(usage.total, usage.free)
+
+
+def rebuild_log_bytes(pool: NodePool) -> int:
+    """Return how much a server may keep of what is written to a table while it is rebuilt."""
+    return pool.run(lambda connection: int(connection.rows(SELECT_REBUILD_LOG_BYTES)[0][0]))

@@ -1,0 +1,1 @@
+"""Which server holds which shard: placement, catalog, routing, replication."""

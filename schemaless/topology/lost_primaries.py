@@ -1,0 +1,35 @@
+"""Primaries that a failover replaced, kept until what they alone have is settled."""
+
+from __future__ import annotations
+
+from schemaless.keys import heartbeat_database
+from schemaless.topology.heartbeat import make_tables
+from schemaless.topology.sql.replicas import delete_lost_primary, insert_lost_primary, select_lost_primaries
+from schemaless.wire.errors import DatabaseMissing
+from schemaless.wire.node import Node
+from schemaless.wire.pool import NodePool
+
+
+def note_lost(pool: NodePool, datastore: str, cluster: str, server: Node) -> None:
+    """Write down, on a cluster's new primary, that the former one may have cells which nobody else has."""
+    make_tables(pool, datastore)
+    sql = insert_lost_primary(heartbeat_database(datastore), cluster, str(server))
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+
+
+def lost_primaries(pool: NodePool, datastore: str) -> list[tuple[str, str]]:
+    """Return cluster and address of the former primaries that ``note_lost`` was called for and ``settle`` was not."""
+    sql = select_lost_primaries(heartbeat_database(datastore))
+    try:
+        return [(str(cluster), str(server)) for cluster, server in pool.run(lambda connection: connection.rows(sql))]
+    except DatabaseMissing:
+        return []
+
+
+def settle(pool: NodePool, datastore: str, cluster: str, server: Node) -> bool:
+    """Forget that a former primary may have such cells; return whether that was written down."""
+    if (cluster, str(server)) not in lost_primaries(pool, datastore):
+        return False
+    sql = delete_lost_primary(heartbeat_database(datastore), cluster, str(server))
+    pool.run(lambda connection: connection.execute(sql), writes=True)
+    return True

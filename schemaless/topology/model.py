@@ -1,0 +1,224 @@
+"""The description of a datastore: which servers, which shards, where.
+
+Pure values and their validation. The catalog stores them; ``mysql`` connects to what they name.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from schemaless.errors import InvalidInput, TopologyError
+from schemaless.keys import check_datastore_name
+from schemaless.topology.placement import MAX_SHARD_COUNT, PLACEMENT
+from schemaless.wire.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A primary and its replicas, host of some shards.
+
+    Attributes:
+        epoch: which claim its primary has to have; 0 where none was ever made, and none is asked for.
+        id_block: the highest block of added_ids that a claim began in its shards; 0 where none was ever made.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    epoch: int = 0
+    id_block: int = 0
+
+    def __post_init__(self) -> None:
+        primaries = [node for node in self.nodes if node.role == "primary"]
+        if len(primaries) != 1:
+            raise TopologyError(f"cluster {self.name!r} must have one primary, the catalog names {len(primaries)}")
+
+    @property
+    def primary(self) -> Node:
+        """The node that takes writes."""
+        return next(node for node in self.nodes if node.role == "primary")
+
+    @property
+    def replicas(self) -> tuple[Node, ...]:
+        """The nodes that follow the primary."""
+        return tuple(node for node in self.nodes if node.role == "replica")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """Neighbouring shards on one cluster, both ends included."""
+
+    first: int
+    last: int
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A datastore as the catalog describes it.
+
+    Raises:
+        TopologyError: the ranges do not cover every shard exactly once, or name an unknown cluster.
+    """
+
+    name: str
+    shard_count: int
+    clusters: tuple[Cluster, ...]
+    ranges: tuple[ShardRange, ...]
+    placement: str = PLACEMENT
+
+    def __post_init__(self) -> None:
+        if self.placement != PLACEMENT:
+            raise TopologyError(
+                f"datastore {self.name!r} places rows by {self.placement!r}, this version knows only {PLACEMENT!r}; "
+                "use the version that created it, or a later one"
+            )
+        names = {cluster.name for cluster in self.clusters}
+        if len(names) != len(self.clusters):
+            raise TopologyError(f"datastore {self.name!r}: two clusters have the same name")
+        expected = 0
+        for part in sorted(self.ranges, key=lambda part: part.first):
+            if part.first != expected or part.last < part.first:
+                raise TopologyError(
+                    f"datastore {self.name!r}: the catalog's shard ranges are wrong at shard {expected}: "
+                    f"the next range is {part.first} to {part.last}"
+                )
+            if part.cluster not in names:
+                raise TopologyError(
+                    f"datastore {self.name!r}: shard {part.first} is on unknown cluster {part.cluster!r}"
+                )
+            expected = part.last + 1
+        if expected != self.shard_count:
+            raise TopologyError(
+                f"datastore {self.name!r} has {self.shard_count} shards, the catalog's ranges cover {expected}"
+            )
+
+    def cluster(self, name: str) -> Cluster:
+        """Return a cluster by its name.
+
+        Raises:
+            InvalidInput: there is no such cluster.
+        """
+        for cluster in self.clusters:
+            if cluster.name == name:
+                return cluster
+        names = ", ".join(cluster.name for cluster in self.clusters)
+        raise InvalidInput(f"datastore {self.name!r} has no cluster {name!r}; its clusters are {names}")
+
+    def with_nodes(self, cluster: str, nodes: Sequence[Node]) -> Topology:
+        """Return the same datastore with other nodes in one cluster.
+
+        Raises:
+            InvalidInput: there is no such cluster.
+            TopologyError: there is not exactly one primary among the nodes.
+        """
+        return self.with_cluster(replace(self.cluster(cluster), nodes=tuple(nodes)))
+
+    def with_cluster(self, changed: Cluster) -> Topology:
+        """Return the same datastore with another cluster in place of the one of its name."""
+        return replace(
+            self, clusters=tuple(changed if cluster.name == changed.name else cluster for cluster in self.clusters)
+        )
+
+    def with_place(self, shard: int, cluster: str) -> Topology:
+        """Return the same datastore with one shard on another cluster.
+
+        Raises:
+            InvalidInput: there is no such shard, or no such cluster.
+        """
+        self.cluster(cluster)
+        check_shard(shard, self.shard_count)
+        ordered = sorted(self.ranges, key=lambda part: part.first)
+        homes = [part.cluster for part in ordered for _ in range(part.first, part.last + 1)]
+        homes[shard] = cluster
+        ranges: list[ShardRange] = []
+        for home, shards in groupby(range(self.shard_count), homes.__getitem__):
+            numbers = list(shards)
+            ranges.append(ShardRange(numbers[0], numbers[-1], home))
+        return replace(self, ranges=tuple(ranges))
+
+    def cluster_of(self, shard: int) -> Cluster:
+        """Return the cluster that hosts ``shard``.
+
+        Raises:
+            InvalidInput: there is no such shard.
+        """
+        check_shard(shard, self.shard_count)
+        ordered = sorted(self.ranges, key=lambda part: part.first)
+        part = ordered[bisect.bisect_right([part.first for part in ordered], shard) - 1]
+        return next(cluster for cluster in self.clusters if cluster.name == part.cluster)
+
+    def shards_of(self, cluster: str) -> list[int]:
+        """Return the numbers of the shards on ``cluster``, in order."""
+        return sorted(
+            shard for part in self.ranges if part.cluster == cluster for shard in range(part.first, part.last + 1)
+        )
+
+
+def check_shard(shard: int, shard_count: int) -> int:
+    """Return ``shard`` if a datastore of ``shard_count`` has it.
+
+    Raises:
+        InvalidInput: it has not.
+    """
+    if type(shard) is not int or not 0 <= shard < shard_count:
+        raise InvalidInput(f"shard must be a number from 0 to {shard_count - 1}, got {shard!r}")
+    return shard
+
+
+def check_shard_count(shard_count: int) -> int:
+    """Return ``shard_count`` if a datastore may have as many shards.
+
+    Raises:
+        InvalidInput: it may not.
+    """
+    if type(shard_count) is not int or not 1 <= shard_count <= MAX_SHARD_COUNT:
+        raise InvalidInput(f"shards must be a number from 1 to {MAX_SHARD_COUNT}, got {shard_count!r}")
+    return shard_count
+
+
+def even_ranges(shard_count: int, clusters: Sequence[str]) -> tuple[ShardRange, ...]:
+    """Spread shards over clusters in runs whose lengths differ by one at most.
+
+    >>> [(part.first, part.last) for part in even_ranges(16, ["a", "b", "c"])]
+    [(0, 4), (5, 9), (10, 15)]
+
+    Raises:
+        InvalidInput: there are fewer shards than clusters, or no cluster.
+    """
+    if not clusters or shard_count < len(clusters):
+        raise InvalidInput(
+            f"{shard_count} shards cannot be spread over {len(clusters)} clusters; each needs at least one"
+        )
+    edges = [shard_count * position // len(clusters) for position in range(len(clusters) + 1)]
+    return tuple(
+        ShardRange(first, after - 1, cluster) for first, after, cluster in zip(edges, edges[1:], clusters, strict=False)
+    )
+
+
+def new_topology(name: str, shard_count: int, primaries: Sequence[Node]) -> Topology:
+    """Return a new datastore's topology: a cluster for each primary, and shards spread evenly, neighbours together.
+
+    Args:
+        name: 1 to 48 of ``[a-z0-9_]``, beginning with a letter.
+        shard_count: 1 to 65,536.
+        primaries: at least one, each once.
+
+    Raises:
+        InvalidInput: an argument cannot be used.
+    """
+    check_datastore_name(name)
+    check_shard_count(shard_count)
+    if not primaries:
+        raise InvalidInput("a datastore needs at least one cluster; name its primary by a URL")
+    if len(set(primaries)) != len(primaries):
+        raise InvalidInput("the same server is named as two clusters")
+    names = [f"cluster-{position + 1}" for position in range(len(primaries))]
+    return Topology(
+        name=name,
+        shard_count=shard_count,
+        clusters=tuple(Cluster(cluster, (primary,)) for cluster, primary in zip(names, primaries, strict=True)),
+        ranges=even_ranges(shard_count, names),
+    )

@@ -1,0 +1,1 @@
+"""Statements about the catalog, replicas and tables on the move."""

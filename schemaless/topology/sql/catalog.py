@@ -1,0 +1,102 @@
+"""Statements about the catalog: where a datastore's shards are, what its columns are written in, its dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from schemaless.wire.sql.parts import blob, delete, insert, table, text, update
+
+NodeRow = tuple[str, str | None, int | None, str | None]
+"""A node's row is its role, host, port and socket."""
+
+# The datastore
+
+
+def select_datastore(catalog: str) -> bytes:
+    """Select what a datastore is; one row, or none where a creation was interrupted.
+
+    Returns:
+        A statement whose row is name, shard_count, placement, format, ready and topology_token.
+    """
+    return b"SELECT name, shard_count, placement, format, ready, topology_token FROM %b" % table(catalog, b"datastore")
+
+
+def select_token(catalog: str, cluster: str) -> bytes:
+    """Select the token of the topology, whether the server is set read-only, and a cluster's epoch."""
+    epoch = b"(SELECT primary_epoch FROM %b WHERE name=%b)" % (table(catalog, b"cluster"), text(cluster))
+    return b"SELECT topology_token, @@global.read_only, %b FROM %b" % (epoch, table(catalog, b"datastore"))
+
+
+def update_token(catalog: str, token: bytes) -> bytes:
+    """Give the topology another token."""
+    return b"UPDATE %b SET topology_token=%b" % (table(catalog, b"datastore"), blob(token))
+
+
+def lock_datastore(catalog: str) -> bytes:
+    """Hold off everybody else who changes the topology until the transaction ends."""
+    return b"SELECT only_row FROM %b FOR UPDATE" % table(catalog, b"datastore")
+
+
+def insert_datastore(catalog: str, shard_count: int, placement: str, format_number: int) -> bytes:
+    """Insert what a datastore is, which has the catalog's name, as not ready; refused where it is there."""
+    row = (1, catalog, shard_count, placement, format_number, 0)
+    return insert(table(catalog, b"datastore"), "only_row, name, shard_count, placement, format, ready", [row])
+
+
+def mark_ready(catalog: str) -> bytes:
+    """Write down that every shard is there."""
+    return b"UPDATE %b SET ready=1" % table(catalog, b"datastore")
+
+
+def select_clusters(catalog: str) -> bytes:
+    """Select name, epoch and id_block of the clusters, in the order of their names."""
+    return b"SELECT name, primary_epoch, id_block FROM %b ORDER BY name" % table(catalog, b"cluster")
+
+
+def update_epoch(catalog: str, cluster: str, epoch: int, id_block: int) -> bytes:
+    """Have another claim be asked for on a cluster's primary, and write down the block of added_ids that it begins."""
+    return update(table(catalog, b"cluster"), {"primary_epoch": epoch, "id_block": id_block}, name=cluster)
+
+
+def insert_clusters(catalog: str, names: Iterable[str]) -> bytes:
+    """Insert clusters."""
+    return insert(table(catalog, b"cluster"), "name", ((name,) for name in names))
+
+
+def select_nodes(catalog: str) -> bytes:
+    """Select cluster, role, host, port and socket of every node, in the order in which they were written down."""
+    return b"SELECT cluster, role, host, port, socket FROM %b ORDER BY node_id" % table(catalog, b"node")
+
+
+def insert_nodes(catalog: str, cluster: str, nodes: Iterable[NodeRow]) -> bytes:
+    """Insert nodes of a cluster."""
+    return insert(table(catalog, b"node"), "cluster, role, host, port, socket", ((cluster, *node) for node in nodes))
+
+
+def delete_nodes(catalog: str, cluster: str) -> bytes:
+    """Delete the nodes of a cluster."""
+    return delete(table(catalog, b"node"), cluster=cluster)
+
+
+def select_ranges(catalog: str) -> bytes:
+    """Select first_shard, last_shard and cluster of every range of shards, in their order."""
+    return b"SELECT first_shard, last_shard, cluster FROM %b ORDER BY first_shard" % table(catalog, b"shard_range")
+
+
+def insert_ranges(catalog: str, ranges: Iterable[tuple[int, int, str]]) -> bytes:
+    """Insert ranges of shards: first, last and cluster of each."""
+    return insert(table(catalog, b"shard_range"), "first_shard, last_shard, cluster", ranges)
+
+
+def delete_ranges(catalog: str) -> bytes:
+    """Delete all ranges of shards; in the transaction that inserts others."""
+    return b"DELETE FROM %b" % table(catalog, b"shard_range")
+
+
+# Columns
+
+
+# Dictionaries
+
+
+# Measurements of capacity

@@ -1,0 +1,83 @@
+"""Statements about replicas: pointing one at its primary, how far it has got, and tokens that prove which it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from schemaless.wire.sql.parts import (
+    NOW,
+    blob_hex,
+    delete,
+    insert,
+    matching,
+    table,
+    text,
+    upsert,
+)
+
+SELECT_GTID_POSITION: Final = b"SELECT @@global.gtid_executed, @@global.gtid_mode='ON'"
+"""Its row is what a primary has committed, and whether it writes GTIDs at all."""
+
+SELECT_GTID_POSITION_MARIADB: Final = b"SELECT @@global.gtid_binlog_pos, @@global.log_bin"
+
+SELECT_GTID_APPLIED: Final = b"SELECT @@global.gtid_executed"
+"""Its value is what a replica has applied."""
+
+
+SHOW_SEMI_SYNC: Final = b"SHOW GLOBAL VARIABLES LIKE 'rpl\\_semi\\_sync\\_%'"
+
+
+def select_gtid_wait(position: str, timeout_s: float, *, mariadb: bool) -> bytes:
+    """Wait until a primary's position has been applied; the one value is 0 where it has been in time."""
+    wait = b"SELECT MASTER_GTID_WAIT(%b, %.3f)" if mariadb else b"SELECT WAIT_FOR_EXECUTED_GTID_SET(%b, %.3f)"
+    return wait % (text(position), timeout_s)
+
+
+def upsert_token(database: str, cluster: str, writer: str, token: bytes) -> bytes:
+    """Write a writer's token, in place of its last one."""
+    key = {"cluster": cluster, "writer": writer}
+    return upsert(_tokens(database), key, {"token": blob_hex(token), "written_at": NOW})
+
+
+def select_token(database: str, cluster: str, writer: str) -> bytes:
+    """Select a writer's last token."""
+    return b"SELECT token FROM %b WHERE %b" % (_tokens(database), matching(cluster=cluster, writer=writer))
+
+
+def delete_token(database: str, cluster: str, writer: str) -> bytes:
+    """Remove a writer's row."""
+    return delete(_tokens(database), cluster=cluster, writer=writer)
+
+
+def delete_stale_tokens(database: str) -> bytes:
+    """Remove the rows of writers that have written nothing for a day."""
+    return b"DELETE FROM %b WHERE written_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY" % _tokens(database)
+
+
+def insert_lost_primary(database: str, cluster: str, server: str) -> bytes:
+    """Write down that a former primary may have cells which a failover lost."""
+    return insert(_lost(database), "cluster, server, lost_at", [(cluster, server, NOW)], ignore=True)
+
+
+def select_lost_primaries(database: str) -> bytes:
+    """Select cluster and server of those."""
+    return b"SELECT cluster, server FROM %b ORDER BY lost_at" % _lost(database)
+
+
+def delete_lost_primary(database: str, cluster: str, server: str) -> bytes:
+    """Forget one of them."""
+    return delete(_lost(database), cluster=cluster, server=server)
+
+
+def select_lacking(positions: Iterable[str]) -> bytes:
+    """Select which of these transactions the server has not committed; MySQL only."""
+    return b"SELECT GTID_SUBTRACT(%b, @@global.gtid_executed)" % text(",".join(filter(None, positions)))
+
+
+def _tokens(database: str) -> bytes:
+    return table(database, b"heartbeat_token")
+
+
+def _lost(database: str) -> bytes:
+    return table(database, b"lost_primary")

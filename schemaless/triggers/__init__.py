@@ -1,0 +1,1 @@
+"""Triggers: user functions that are called for each new cell."""

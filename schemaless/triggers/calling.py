@@ -1,0 +1,193 @@
+"""A trigger's calls: one cell after the other in a shard, tried again, parked, or the shard stands still."""
+
+from __future__ import annotations
+
+import logging
+import random
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schemaless.cell import StoredCell
+from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
+from schemaless.followers.lease_state import STOPPED, Owned
+from schemaless.followers.sql import ParkedRow
+from schemaless.followers.worker import Worker
+from schemaless.internals import tools_of
+from schemaless.triggers.declaration import Call, Trigger, follower_name
+
+_log = logging.getLogger("schemaless")
+
+_FIRST_WAIT_S: Final = 0.1
+_MOST_WAIT_S: Final = 30.0
+_SPREAD: Final = 0.2
+_MOST_ERROR: Final = 8_000
+"""So many characters of an error, with its traceback, are kept."""
+
+_REPLAYS: Final = 3
+"""A parked cell is tried again so often for one wish, where each worker that tries it dies."""
+
+DIED: Final = "its worker died while it was called"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """How a call ended that did not come through.
+
+    Attributes:
+        error: what is kept of it; its first line says it.
+        park: whether it is parked at once.
+        wait_s: how long to wait without counting it; None where it counts.
+    """
+
+    error: str
+    park: bool = False
+    wait_s: float | None = None
+
+
+class Calls:
+    """Deals with cells by calling a trigger's function.
+
+    A worker that died in a function cannot say so. So its successor takes the first page carefully: each attempt is
+    written down before the call, and each location behind it. A cell that ends whoever calls it is parked in its turn.
+    """
+
+    def __init__(self, trigger: Trigger) -> None:
+        self._trigger = trigger
+        self.name = follower_name(trigger.name)
+        self.column = trigger.column
+        self.timeout_s = trigger.timeout_s
+
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        """Do nothing: cells are called for one by one."""
+        return False
+
+    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+        """Call the function for each cell; return whether all are called or parked."""
+        for cell in cells:
+            worker.go_on(owned)
+            if not self._deal_with(worker, owned, cell):
+                return False
+        return True
+
+    def replay(self, worker: Worker, owned: Owned) -> None:
+        """Call the function again for the parked cells that somebody wants to be."""
+        for added_id, attempts, begun in worker.rows.to_replay(owned.pair):
+            worker.go_on(owned)
+            cell = next(iter(tools_of(worker.store).read_stored(owned.pair[1], [added_id])), None)
+            failed = _Failed("the cell is not there any more")
+            if begun >= _REPLAYS:
+                failed = _Failed(DIED)
+            elif cell is not None:
+                # First: a cell that ends this process is not to end one after the other.
+                worker.rows.begin_replay(owned.pair, owned.epoch, added_id, begun + 1)
+                outcome = self._call(worker, owned, cell, attempts + 1)
+                if outcome is None:
+                    worker.rows.delete_replayed(owned.pair, owned.epoch, added_id)
+                    continue
+                failed = outcome
+            worker.rows.end_replay(owned.pair, owned.epoch, added_id, attempts + 1, failed.error)
+        owned.replays = 0
+
+    def _deal_with(self, worker: Worker, owned: Owned, cell: StoredCell) -> bool:
+        """Deal with one cell; return whether the next one's turn has come."""
+        if owned.careful:
+            if owned.attempts >= self._trigger.attempts:
+                return self._park(worker, owned, cell, owned.attempts, DIED)
+            worker.rows.note_attempt(owned.move, owned.attempts + 1, None, DIED)
+            # Behind it: what could not be written down was not called, and does not count.
+            owned.attempts += 1
+            worker.written(owned)
+        attempt = owned.attempts if owned.careful else owned.attempts + 1
+        failed = self._call(worker, owned, cell, attempt)
+        if failed is None:
+            was_careful = owned.careful > 0
+            owned.careful = max(0, owned.careful - 1)
+            worker.dealt(owned, cell.added_id, at_once=was_careful)
+            return True
+        if failed.wait_s is not None:
+            # It does not count.
+            owned.attempts = attempt - 1
+            self._wait(worker, owned, failed.wait_s, failed.error)
+            return False
+        if failed.park or attempt >= self._trigger.attempts:
+            return self._park(worker, owned, cell, attempt, failed.error)
+        owned.attempts = attempt
+        wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(attempt - 1, 20))
+        wait_s *= random.uniform(1 - _SPREAD, 1 + _SPREAD)  # noqa: S311 - jitter
+        self._wait(worker, owned, wait_s, failed.error)
+        return False
+
+    def _call(self, worker: Worker, owned: Owned, cell: StoredCell, attempt: int) -> _Failed | None:
+        try:
+            document = cell.decode()
+        except CorruptBody as error:
+            return _Failed(_said(error), park=True)
+        try:
+            with worker.calling(owned, cell):
+                self._trigger(document, Call(worker.store, owned.pair[1], attempt))
+        except ParkCell as reason:
+            return _Failed(_said(reason), park=True)
+        except RetryLater as later:
+            return _Failed(_said(later), wait_s=later.seconds)
+        except ServerError as error:
+            if error.retryable:
+                # A server that is away for a while would have cells parked that nothing is wrong with.
+                owned.failures += 1
+                wait_s = min(_MOST_WAIT_S, _FIRST_WAIT_S * 2 ** min(owned.failures - 1, 20))
+                return _Failed(_said(error), wait_s=wait_s)
+            return _Failed(_traced(error))
+        except Exception as error:  # noqa: BLE001 - the function's own, whatever it is
+            return _Failed(_traced(error))
+        return None
+
+    def _wait(self, worker: Worker, owned: Owned, seconds: float, error: str) -> None:
+        worker.rows.note_attempt(owned.move, owned.attempts, seconds, error)
+        worker.written(owned)
+        owned.wait(seconds, _first_line(error))
+
+    def _park(self, worker: Worker, owned: Owned, cell: StoredCell, attempts: int, error: str) -> bool:
+        """Go past a cell, or have the shard stand still before it where too many are parked."""
+        if owned.parked >= self._trigger.parked_limit:
+            worker.rows.stop(owned.move, error)
+            worker.written(owned)
+            owned.state = STOPPED
+            _log.warning(
+                "%s: shard %d stands still before cell %s: %d cells are parked, and %s",
+                self._trigger.name,
+                owned.pair[1],
+                cell.key,
+                owned.parked,
+                _first_line(error),
+            )
+            return False
+        row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, attempts, error)
+        worker.rows.park(owned.move._replace(location=cell.added_id), row)
+        owned.reached = cell.added_id
+        owned.attempts = 0
+        owned.parked += 1
+        owned.careful = max(0, owned.careful - 1)
+        worker.written(owned)
+        _log.warning(
+            "%s: cell %s of shard %d is parked: %s", self._trigger.name, cell.key, owned.pair[1], _first_line(error)
+        )
+        return True
+
+
+def _said(error: Exception) -> str:
+    return _kept(f"{type(error).__name__}: {error}")
+
+
+def _traced(error: Exception) -> str:
+    trace = "".join(traceback.format_exception(error))
+    return _kept(f"{type(error).__name__}: {error}\n\n{trace}")
+
+
+def _kept(text: str) -> str:
+    """Return what the table takes of a text."""
+    return text[:_MOST_ERROR].encode(errors="backslashreplace").decode()
+
+
+def _first_line(error: str) -> str:
+    return error.partition("\n")[0]

@@ -1,0 +1,31 @@
+"""A MySQL server and how to reach it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from schemaless.errors import TopologyError
+
+Role = Literal["primary", "replica"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One MySQL server, reached by host and port or by a socket on this machine. Never a password."""
+
+    role: Role
+    host: str | None = None
+    port: int | None = None
+    socket: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.host is None) == (self.socket is None):
+            raise TopologyError(f"a node has either a host or a socket, got host {self.host!r}, socket {self.socket!r}")
+
+    def __str__(self) -> str:
+        return self.socket if self.socket is not None else f"{self.host}:{self.port or 3306}"
+
+    def having(self, role: Role) -> Node:
+        """Return the same server in another role."""
+        return replace(self, role=role)

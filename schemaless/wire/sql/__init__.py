@@ -1,0 +1,1 @@
+"""Statement building blocks, and the statements that every session sends."""

@@ -1,0 +1,110 @@
+"""The way of a body, from an application's document to the socket: through which files, and how often it is copied."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import schemaless
+from schemaless import NewStoredCell
+from schemaless.cells.sql import insert_cells
+from schemaless.cells.writing import EncodedCell
+from schemaless.codec.engine import ENGINE
+from schemaless.codec.envelope import seal
+from schemaless.codec.registry import codec_named
+
+PACKAGE = Path(schemaless.__file__).parent
+
+FILES = {
+    "datastore.py",
+    "codec/envelope.py",
+    "codec/messagepack.py",
+    "codec/compressors.py",
+    "cells/writing.py",
+    "cells/sql.py",
+    "wire/sql/parts.py",
+    "wire/connection.py",
+}
+"""The files whose calls have a put's body in their hands; README's "Reading the source" names them, in this order."""
+
+SIZE = 4 << 20
+
+
+@pytest.mark.mysql
+def test_a_put_takes_its_body_through_eight_files(store, row):
+    """Nothing else of this package has the document, its payload, the stored bytes or the statement in its hands."""
+    noise = random.Random(7)
+    document = {"text": "".join(noise.choices("abcdefgh", k=40_000))}
+    store.put_cell(row, "BASE", 1, {"text": "first"})
+    seen: set[str] = set()
+
+    def is_body(value: Any) -> bool:
+        if isinstance(value, EncodedCell):
+            return True
+        return value is document or (isinstance(value, bytes | bytearray | memoryview) and len(value) > 10_000)
+
+    def watch(frame: FrameType, event: str, value: Any) -> None:
+        if event not in ("call", "return"):
+            return
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE) and any(map(is_body, [value, *frame.f_locals.values()])):
+            seen.add(path.relative_to(PACKAGE).as_posix())
+
+    sys.setprofile(watch)
+    try:
+        store.put_cell(row, "BASE", 2, document)
+    finally:
+        sys.setprofile(None)
+
+    gated = os.environ.get("SCHEMALESS_FAST") != "0"
+    assert seen == FILES | (set() if gated else {"codec/documents.py"})
+
+
+def copies(call: Callable[[], bytes]) -> float:
+    """Return how many bodies of ``SIZE`` a call has made at most that are there at once, with what it returns."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        result = call()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(result) >= SIZE
+    return peak_bytes / SIZE
+
+
+def test_an_envelope_and_a_statement_are_one_copy_each():
+    """A copy that is made of a copy would show: both are there for a moment. Quoting makes copies where it has to."""
+    plain, noise = b"x" * SIZE, random.Random(7).randbytes(SIZE)
+
+    def insert(body: bytes) -> bytes:
+        return insert_cells("mezzanine_0001", [(bytes(16), "BASE", 1, body)])
+
+    def sealed() -> bytes:
+        return seal(ENGINE.msgpack, plain, codec_named("msgpack+none"), ENGINE)
+
+    assert copies(sealed) < 1.1
+    assert copies(lambda: insert(plain)) < 1.1
+    assert copies(lambda: insert(noise)) < 2.1
+
+
+@pytest.mark.mysql
+def test_stored_bytes_are_copied_twice_on_their_way_to_the_socket(store, row):
+    """Into the statement, and by the driver into its packet."""
+    body = b'"%b"' % (b"x" * SIZE)
+    store.put_cell(row, "BASE", 1, {"text": "first"})
+
+    def put() -> bytes:
+        store.put_stored_cells([NewStoredCell(row, "BASE", 2, body)], trusted=True)
+        return body
+
+    assert copies(put) < 2.1

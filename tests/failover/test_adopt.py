@@ -1,0 +1,502 @@
+"""A failover is taken over: who may be written to, which ids come next, and a takeover that is killed anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pymysql
+import pytest
+from pymysql.constants import ER
+
+import schemaless
+from schemaless import Datastore, DictionaryInUse, InvalidInput, PrimaryNotClaimed, ServerError, TopologyError
+from schemaless.admin import dictionary_removal as removal
+from schemaless.admin.ndjson import dump_lines, dump_reader, load
+from schemaless.failover import adopt as failover
+from schemaless.failover import change as changing
+from schemaless.failover import nodes
+from schemaless.failover.lost import lost_cells, settle_lost, unsettled
+from schemaless.failover.promotion import BLOCK_BITS
+from schemaless.failover.states import node_states
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
+from schemaless.local import replication
+from schemaless.local.description import LocalServer
+from schemaless.move.record import Records
+from schemaless.wire.connection import Connection
+from tests.accounts import Accounts, accounts_on
+from tests.promotion import failed_over, over, read_only, rebuilt, sql
+
+pytestmark = pytest.mark.mysql
+
+_names = itertools.count(1)
+SHARD, ELSEWHERE = 0, 2
+TIMEOUT_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def first(flavour: str, request: pytest.FixtureRequest) -> LocalServer:
+    """The server that is the primary at first."""
+    if flavour == "mariadb":
+        pytest.skip("no claims are made on MariaDB, as test_mariadb_is_refused says")
+    server: LocalServer = request.getfixturevalue("replicated")
+    return server
+
+
+@pytest.fixture
+def second(first: LocalServer) -> LocalServer:
+    """Its replica, which is promoted; other tests may have left transactions there that nobody else has."""
+    (replica,) = first.replicas
+    ((executed,),) = sql(first, "SELECT @@global.gtid_executed")
+    ((errant,),) = sql(replica, f"SELECT GTID_SUBTRACT(@@global.gtid_executed, '{executed}')")
+    if errant:
+        rebuilt(first, replica)
+    return replica
+
+
+@pytest.fixture(scope="module")
+def own_accounts(first: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
+    """Accounts on all of these servers, beside those that others use there."""
+    with accounts_on([first.url, servers[0].url], prefix="failover_") as made:
+        yield made
+
+
+@pytest.fixture
+def url(own_accounts: Accounts, second: LocalServer) -> str:
+    """A new datastore for ``app``: the catalog and shards 0 and 1 on the first server, 2 and 3 elsewhere."""
+    made = own_accounts.create(f"failovers{next(_names)}", 4)
+    nodes.add_replica(own_accounts.url("admin", made), "cluster-1", own_accounts.url("admin", second.url))
+    return made
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Datastore]:
+    """A program that is connected while its servers change."""
+    with schemaless.connect(url) as store:
+        yield store
+
+
+@pytest.fixture
+def elsewhere(own_accounts: Accounts, servers: list[LocalServer]) -> Iterator[Datastore]:
+    """A program of a datastore whose catalog and shards 0 and 1 are not on the first server, but 2 and 3."""
+    other_way_round = Accounts([servers[0].url, own_accounts.servers[0]], None, "failover_")
+    url = other_way_round.create(f"failovers{next(_names)}", 4)
+    with schemaless.connect(url) as store:
+        yield store
+
+
+@pytest.fixture
+def adopt(own_accounts: Accounts, client: Datastore) -> Callable[..., failover.Adoption]:
+    """Has clients write to a server, as ``topology adopt`` does; the catalog is named by that server."""
+
+    def run(server: LocalServer, **options: object) -> failover.Adoption:
+        server_url = own_accounts.url("admin", server.url)
+        name = server_url.replace("/?", f"/{client.name}?", 1)
+        return failover.adopt(name, "cluster-1", server_url, **{"timeout_s": TIMEOUT_S, **options})
+
+    return run
+
+
+@pytest.fixture
+def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[..., uuid.UUID]:
+    """Makes a new row of a shard."""
+    return lambda shard=SHARD: next(row for row in iter(new_row, None) if client.shard_of(row) == shard)
+
+
+def block_of(added_id: int) -> int:
+    """Return the block of added_ids that one is of."""
+    return added_id >> BLOCK_BITS
+
+
+def lose_connections(server: LocalServer) -> None:
+    """End every connection of an application to a server, as a restart of it does."""
+    for (number,) in sql(server, "SELECT ID FROM information_schema.PROCESSLIST WHERE USER LIKE 'failover%'"):
+        try:
+            sql(server, f"KILL {number}")
+        except pymysql.OperationalError as error:  # a pool may have closed it since
+            if error.args[0] != ER.NO_SUCH_THREAD:
+                raise
+
+
+def keys_on(server: LocalServer, store: Datastore) -> set[bytes]:
+    """Return the rows that a server has in the shard."""
+    return {row for (row,) in sql(server, f"SELECT row_key FROM {store.name}_{SHARD:04d}.cell")}
+
+
+def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
+    """The primary that is there gets a claim; programs go on, in a new block of ids; again, nothing is done."""
+    before = client.put_cell(rows(), "BASE", 1, 1).added_id
+    done = adopt(first)
+    again = adopt(first)
+    tools_of(client).shards.look_at_s = 0
+    after = client.put_cell(rows(), "BASE", 1, 2).added_id
+
+    assert (done.changed, done.cluster.epoch, again.changed) == (True, 1, False)
+    assert list(done.removed) == list(again.removed) == []
+    assert (block_of(before), block_of(after)) == (0, 2)
+    assert tools_of(client).topology.cluster("cluster-1").epoch == 1
+
+
+def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
+    """Behind one address is another server by now, which something has promoted: its claim is that of another."""
+    adopt(first)
+    tools_of(client).shards.look_at_s = 0
+    client.put_cell(rows(), "BASE", 1, 1)
+    claims = f"{client.name}_heartbeat.primary_claim"
+    sql(first, f"UPDATE {claims} SET server = UUID()")
+    lose_connections(first)
+    with pytest.raises(PrimaryNotClaimed, match="no claim on cluster-1, and the catalog asks for claim 1") as refused:
+        client.get_cell(rows(), "BASE", 1)
+    sql(first, f"DROP TABLE {claims}")
+    with pytest.raises(PrimaryNotClaimed):
+        client.put_cell(rows(), "BASE", 1, 1)
+    adopt(first)
+
+    assert refused.value.retryable
+    assert refused.value.retry_after_s
+    assert client.put_cell(rows(), "BASE", 1, 1).created
+    assert client.put_cell(rows(ELSEWHERE), "BASE", 1, 1).created
+
+
+def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first, second, rows):
+    """It is back, writable, with its catalog of then: neither connected programs nor new ones write there.
+
+    A program that has met no error stops to write there when it looks at the catalog again.
+    """
+    adopt(first, timeout_s=30)
+    client.put_cell(rows(), "BASE", 1, 1)
+    with schemaless.connect(url) as calm, failed_over(first):
+        calm.get_cell(rows(), "BASE", 1)
+        with read_only(first):
+            done = adopt(second)
+        kept = keys_on(first, client)
+        mine = [rows() for _ in range(5)]
+        tools_of(calm).shards.look_at_s = 0
+        puts = [calm.put_cell(mine[0], "BASE", 1, 2)]
+        lose_connections(first)
+        puts += [client.put_cell(row, "BASE", 1, 2) for row in mine[1:3]]
+        with schemaless.connect(url) as late:
+            puts += [late.put_cell(row, "BASE", 1, 2) for row in mine[3:]]
+
+            assert tools_of(late).catalog.node.socket == str(second.socket)
+        assert all(put.created for put in puts)
+        assert keys_on(first, client) == kept
+        assert keys_on(second, client) == kept | {row.bytes for row in mine}
+    assert (done.old_primary, done.url) == ("read-only", None)
+
+
+def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_accounts):
+    """A runner keeps its ledger from before the failover: the call that fails asks where the catalog is by now."""
+    adopt(first, timeout_s=30)
+    with schemaless.connect(own_accounts.root(url)) as store:
+        ledger, records = Ledger(store), Records(store)
+        job = ledger.create("check", {}, {SHARD: 1}, ["cluster-1"], {})
+        with over(first):
+            adopt(second)
+            with pytest.raises(ServerError):
+                ledger.change_state(job.job_id, ["running"], "paused")
+            assert ledger.change_state(job.job_id, ["running"], "paused")
+
+            assert tools_of(store).catalog.node.socket == str(second.socket)
+            assert ledger.job(job.job_id).state == "paused"
+            assert records.all() == []
+
+
+def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, new_row):
+    """Also where the second server knows nothing of the first one's ids, and where nothing was written between.
+
+    The third primary gets to block 4 by its own ids, the second one to block 5: a sum with the claim's epoch is equal.
+    """
+    cells = f"{elsewhere.name}_0002.cell"
+    sql(first, f"ALTER TABLE {cells} AUTO_INCREMENT = {4 << BLOCK_BITS}")
+
+    def adopt(server: LocalServer, **options: bool) -> failover.Adoption:
+        url = own_accounts.url("admin", tools_of(elsewhere).url.for_database(elsewhere.name))
+        return failover.adopt(url, "cluster-2", own_accounts.url("admin", server.url), timeout_s=TIMEOUT_S, **options)
+
+    def put() -> int:
+        row = next(row for row in iter(new_row, None) if elsewhere.shard_of(row) == 2)
+        return elsewhere.put_cell(row, "BASE", 1, 1).added_id
+
+    ids = [put()]
+    with failed_over(first):
+        with read_only(first):
+            values = f"{(5 << BLOCK_BITS) + 10}, UUID_TO_BIN(UUID()), 'BASE', 1, ''"
+            sql(second, f"INSERT INTO {cells} (added_id, row_key, column_name, ref_key, body) VALUES ({values})")
+            adopt(second)
+            lose_connections(first)
+            ids.append(put())
+        # As one that does not answer.
+        sql(second, f"DELETE FROM {cells}", f"ALTER TABLE {cells} AUTO_INCREMENT = 1")
+        with read_only(second):
+            with pytest.raises(TopologyError, match="lacks transactions"):
+                adopt(first)
+            third = adopt(first, accept_loss=True)
+            lose_connections(second)
+            ids.append(put())
+        with read_only(first):
+            adopt(second, accept_loss=True)
+        with read_only(second):
+            adopt(first, accept_loss=True)
+            ids.append(put())
+
+    assert third.old_primary == "ahead"
+    assert len({block_of(added_id) for added_id in ids}) == 4
+    assert ids == sorted(ids)
+
+
+def test_shards_on_their_way_are_left_as_they_are(client, own_accounts, adopt, first, second, rows):
+    """A cut that had put the source's cells aside; one that had come to its commit point here; and what is no move's.
+
+    For the last the account needs a privilege that it has not: said before anything is written.
+    """
+    name, admin = client.name, own_accounts.account("admin")
+    before = client.put_cell(rows(), "BASE", 1, 1).added_id
+    sql(first, f"RENAME TABLE {name}_0000.cell TO {name}_0000.cell_moved_0123456789abcdef")
+    for shard in (2, 3):
+        sql(
+            first,
+            f"CREATE DATABASE {name}_000{shard}",
+            f"CREATE TABLE {name}_000{shard}.cell LIKE {name}_0001.cell",
+            f"GRANT SELECT, INSERT, CREATE, ALTER, INDEX ON {name}_000{shard}.* TO {admin}",
+        )
+    move = f"INSERT INTO {name}.shard_move SET job_id=1, shard=2, source='cluster-2', target='cluster-1', phase="
+    sql(first, f"{move}'cutting'")
+    with failed_over(first):
+        with read_only(first):
+            with pytest.raises(TopologyError, match=r"cells of a shard .*_0003.*RENAME TABLE.*Nothing was written"):
+                adopt(second)
+            ((epoch,),) = sql(second, f"SELECT MAX(primary_epoch) FROM {name}.cluster")
+            sql(second, f"GRANT DROP ON {name}_0003.* TO {admin}")
+            adopt(second)
+            lose_connections(first)
+        there = {shard: {table for (table,) in sql(second, f"SHOW TABLES FROM {name}_000{shard}")} for shard in (2, 3)}
+        sql(second, f"RENAME TABLE {name}_0000.cell_moved_0123456789abcdef TO {name}_0000.cell")
+        after = client.put_cell(rows(), "BASE", 1, 1).added_id
+    sql(first, *(f"DROP DATABASE {name}_000{shard}" for shard in (2, 3)))
+
+    assert epoch == 0
+    assert there[2] == {"cell"}
+    assert [table[:11] for table in there[3]] == ["cell_moved_"]
+    assert (block_of(before), block_of(after)) == (0, 2)
+
+
+def test_what_becomes_of_other_clusters_does_not_hinder(client, adopt, first, rows, monkeypatch):
+    """Neither that, nor a change of the same cluster between the two writes, keeps the claim from being made."""
+    original, claimed = failover.make_claim, []
+
+    def make_claim(*arguments: Any) -> None:
+        cluster = f"cluster-{2 - len(claimed)}"
+        node = f"INSERT INTO {client.name}.node (cluster, role, socket) VALUES ('{cluster}', 'replica', '/nowhere')"
+        sql(first, node)
+        claimed.append(cluster)
+        original(*arguments)
+
+    monkeypatch.setattr(failover, "make_claim", make_claim)
+    elsewhere = adopt(first)
+    sql(first, f"DELETE FROM {client.name}_heartbeat.primary_claim")
+    here = adopt(first)
+    sql(first, f"DELETE FROM {client.name}.node WHERE cluster = 'cluster-2' AND socket = '/nowhere'")
+    tools_of(client).shards.look_at_s = 0
+
+    assert claimed == ["cluster-2", "cluster-1"]
+    assert (list(elsewhere.removed), [node.socket for node in here.removed]) == ([], ["/nowhere"])
+    assert (elsewhere.cluster.epoch, here.cluster.epoch) == (1, 2)
+    assert client.put_cell(rows(), "BASE", 1, 1).created
+
+
+def test_lost_lists_what_only_the_old_primary_has(client, url, adopt, first, second, rows, own_accounts):
+    """Asynchronous replication that is behind: each cell that was not sent, and no other; load puts them."""
+    there = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(3)]
+    with failed_over(first):
+        missing = [client.put_cell(rows(), "BASE", 1, {"n": n}).key for n in range(5)]
+        with read_only(first), pytest.raises(TopologyError, match="lacks transactions"):
+            adopt(second)
+        with read_only(first):
+            done = adopt(second, accept_loss=True)
+        lose_connections(first)
+        differs, equal = missing[:2]
+        client.put_cell(*key_of(differs), {"other": True})
+        client.put_cell(*key_of(equal), {"n": 1})
+        with schemaless.connect(own_accounts.url("admin", second.url, client.name)) as store:
+            lines = [line + b"\n" for _, line in dump_lines(store, lost_cells(store, first_url(first)), stored=False)]
+            to_cell = dump_reader(None, codec_for=store.codec_for)
+            report = load(store, lines, to_cell, source="lost", keep_going=True)
+            left = [cell.key for cell in lost_cells(store, first_url(first))]
+            with pytest.raises(DictionaryInUse, match="may have cells that a failover lost"):
+                removal.remove(store, 1)
+            waiting = unsettled(store)
+            settled = [settle_lost(store, first_url(first)) for _ in range(2)]
+            assert (waiting, unsettled(store)) == ([str(first.socket)], [])
+            with pytest.raises(InvalidInput, match="has no dictionary 1"):
+                removal.remove(store, 1)
+            with pytest.raises(TopologyError, match="is the primary of cluster-1"):
+                next(lost_cells(store, first_url(second)))
+
+        assert done.old_primary == "ahead"
+        assert all(client.get_cell(*key_of(key)) for key in [*there, *missing])
+    assert len(lines) == 4
+    assert (report.created, len(report.failures)) == (3, 1)
+    assert left == [differs]
+    assert settled == [["cluster-1"], []]
+
+
+def key_of(key: schemaless.CellKey) -> tuple[uuid.UUID, str, int]:
+    """Return what calls take for a cell's key."""
+    return key.row_key, key.column_name, key.ref_key
+
+
+def first_url(server: LocalServer) -> str:
+    """Return a server's URL without an account."""
+    return server.url.replace("root@", "")
+
+
+def test_show_says_what_a_failover_would_lose_and_who_is_an_old_primary(
+    client, own_accounts, adopt, first, second, capsys
+):
+    """Asynchronous replication is a warning; a primary without its claim, and an old one's catalog, are faults."""
+    url = own_accounts.url("admin", first.url, client.name)
+    calm = {state.node.role: state for state in node_states(url)[1] if state.cluster == "cluster-1"}
+    adopt(first)
+    claimed = node_states(url)[1][0]
+    sql(first, f"UPDATE {client.name}_heartbeat.primary_claim SET server = UUID()")
+    unclaimed = node_states(url)[1][0]
+    sql(first, f"DELETE FROM {client.name}_heartbeat.primary_claim")
+    replication.wait_until_replicating(first, second, print)
+    with failed_over(first):
+        with read_only(first):
+            adopt(second)
+        old = [state.fault for state in node_states(url)[1] if state.cluster == "cluster-1"]
+
+    assert (calm["primary"].fault, calm["replica"].fault, calm["replica"].warnings) == (None, None, [])
+    assert calm["primary"].warnings == [
+        "replication is asynchronous: a failover loses what was acknowledged and not sent yet"
+    ]
+    assert (claimed.fault, claimed.claim) == (None, 1)
+    assert "the primary has no claim, and the catalog asks for claim 1" in str(unclaimed.fault)
+    assert any("knows of claim 2, and this catalog asks for 1" in str(fault) for fault in old)
+
+
+CHANGES = (b"UPDATE", b"INSERT", b"DELETE", b"CREATE", b"ROLLBACK", b"COMMIT")
+
+
+def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, monkeypatch):
+    """A server that is read-only, still replicates, or has not applied what it received, is refused.
+
+    So is one beside an old primary that takes writes, unless that one waits for a group that has replaced it.
+    """
+    with pytest.raises(TopologyError, match="is read-only, so it cannot be the primary"):
+        adopt(second)
+    with failed_over(first):
+        replication.follow(first, second)
+        with read_only(first), pytest.raises(TopologyError, match="still replicates from another server"):
+            adopt(second)
+        sql(second, "STOP REPLICA SQL_THREAD")
+        client.put_cell(rows(), "BASE", 1, 1)
+        eventually_received(first, second)
+        sql(second, "STOP REPLICA IO_THREAD")
+        with read_only(first), pytest.raises(TopologyError, match="received transactions that it has not applied"):
+            adopt(second)
+        sql(second, "START REPLICA SQL_THREAD")
+        with pytest.raises(TopologyError, match="still takes writes"):
+            adopt(second, timeout_s=30)
+        with schemaless.connect(url_at(client, first)) as store:
+            assert tools_of(store).topology.cluster("cluster-1").epoch == 0
+        asked = []
+        monkeypatch.setattr(
+            changing, "has_replaced", lambda *pools: asked.append([str(each.node) for each in pools]) or 1
+        )
+        replaced = adopt(second, timeout_s=30)
+
+    assert asked == [[str(second.socket), str(first.socket)]]
+    assert replaced.old_primary == "read-only"
+
+
+def eventually_received(first: LocalServer, second: LocalServer) -> None:
+    """Wait until a replica has received what its primary has committed."""
+    ((committed,),) = sql(first, "SELECT @@global.gtid_executed")
+    received = "SELECT RECEIVED_TRANSACTION_SET FROM performance_schema.replication_connection_status"
+    for _ in range(3000):
+        if sql(second, f"SELECT GTID_SUBSET('{committed}', CONCAT(@@global.gtid_executed, ',', ({received})))") == (
+            (1,),
+        ):
+            return
+        time.sleep(0.01)
+    pytest.fail(f"after 30 s, not received: {committed}")
+
+
+def test_transactions_that_only_another_replica_has_are_not_left_behind(
+    client, own_accounts, adopt, first, second, rows, tmp_path
+):
+    """A server is not adopted while another one of the cluster has received more."""
+    link = tmp_path / "another.sock"
+    link.symlink_to(first.socket)
+    node = f"INSERT INTO {client.name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '{link}')"
+    sql(first, node)
+    with failed_over(first):
+        client.put_cell(rows(), "BASE", 1, 1)
+        with read_only(first), pytest.raises(TopologyError, match="promote that one instead"):
+            adopt(second)
+
+
+def test_mariadb_is_refused(flavour, admin_url, admin_urls):
+    """Taking over was not tried there, so no claim is made, and the command that needs none is named."""
+    if flavour != "mariadb":
+        pytest.skip("claims are made on MySQL")
+    with pytest.raises(TopologyError, match=r"taking over was not tried.*set-primary.*Nothing was written"):
+        failover.adopt(admin_url, "cluster-1", admin_urls[0])
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it, and no statement is sent behind it."""
+
+
+@pytest.mark.long
+def test_takeover_killed_at_each_statement_is_run_again(client, adopt, first, second, rows, monkeypatch):
+    """Before each one that changes something; the next run comes to its end, and no id is given twice."""
+    original, blocks = Connection.ask, []
+    as_before = (
+        f"DELETE FROM {client.name}_heartbeat.primary_claim",
+        f"UPDATE {client.name}.node SET socket = '{first.socket}' WHERE cluster = 'cluster-1' AND role = 'primary'",
+        f"DELETE FROM {client.name}.node WHERE role = 'replica'",
+        f"INSERT INTO {client.name}.node (cluster, role, socket) VALUES ('cluster-1', 'replica', '{second.socket}')",
+    )
+
+    with failed_over(first), read_only(first):
+        for last in itertools.count():
+            written = []
+
+            def send(connection, statement, written=written, last=last):
+                if statement.split()[0] in CHANGES:
+                    written.append(statement)
+                if len(written) > last:
+                    raise Killed
+                return original(connection, statement)
+
+            monkeypatch.setattr(Connection, "ask", send)
+            try:
+                adopt(second)
+                whole = True
+            except Killed:
+                whole = False
+            finally:
+                monkeypatch.setattr(Connection, "ask", original)
+            done = adopt(second)
+            lose_connections(first)
+            blocks.append(block_of(client.put_cell(rows(), "BASE", 1, 1).added_id))
+
+            assert [node.socket for node in done.cluster.nodes] == [str(second.socket)]
+            if whole:
+                break
+            sql(second, *as_before)
+
+    assert len(set(blocks)) == len(blocks) > 15
+
+
+def url_at(client: Datastore, server: LocalServer) -> str:
+    """Return a datastore's URL by another of its servers."""
+    return f"mysql://failover_app@/{client.name}?unix_socket={server.socket}"

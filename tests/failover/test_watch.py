@@ -1,0 +1,136 @@
+"""Group Replication decides, ``topology watch`` adopts: found without a command, and only where a majority says so."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner
+
+import schemaless
+from schemaless.cli.local.status import status
+from schemaless.errors import LocalServerError
+from schemaless.failover import nodes
+from schemaless.failover.states import node_states
+from schemaless.failover.watch import Finding, Watch
+from schemaless.local import servers as local
+from schemaless.local.description import LocalServer
+from schemaless.testing.servers import private_servers
+from tests.promotion import sql
+
+pytestmark = [pytest.mark.mysql, pytest.mark.long]
+
+WRITERS = 4
+TRIES = 600
+
+
+@pytest.fixture
+def group(flavour: str) -> Iterator[list[LocalServer]]:
+    """Three servers that are a group; killed by its test."""
+    if flavour == "mariadb":
+        with (
+            pytest.raises(LocalServerError, match=r"Group Replication is MySQL's, and this is mariadb"),
+            private_servers(flavour, 1, group=True),
+        ):
+            pass
+        pytest.skip("MariaDB has no Group Replication; that it is refused was seen")
+    options = {"loose-group-replication-member-expel-timeout": 0}
+    with private_servers(flavour, 1, options, group=True) as (server,):
+        yield [server, *server.replicas]
+
+
+class Writers:
+    """Threads that put cells, and make a call that fails again."""
+
+    def __init__(self, store: schemaless.Datastore) -> None:
+        self._store = store
+        self._stop = threading.Event()
+        self.acknowledged: dict[uuid.UUID, int] = {}
+        self._threads = [threading.Thread(target=self._write, daemon=True) for _ in range(WRITERS)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self) -> None:
+        while not self._stop.is_set():
+            row = uuid.uuid4()
+            while row not in self.acknowledged and not self._stop.is_set():
+                try:
+                    self.acknowledged[row] = self._store.put_cell(row, "BASE", 1, 1).added_id
+                except schemaless.ServerError:
+                    self._stop.wait(0.05)
+
+    def end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+
+def looked(watch: Watch, pause: Callable[[float], object]) -> list[Finding]:
+    """Look until something is found and all is well, and return all that was."""
+    found: list[Finding] = []
+    for _ in range(TRIES):
+        found += watch.look()
+        if found and found[-1].well:
+            return found
+        pause(0.1)
+    pytest.fail(f"not well: {found}")
+
+
+def test_what_a_group_decides_is_adopted_and_a_minority_is_not_believed(group):
+    """Kill -9 of the primary, under writers: two watches find the next one, and nothing acknowledged is lost.
+
+    The old primary, back in its group, is a replica again. Of three members, one that is left alone is not adopted,
+    though it takes itself for the primary.
+    """
+    url = schemaless.create("trips", 4, [group[0].url])
+    for member in group[1:]:
+        nodes.add_replica(url, "cluster-1", member.url)
+    watches, pause = [Watch(url), Watch(url)], threading.Event().wait
+    with schemaless.connect(url) as store:
+        writers = Writers(store)
+        first = [*looked(watches[0], pause), *watches[0].look(), *looked(watches[1], pause)]
+        calm = node_states(url)[1][0]
+        local.kill(group[0])
+        before = dict(writers.acknowledged)
+        others: list[Finding] = []
+        second = threading.Thread(target=lambda: others.extend(looked(watches[1], pause)), daemon=True)
+        second.start()
+        own = looked(watches[0], pause)
+        second.join(60)
+        count = len(writers.acknowledged)
+        assert any(len(writers.acknowledged) > count + 20 or pause(0.02) for _ in range(TRIES))
+        writers.end()
+        found = {cell.row_key: cell.added_id for shard in range(4) for cell in store.scan_shard(shard)}
+
+        group[0] = local.start(group[0])
+        back = [each for watch in watches for each in [*watch.look(), *watch.look()]]
+        sql(group[0], "STOP GROUP_REPLICATION")
+        outside = CliRunner().invoke(status, ["--folder", str(group[0].folder.parent)], standalone_mode=False)
+        sql(group[0], "START GROUP_REPLICATION")
+        (chosen,) = [member for member in group[1:] if sql(member, "SELECT @@super_read_only") == ((0,),)]
+        sql(chosen, "DELETE FROM trips_heartbeat.primary_claim")
+        for member in group:
+            if member != chosen:
+                local.kill(member)
+        members = "SELECT COUNT(*) FROM performance_schema.replication_group_members WHERE MEMBER_STATE='UNREACHABLE'"
+        assert any(sql(chosen, members) == ((2,),) or pause(0.1) for _ in range(TRIES))
+        alone = watches[0].look()
+
+    assert [finding.what for finding in first] == ["adopted", "agrees"]
+    assert [each.adoption.old_written_s for each in [*own, *others] if each.adoption] == [None]
+    assert (calm.fault, calm.warnings) == (None, [])
+    assert "adopted" in {finding.what for finding in [*own, *others]}
+    assert before.items() <= found.items()
+    assert writers.acknowledged.items() <= found.items()
+    assert min(set(writers.acknowledged.values()) - set(before.values())) > max(before.values())
+    assert "added" in {finding.what for finding in back}
+    assert outside.return_value == 1
+    assert outside.stdout.count("running, not of its group") == 1
+    assert f"{group[0].name} is not of its group: it is OFFLINE in its group" in outside.stderr
+    assert sql(chosen, "SELECT @@super_read_only") == ((0,),)
+    assert [finding.what for finding in alone] == ["undecided"]
+    assert f"{chosen.socket}: it sees 1 of the 3 members of its group, and no majority" in alone[0].message
+    for watch in watches:
+        watch.close()

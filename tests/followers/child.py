@@ -1,0 +1,77 @@
+"""A worker in a process of its own, that writes down what it is given: killed and frozen by ``test_killed.py``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import schemaless
+from schemaless.cell import StoredCell
+from schemaless.followers.lease_state import Owned
+from schemaless.followers.membership import Timing
+from schemaless.followers.worker import Worker
+
+NAME = "trigger:written_down"
+TIMING = Timing(lease_s=0.8, give_up_s=0.6, renew_s=0.1, busy_s=5.0, note_s=0.02, look_s=0.1)
+EARLY: Final = "locations before their cells"
+SKIPS: Final = "a moved shard's follower set to its end"
+
+
+class WrittenDown:
+    """Appends a line for each cell: its shard and its added_id."""
+
+    name = NAME
+    column = None
+    timeout_s = None
+
+    def __init__(self, path: str, *, early: bool = False, slow: bool = False) -> None:
+        self._early = early
+        self._slow = slow
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
+
+    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+        """Write them down, one by one; as the control does it, behind the location instead of before it."""
+        if self._early and cells:
+            worker.dealt(owned, cells[-1].added_id, at_once=True)
+        for cell in cells:
+            if self._early:
+                time.sleep(0.002)
+                os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
+                continue
+            worker.go_on(owned)
+            if self._slow:
+                # So that there is always something that nobody was given yet.
+                time.sleep(0.005)
+            os.write(self._file, b"%d %d\n" % (cell.shard, cell.added_id))
+            worker.dealt(owned, cell.added_id)
+        return True
+
+    def replay(self, worker: Worker, owned: Owned) -> None:
+        """Nothing is parked here."""
+
+
+def work(url: str, path: str, name: str, control: str) -> None:
+    """Be a worker for ever."""
+    end_with_parent()
+    with schemaless.connect(url) as store:
+        dealer = WrittenDown(path, early=control == EARLY, slow=control == SKIPS)
+        Worker(store, [dealer], name, timing=TIMING, stop=threading.Event()).run()
+
+
+def end_with_parent() -> None:
+    """Have this process be killed once the one that wanted it is no more, however that ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,52 @@
+"""What tests of workers need: a follower, cells for it, and workers that live until the test ends."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import schemaless
+from schemaless.followers.membership import Timing
+from schemaless.followers.settings import Settings
+from schemaless.followers.worker import Worker
+from tests.followers.workers import CALM, NAME, Seen
+
+
+@pytest.fixture
+def settings(follow_store: schemaless.Datastore) -> Settings:
+    """A follower from the beginning, in each shard of a new datastore."""
+    made = Settings(follow_store)
+    made.make(NAME, {}, lambda shard: 0)
+    return made
+
+
+@pytest.fixture
+def put(fresh_store: schemaless.Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[..., set[tuple[int, int]]]:
+    """Puts so many cells, into one shard after the other, and returns shard and added_id of each."""
+
+    def row_of(shard: int) -> uuid.UUID:
+        return next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == shard)
+
+    def put_many(count: int, column: str = "BASE", body: object = 0) -> set[tuple[int, int]]:
+        rows = (row_of(number % fresh_store.shard_count) for number in range(count))
+        puts = fresh_store.put_cells([schemaless.NewCell(row, column, 1, body) for row in rows])
+        return {(fresh_store.shard_of(put.key.row_key), put.added_id) for put in puts}
+
+    return put_many
+
+
+@pytest.fixture
+def works(follow_store: schemaless.Datastore) -> Iterator[Callable[..., Worker]]:
+    """Makes workers that live until the test ends, and do one turn when they are told to."""
+    with ExitStack() as stack:
+
+        def make(name: str, dealer: Seen, timing: Timing = CALM) -> Worker:
+            worker = Worker(follow_store, [dealer], name, timing=timing, stop=threading.Event())
+            stack.enter_context(worker._members)
+            return worker
+
+        yield make

@@ -1,0 +1,315 @@
+"""What has a worker look at once: the servers' binary logs. A signal only; where it is lost, nothing else is."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from pymysql.protocol import MysqlPacket
+
+import schemaless
+from schemaless.errors import AccessDenied, ServerRefused, ServerUnavailable
+from schemaless.followers import binlog_notifier as wakes
+from schemaless.followers.binlog_notifier import HEARD, Wakes
+from schemaless.followers.membership import Timing
+from schemaless.followers.rows import FollowerRows
+from schemaless.followers.settings import Settings
+from schemaless.followers.worker import Worker
+from schemaless.internals import tools_of
+from schemaless.wire import binlog_reader as log_reader
+from schemaless.wire.binlog_events import Decoder, Ended, Inserts
+from schemaless.wire.binlog_reader import LogReader, encode_gtids
+from schemaless.wire.urls import parse_url
+from tests.followers.child import WrittenDown
+
+NAME = "trigger:heard"
+# It looks at everything once, and never again by itself.
+DEAF = Timing(lease_s=1_000, give_up_s=900, renew_s=0.1, note_s=0.02, look_s=1_000)
+EAGER = replace(DEAF, connect_s=0.05, refused_s=0.01)
+
+
+class Heard(WrittenDown):
+    """A dealer that keeps what it was given."""
+
+    name = NAME
+
+    def __init__(self) -> None:
+        self.cells: list[tuple[int, int]] = []
+
+    def deal(self, worker, owned, cells) -> bool:
+        for cell in cells:
+            worker.go_on(owned)
+            self.cells.append((cell.shard, cell.added_id))
+            worker.dealt(owned, cell.added_id)
+        return True
+
+
+@contextmanager
+def working(store: schemaless.Datastore, timing: Timing = DEAF) -> Iterator[tuple[Worker, list[tuple[int, int]]]]:
+    """A worker on a thread of its own, and what it was given."""
+    Settings(store).make(NAME, {}, lambda shard: 0)
+    stop, dealer = threading.Event(), Heard()
+    worker = Worker(store, [dealer], "one", timing=timing, stop=stop)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker, dealer.cells
+    finally:
+        stop.set()
+        thread.join()
+
+
+def all_of(there: set[tuple[int, int]], cells: list[tuple[int, int]]) -> bool:
+    return set(cells) == there
+
+
+def finds_by(worker: Worker) -> set[str]:
+    return set(worker._beat()["finds_by"].values())
+
+
+@pytest.fixture
+def kill(by_hand, follow_store, accounts) -> Callable[[], int]:
+    """Ends the connections that binary logs are sent on; returns how many."""
+    shards = by_hand(follow_store)
+    nodes = {shards.node_of(shard) for shard in range(4)}
+    name = accounts.account("follow").name.encode()
+
+    def end_all() -> int:
+        ended = 0
+        for node in nodes:
+            with shards.pool_for(node).connection() as root:
+                for number, user, _, _, command, *_ in root.rows(b"SHOW PROCESSLIST"):
+                    if user.encode() == name and command.startswith("Binlog Dump"):
+                        root.execute(b"KILL %d" % number)
+                        ended += 1
+        return ended
+
+    return end_all
+
+
+@pytest.mark.mysql
+def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, eventually, by_hand):
+    """Of one row or many, short or long; other tables and other databases are nothing to it."""
+    tools = tools_of(follow_store)
+    shards = by_hand(follow_store)
+    numbers = {tools.shards.database(shard): shard for shard in range(4)}
+    tops: dict[int, int] = {}
+    said: list[object] = []
+    readers = []
+
+    def listen(reader: LogReader) -> None:
+        events = Decoder(frozenset(numbers), "cell")
+        try:
+            for event in reader.events():
+                found = events.read(event)
+                said.append(found)
+                if isinstance(found, Inserts):
+                    shard = numbers[found.schema]
+                    tops[shard] = max(tops.get(shard, 0), found.last)
+        except schemaless.errors.ServerError:
+            return
+
+    for node in {tools.shards.node_of(shard) for shard in range(4)}:
+        pool = tools.shards.pool_for(node)
+        readers.append(LogReader(pool.node, pool.credentials))
+    threads = [threading.Thread(target=listen, args=(reader,)) for reader in readers]
+    for thread in threads:
+        thread.start()
+    there = put(1) | put(30) | put(60, body="long " * 100) | put(8, body="longer " * 2_000)
+    shards.execute(0, b"INSERT INTO `%b`.follower (name, location) VALUES ('x', 1)" % shards.database(0).encode())
+    there |= put(3)
+    ends = {shard: max(added_id for where, added_id in there if where == shard) for shard in range(4)}
+    eventually(lambda: tops == ends, "the last ones are heard")
+    for reader in readers:
+        reader.cut()
+    for thread in threads:
+        thread.join()
+
+    assert sum(isinstance(each, Ended) for each in said) >= 5
+
+
+@pytest.mark.mysql
+def test_new_cells_are_heard_of_whoever_looks(follow_store, put, eventually):
+    """A worker that never looks by itself is given each cell, and says how it finds them."""
+    there = put(10)
+    with working(follow_store) as (worker, cells):
+        eventually(lambda: finds_by(worker) == {HEARD}, "it listens")
+        eventually(lambda: set(cells) == there, "what was there before is found by looking")
+        for _ in range(5):
+            there |= put(7)
+            eventually(partial(all_of, there, cells), "it hears of them")
+        told = worker._beat()
+
+    assert sorted(cells) == sorted(there)
+    assert told["heard"] >= 5
+
+
+@pytest.mark.mysql
+def test_no_wake_up_is_lost_where_the_listener_is_cut(follow_store, put, eventually, kill):
+    """Cut again and again while cells come; none is missed, though nothing is looked at by the clock."""
+    there, cuts = set(), 0
+    with working(follow_store, EAGER) as (worker, cells):
+        eventually(lambda: finds_by(worker) == {HEARD}, "it listens")
+        while cuts < 12:
+            for _ in range(3):
+                there |= put(5)
+            cuts += kill()
+        there |= put(5)
+        eventually(lambda: set(cells) == there, "each was dealt with")
+        told = worker._beat()
+
+    assert sorted(cells) == sorted(there)
+    assert told["heard"] > 0
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("looks", [True, False], ids=["looks", "control"])
+def test_what_was_committed_while_nobody_listened_is_looked_for(
+    follow_store, put, eventually, kill, monkeypatch, looks
+):
+    """Without the look behind each connect, those cells are not found: that of their shard's next one is."""
+    real, free = LogReader, threading.Event()
+    free.set()
+
+    def held(*arguments: object) -> LogReader:
+        free.wait()
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(wakes, "LogReader", held)
+    monkeypatch.setattr(FollowerRows, "tops", lambda *_: ({}, {}))
+    with working(follow_store) as (worker, cells):
+        eventually(lambda: finds_by(worker) == {HEARD} and not worker._wakes._looks, "it listens, and has looked")
+        if not looks:
+            monkeypatch.setattr(Wakes, "look", lambda *_: None)
+        free.clear()
+        kill()
+        eventually(lambda: HEARD not in finds_by(worker), "nobody listens")
+        missed = put(12)
+        free.set()
+        eventually(lambda: finds_by(worker) == {HEARD}, "it listens again")
+        heard = put(1)
+        eventually(lambda: heard <= set(cells), "it hears")
+        (shard,) = {shard for shard, _ in heard}
+        if looks:
+            eventually(lambda: missed <= set(cells), "it has looked")
+        else:
+            assert {cell for cell in missed if cell in cells} == {cell for cell in missed if cell[0] == shard} != missed
+
+
+@pytest.mark.mysql
+def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eventually):
+    """A wake-up may come before its row can be read: the shard stays open until it can."""
+    with working(follow_store) as (worker, cells):
+        eventually(lambda: finds_by(worker) == {HEARD}, "it listens")
+        there = put(8)
+        eventually(lambda: set(cells) == there, "all is dealt with")
+        early = dict.fromkeys(range(4), 1)
+        for shard, added_id in there:
+            early[shard] = max(early[shard], added_id + 1)
+        worker._wakes.heard({tools_of(follow_store).shards.database(shard): top for shard, top in early.items()})
+        eventually(lambda: all(owned.top == early[owned.pair[1]] for owned in worker.owned.values()), "it was heard")
+        worker._wakes.look()
+        eventually(lambda: not worker._wakes._looks, "it has looked")
+        assert all(owned.more for owned in worker.owned.values())
+        there |= put(20)
+        eventually(lambda: set(cells) == there, "they are read when they are there")
+
+
+@pytest.mark.mysql
+def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_store, put, eventually, monkeypatch):
+    """And it says why, with the server's words."""
+    refused = Wakes(tools_of(tail_store).shards, EAGER)
+    refused.listen({tools_of(tail_store).shards.node_of(shard) for shard in range(4)})
+    eventually(lambda: all("REPLICATION SLAVE" in how for how in refused.told().values()), "it is refused")
+    refused.close()
+
+    def refuse(*_: object) -> None:
+        raise AccessDenied("REPLICATION SLAVE is needed", node="db-1")
+
+    monkeypatch.setattr(wakes, "LogReader", refuse)
+    with working(follow_store) as (worker, cells):
+        there = put(10)
+        eventually(lambda: set(cells) == there, "the sweep finds them")
+        eventually(lambda: finds_by(worker) == {"sweep: db-1: REPLICATION SLAVE is needed"}, "it says so")
+        assert worker._beat()["heard"] == 0
+
+
+@pytest.mark.once
+def test_a_log_that_the_server_ends_is_a_lost_connection(monkeypatch):
+    """It sends so when it goes down: no event, and no more than a byte or five."""
+    raw = MagicMock()
+    raw.cursor().fetchone.return_value = ("", 1, "ROW")
+    raw._read_packet.return_value = MysqlPacket(b"\xfe\0\0\0\0", "utf8")
+    monkeypatch.setattr(log_reader, "open_connection", lambda *_: (raw, SimpleNamespace(version="9.7")))
+    url = parse_url("mysql://follow@db-1/trips")
+    reader = LogReader(url.node, url.credentials)
+
+    with pytest.raises(ServerUnavailable, match="db-1:3306: it ended its binary log"):
+        next(reader.events())
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize(
+    ("sent", "message", "again"),
+    [(b"", "IndexError: ", True), (struct.pack("<IBIIIH", 0, 40, 0, 19, 0, 0), "has compressed transactions", False)],
+    ids=["not understood", "compressed"],
+)
+def test_who_hears_nothing_more_says_so(follow_store, eventually, monkeypatch, sent, message, again):
+    """Whatever it met, its shards are swept; it asks again soon, and where that is of no use after a minute."""
+    readers = []
+
+    class Reader:
+        def __init__(self, *_: object) -> None:
+            readers.append(self)
+
+        def events(self) -> Iterator[bytes]:
+            yield struct.pack("<IBIIIH", 0, 27, 0, 19, 0, 0)
+            yield sent
+
+        def close(self) -> None: ...
+
+        def cut(self) -> None: ...
+
+    monkeypatch.setattr(wakes, "LogReader", Reader)
+    shards = tools_of(follow_store).shards
+    node = shards.node_of(0)
+    with closing(Wakes(shards, replace(DEAF, connect_s=0.05))) as heard:
+        heard.listen([node])
+        eventually(lambda: message in heard.told()[str(node)] and (len(readers) > 2 or not again), "it says why")
+        assert not heard.hears(node)
+
+    assert again or len(readers) == 1
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize(("kept", "how", "message"), [(1, "MIXED", "binlog_format=MIXED"), (0, "ROW", "no binary log")])
+def test_a_server_whose_log_has_no_rows_is_not_listened_to(follow_store, monkeypatch, kept, how, message):
+    """What it logs would not say which shard."""
+    for name in ("SELECT_LOG_STATE", "SELECT_LOG_STATE_MARIADB"):
+        monkeypatch.setattr(log_reader, name, b"SELECT '', %d, '%b'" % (kept, how.encode()))
+    pool = tools_of(follow_store).shards.pool_for(tools_of(follow_store).shards.node_of(0))
+
+    with pytest.raises(ServerRefused, match=message):
+        LogReader(pool.node, pool.credentials)
+
+
+@pytest.mark.once
+def test_sets_of_gtids_are_written_as_the_protocol_has_them():
+    """Numbers end behind the last one; tags are refused."""
+    one, other = uuid.UUID(int=1), uuid.UUID(int=2)
+    written = encode_gtids(f"{one}:1-3:8,\n{other}:5-6", "db-1")
+    number = [int.from_bytes(written[at : at + 8], "little") for at in (0, 24, 32, 40, 48, 56, 80, 88, 96)]
+
+    assert number == [2, 2, 1, 4, 8, 9, 1, 5, 7]
+    assert (written[8:24], written[64:80], len(written)) == (one.bytes, other.bytes, 104)
+    assert encode_gtids("", "db-1") == bytes(8)
+    with pytest.raises(ServerRefused, match="tagged"):
+        encode_gtids(f"{one}:mine:1-3", "db-1")

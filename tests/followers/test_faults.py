@@ -1,0 +1,231 @@
+"""Each statement of a follower as the point where its connection, or its process, ends: nothing is missed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import pytest
+
+import schemaless
+from schemaless.cell import StoredCell
+from schemaless.followers.lease_state import Owned
+from schemaless.followers.membership import Pair, Timing, remove_worker
+from schemaless.followers.settings import Settings
+from schemaless.followers.sql import ParkedRow, delete_follower
+from schemaless.followers.worker import Worker
+from schemaless.internals import tools_of
+from schemaless.triggers.admin import Triggers
+from schemaless.triggers.calling import Calls
+from schemaless.triggers.supervision import prepare
+from schemaless.wire import pool
+from tests.faults.proxy import Fault, Proxy
+
+pytestmark = pytest.mark.mysql
+
+LONG = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
+CELLS = 5
+POINTS = [
+    *((statement, 0) for statement in ("SELECT", "START TRANSACTION", "INSERT", "COMMIT")),
+    # Claimed; written down before, in, and behind the transaction that parks.
+    *(("UPDATE", skip) for skip in range(5)),
+]
+AT = ("before", "no reply")
+
+
+class Parks:
+    """A dealer that parks the third cell."""
+
+    column = None
+    timeout_s = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[int] = []
+        self.given = 0
+
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
+
+    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+        for cell in cells:
+            worker.go_on(owned)
+            if cell.body == b"3":
+                row = ParkedRow(cell.added_id, cell.row_key.bytes, cell.column_name, cell.ref_key, 1, "the third")
+                worker.rows.park(owned.move._replace(location=cell.added_id), row)
+                owned.reached = cell.added_id
+                worker.written(owned)
+            else:
+                self.seen.append(cell.added_id)
+                worker.dealt(owned, cell.added_id)
+        return True
+
+    def replay(self, worker: Worker, owned: Owned) -> None:
+        raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def proxied(servers, accounts) -> Iterator[tuple[Proxy, schemaless.Datastore]]:
+    """A datastore with cells in one of two shards, as ``follow`` reaches it by way of a proxy."""
+    proxy = Proxy([str(server.socket) for server in servers])
+    accounts.allow("admin", "followed_by_proxy", 2)
+    url = schemaless.create("followed_by_proxy", 2, [accounts.url("admin", url) for url in proxy.urls])
+    for role in ("app", "follow"):
+        accounts.allow(role, "followed_by_proxy", 2)
+    with schemaless.connect(accounts.url("app", url)) as writer:
+        keys = (key for key in map(uuid.UUID, (f"{n:032x}" for n in itertools.count())) if writer.shard_of(key) == 0)
+        rows = [schemaless.NewStoredCell(next(keys), "BASE", 1, b"%d" % n) for n in range(1, CELLS + 1)]
+        writer.put_stored_cells(rows)
+    with schemaless.connect(accounts.url("follow", url)) as store:
+        yield proxy, store
+    proxy.close()
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+@pytest.mark.parametrize(("where", "skip"), POINTS)
+def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxied, monkeypatch, where, skip, dies):
+    """Before it is sent, and when it is done and its reply is lost; the process goes on, or dies."""
+    proxy, store = proxied
+    rows = [cell.added_id for cell in store.scan_shard(0)]
+    for at in AT:
+        dealer = Parks(f"trigger:{where[:2].lower()}.{skip}.{dies}.{at.replace(' ', '_')}")
+        pair = dealer.name, 0
+        settings = Settings(store)
+        settings.make(dealer.name, {}, lambda shard: 0)
+        shards = tools_of(store).shards
+        shards.execute(1, delete_follower(shards.database(1), dealer.name))
+        worker = Worker(store, [dealer], "one", timing=LONG, stop=threading.Event())
+        with worker._members:
+            with monkeypatch.context() as patch:
+                if dies:
+                    patch.setattr(pool, "ATTEMPTS", 1)
+                proxy.arm([Fault(where, at, "rst", skip=skip)])
+                worker.turn()
+                struck = not proxy.disarm()
+            assert struck
+            heir = worker
+            if dies:
+                remove_worker(worker._members._pool, store.name, "one")
+                heir = Worker(store, [dealer], "two", timing=LONG, stop=threading.Event())
+                heir._members.renew()
+            for _ in range(2):
+                for owned in heir.owned.values():
+                    owned.not_before_s = 0
+                heir.turn()
+            found = heir.rows.look([pair]).rows[pair]
+            heir._members._pool.close()
+        proxy.settle()
+
+        assert set(dealer.seen) == {*rows} - {rows[2]}, at
+        assert (found.location, found.parked) == (rows[-1], 1), at
+        assert dies or len(dealer.seen) == CELLS - 1, "in a process that goes on, none comes twice"
+        settings.remove(dealer.name)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_nothing(proxied, monkeypatch, dies):
+    """The third cell fails, and nothing may be parked: the shard stands still before it, whatever is cut."""
+    proxy, store = proxied
+    rows = [cell.added_id for cell in store.scan_shard(0)]
+    broken, called = True, []
+
+    @schemaless.trigger(column="BASE", name=f"stands_{dies}", start="beginning", attempts=2, parked_limit=0)
+    def third(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        called.append((cell.body, call.attempt))
+        if cell.body == 3 and broken:
+            raise ValueError("not yet")
+
+    # Claimed; located behind the first, and the second; then the first attempt, and that it stands still.
+    for skip, at in itertools.product((3, 4), AT):
+        broken = True
+        called.clear()
+        prepare(store, third)
+        triggers, pair = Triggers(store), (f"trigger:{third.name}", 0)
+        shards = tools_of(store).shards
+        shards.execute(1, delete_follower(shards.database(1), pair[0]))
+        worker, heir = (
+            Worker(store, [Calls(third)], f"{which} {skip} {at}", timing=LONG, stop=threading.Event())
+            for which in ("one", "two")
+        )
+
+        def turn(who: Worker, times: int, pair: Pair = pair) -> None:
+            for _ in range(times):
+                if pair in who.owned:
+                    who.owned[pair].not_before_s = 0
+                who._pace.now()
+                who.turn()
+
+        with worker._members:
+            with monkeypatch.context() as patch:
+                if dies:
+                    patch.setattr(pool, "ATTEMPTS", 1)
+                proxy.arm([Fault("UPDATE", at, "rst", skip=skip)])
+                turn(worker, skip - 2)
+                assert not proxy.disarm(), (skip, at)
+            if dies:
+                remove_worker(worker._members._pool, store.name, worker.name)
+            else:
+                heir = worker
+            with nullcontext() if heir is worker else heir._members:
+                turn(heir, 4)
+                stands = heir.rows.look([pair]).rows[pair]
+                passed = {body for body, _ in called} - {1, 2, 3}
+                broken = False
+                triggers.resume(third.name)
+                turn(heir, 4)
+                found = heir.rows.look([pair]).rows[pair]
+        proxy.settle()
+
+        assert (stands.state, stands.location, stands.parked) == ("stopped", rows[1], 0), (skip, at)
+        assert passed == set(), (skip, at)
+        assert len([body for body, _ in called if body == 3]) >= 3, "two attempts, and one behind 'resume'"
+        assert (found.state, found.location, found.parked) == ("running", rows[-1], 0), (skip, at)
+        assert [body for body, _ in called if body > 3] == [4, 5], (skip, at)
+        triggers.remove(third.name)
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_a_replay_whose_connection_ends_at_any_statement_is_made(proxied, monkeypatch, dies):
+    """What is to be tried again, the cell, that it was begun, that it came through: then it is parked no more."""
+    proxy, store = proxied
+    broken, called = True, []
+
+    @schemaless.trigger(column="BASE", name=f"replayed_{dies}", start="beginning", attempts=1)
+    def third(cell: schemaless.Cell, call: schemaless.Call) -> None:
+        if cell.body == 3 and broken:
+            raise ValueError("not yet")
+        called.append(cell.body)
+
+    for number, (where, at) in enumerate(itertools.product(("SELECT", "SELECT 1", "UPDATE", "DELETE"), AT)):
+        broken = True
+        prepare(store, third)
+        worker, heir = (
+            Worker(store, [Calls(third)], f"{which} {number}", timing=LONG, stop=threading.Event())
+            for which in ("one", "two")
+        )
+        triggers = Triggers(store)
+        with worker._members:
+            worker.turn()
+            (parked,) = triggers.parked(third.name, [0])
+            broken = False
+            called.clear()
+            triggers.replay(third.name, [parked])
+            owned = worker.owned[f"trigger:{third.name}", 0]
+            with monkeypatch.context() as patch, worker._waiting(owned):
+                if dies:
+                    patch.setattr(pool, "ATTEMPTS", 1)
+                proxy.arm([Fault(where.partition(" ")[0], at, "rst", skip=int(where.partition(" ")[2] or 0))])
+                Calls(third).replay(worker, owned)
+            assert not proxy.disarm()
+            if dies:
+                remove_worker(worker._members._pool, store.name, worker.name)
+                with heir._members:
+                    heir.turn()
+        proxy.settle()
+
+        assert triggers.parked(third.name, [0]) == [], (where, at)
+        assert set(called) == {3}, (where, at)
+        triggers.remove(third.name)

@@ -1,0 +1,409 @@
+"""Workers of a follower: shards dealt out, taken over and given back, locations fenced, and no cell missed."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from schemaless.errors import InvalidInput, LeaseLost
+from schemaless.followers.batches import read_together
+from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers.lease_state import PAUSED
+from schemaless.followers.membership import Member, View, remove_worker
+from schemaless.followers.rows import FollowerRows, Move
+from schemaless.followers.settings import NEW, Settings
+from schemaless.followers.sql import ParkedRow
+from schemaless.followers.worker import Worker
+from schemaless.internals import tools_of
+from schemaless.move.sql import rewind_follower
+from tests.followers.workers import CALM, NAME, SHORT, Seen, asleep, shards_of, turn
+
+# ---- who has what
+
+
+@pytest.mark.once
+def test_shards_are_dealt_out_evenly_and_one_that_goes_moves_its_own_only():
+    """All workers come to the same deal; the rest stays where it was."""
+    members = tuple(Member(f"worker {number}", frozenset({NAME})) for number in range(8))
+    before = {shard: View(members, {}).owner((NAME, shard)) for shard in range(1024)}
+    after = {shard: View(members[1:], {}).owner((NAME, shard)) for shard in range(1024)}
+    shares = [list(before.values()).count(member.worker) for member in members]
+
+    assert min(shares) > 90
+    assert {shard for shard in before if before[shard] != after[shard]} == {
+        shard for shard, owner in before.items() if owner == "worker 0"
+    }
+    assert View((), {}).owner((NAME, 0)) is None
+
+
+@pytest.mark.once
+def test_a_worker_that_is_in_a_call_for_long_keeps_that_shard_alone():
+    """Its others are dealt to the rest; where there is no rest, they stay."""
+    busy = Member("busy", frozenset({NAME}), (NAME, 3))
+    free = Member("free", frozenset({NAME}))
+    owners = [View((busy, free), {}).owner((NAME, shard)) for shard in range(6)]
+
+    assert owners == ["free", "free", "free", "busy", "free", "free"]
+    assert View((busy,), {}).owner((NAME, 1)) == "busy"
+
+
+@pytest.mark.mysql
+def test_every_cell_is_dealt_with_once_in_the_order_of_each_shard(settings, put, works, follow_store):
+    """And what comes later too; how far it is stands in each shard."""
+    seen = Seen()
+    worker = works("one", seen)
+    there = put(40)
+    turn(worker, times=2)
+    there |= put(7)
+    turn(worker)
+    rows = FollowerRows(tools_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
+
+    assert sorted(seen.cells) == sorted(there)
+    for shard in range(4):
+        ids = [added_id for where, added_id in seen.cells if where == shard]
+        assert ids == sorted(ids)
+        assert rows[NAME, shard].location == max(ids)
+        assert rows[NAME, shard].worker == "one"
+
+
+@pytest.mark.mysql
+def test_an_offset_survives_a_restart_with_replay_at_least_once(settings, put, works):
+    """Case 23: who comes after a clean end goes on behind it; after a death, at what was written down last."""
+    first, second, third = Seen(), Seen(), Seen()
+    worker = works("first", first)
+    there = put(20)
+    turn(worker)
+    worker.let_go()
+    worker._members.__exit__(None, None, None)
+    successor = works("second", second, replace(CALM, note_s=1_000))
+    more = put(20)
+    turn(successor)
+    # It dealt with these and is killed before it writes that down.
+    assert set(second.cells) == more
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(successor.rows, "move", lambda moves: (set(), {}))
+        last = put(8)
+        turn(successor)
+    successor._members._ended.set()
+    successor._members._thread.join()
+    remove_worker(successor._members._pool, settings._catalog, "second")
+    heir = works("third", third)
+    turn(heir, times=2)
+
+    assert set(first.cells) == there
+    assert set(third.cells) == last
+    assert set(third.careful) == {500}
+    assert set(second.cells) == more | last
+
+
+@pytest.mark.mysql
+def test_workers_share_the_shards_and_take_over_from_one_that_goes(settings, put, works):
+    """None is owned by two, and each of one that ends is somebody's at his next look."""
+    seen = Seen()
+    workers = [works(f"worker {number}", seen) for number in range(3)]
+    turn(*workers, times=3)
+    shares = [shards_of(worker) for worker in workers]
+    assert sorted(shard for share in shares for shard in share) == [0, 1, 2, 3]
+    gone = max(workers, key=lambda worker: len(worker.owned))
+    gone.let_go()
+    gone._members.__exit__(None, None, None)
+    left = [worker for worker in workers if worker is not gone]
+    turn(*left, times=2)
+    there = put(30)
+    turn(*left)
+
+    assert sorted(shard for worker in left for shard in shards_of(worker)) == [0, 1, 2, 3]
+    assert sorted(seen.cells) == sorted(there)
+
+
+@pytest.mark.mysql
+def test_who_was_asleep_for_longer_than_its_lease_changes_nothing(settings, put, works, eventually, follow_store):
+    """A frozen process that goes on: its shards are another's, its locations match no row, and nothing is missed."""
+    early, late = Seen(), Seen()
+    sleeper = works("sleeper", early, SHORT)
+    there = put(20)
+    turn(sleeper)
+    with asleep(sleeper):
+        eventually(lambda: not sleeper._members.alive, "it may begin nothing")
+        more = put(20)
+        turn(sleeper)
+        assert set(early.cells) == there
+        heir = works("heir", late)
+        eventually(lambda: turn(heir, times=2) or len(heir.owned) == 4, "its lease is over, and its shards are taken")
+        stolen = [owned for owned in sleeper.owned.values() if owned.pair in heir.owned]
+        assert len(stolen) == 4
+        for owned in stolen:
+            # What it still had in its hands when it fell asleep.
+            owned.reached += 1_000
+        lost, failed = sleeper.rows.move(owned.move for owned in stolen)
+    rows = sleeper.rows.look(heir.owned).rows
+
+    assert set(late.cells) == more
+    assert (lost, failed) == (set(heir.owned), {})
+    assert all(rows[pair].location == owned.location for pair, owned in heir.owned.items())
+    turn(sleeper)
+    assert all(
+        owned.epoch == rows[owned.pair].epoch for owned in heir.owned.values() if owned.pair not in sleeper.owned
+    )
+
+
+@pytest.mark.mysql
+def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_store, monkeypatch):
+    """Its machine's clock stood still; others have come and gone since, and it hears of cells that they dealt with."""
+    early, late = Seen(), Seen()
+    sleeper = works("sleeper", early)
+    there = put(20)
+    turn(sleeper)
+    real = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 1_000)
+    assert not sleeper._members.alive
+    tools = tools_of(follow_store)
+    remove_worker(tools.catalog, follow_store.name, "sleeper")
+    more = put(20)
+    heir = Worker(follow_store, [late], "heir", timing=CALM, stop=threading.Event())
+    with heir._members:
+        turn(heir)
+        heir.let_go()
+    assert set(late.cells) == more
+    with closing(Wakes(tools.shards, CALM)) as sleeper._wakes:
+        sleeper._pace.sweep_at_s = math.inf
+        sleeper._wakes.heard({tools.shards.database(shard): max(more)[1] + 1_000 for shard in range(4)})
+        sleeper._members.renew()
+        sleeper.turn()
+
+    assert set(early.cells) == there
+    assert len(sleeper.owned) == 4, "and takes what nobody has"
+
+
+@pytest.mark.mysql
+def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(settings, put, works):
+    """Made again under its name, its epochs begin above those of before."""
+    worker = works("one", Seen())
+    put(4)
+    turn(worker)
+    zombie = list(worker.owned.values())
+    settings.remove(NAME)
+    settings.make(NAME, {}, lambda shard: 0)
+    heir = works("heir", Seen())
+    remove_worker(tools_of(heir.store).catalog, heir.store.name, "one")
+    turn(heir)
+    lost, _ = worker.rows.move(owned.move for owned in zombie)
+
+    assert len(heir.owned) == len(zombie) == 4
+    assert lost == set(heir.owned)
+
+
+@pytest.mark.mysql
+def test_parking_by_who_lost_the_shard_parks_nothing(settings, put, works, follow_store):
+    """The insert and the location are one transaction that asks for the epoch."""
+    worker = works("one", Seen())
+    put(4)
+    turn(worker)
+    owned = next(iter(worker.owned.values()))
+    row = ParkedRow(99, b"k" * 16, "BASE", 1, 3, "it failed")
+    with pytest.raises(LeaseLost, match="taken over"):
+        worker.rows.park(Move(owned.pair, owned.epoch - 1, 99), row)
+    with pytest.raises(LeaseLost):
+        worker.rows.note_attempt(Move(owned.pair, owned.epoch - 1, 99), 1, 1.0, "it failed")
+    with pytest.raises(LeaseLost):
+        worker.rows.stop(Move(owned.pair, owned.epoch - 1, 99), "it failed")
+    found = worker.rows.look([owned.pair]).rows[owned.pair]
+
+    assert (found.location, found.attempts, found.state, found.parked) == (owned.location, 0, "running", 0)
+    worker.rows.park(owned.move._replace(location=99), row)
+    worker.rows.park(owned.move._replace(location=99), row)
+    found = worker.rows.look([owned.pair]).rows[owned.pair]
+    assert (found.location, found.parked) == (99, 1)
+
+
+@pytest.mark.mysql
+def test_one_lost_shard_does_not_keep_the_others_locations(settings, put, works):
+    """They are written in one step; where that matches not all, one by one."""
+    worker = works("one", Seen())
+    put(20)
+    turn(worker)
+    pairs = list(worker.owned)
+    moves = [Move(pair, worker.owned[pair].epoch - (pair == pairs[0]), 5_000) for pair in pairs]
+    lost, failed = worker.rows.move(moves)
+    rows = worker.rows.look(pairs).rows
+
+    assert (lost, failed) == ({pairs[0]}, {})
+    assert [rows[pair].location == 5_000 for pair in pairs] == [False, True, True, True]
+
+
+@pytest.mark.mysql
+def test_cells_that_are_committed_late_are_dealt_with(
+    settings, put, works, follow_store, by_hand, new_row, monkeypatch
+):
+    """A transaction that stays open holds its shard up, not the others; nothing behind it is skipped.
+
+    Nor is it read again whenever there is something in another shard.
+    """
+    seen = Seen()
+    worker = works("one", seen)
+    read: list[int] = []
+
+    def noted(store, together, column):
+        read.extend(owned.pair[1] for owned in together)
+        return read_together(store, together, column)
+
+    monkeypatch.setattr("schemaless.followers.worker.read_together", noted)
+    # So that whatever gave nothing is left alone until it is heard of.
+    monkeypatch.setattr("schemaless.followers.lease_state.MOST_AGAIN_S", 1_000.0)
+    monkeypatch.setattr("schemaless.followers.lease_state.LEAST_AGAIN_S", 1_000.0)
+    shards = by_hand(follow_store)
+    row = next(row for row in iter(new_row, None) if follow_store.shard_of(row) == 1)
+    insert = b"INSERT INTO `%b`.cell (row_key,column_name,ref_key,body) VALUES (x'%b','BASE',1,'0')"
+    with shards.pool_for(shards.node_of(1)).connection() as late:
+        late.execute(b"START TRANSACTION")
+        late_id = late.execute(insert % (shards.database(1).encode(), row.hex.encode())).last_id
+        there = put(20)
+        turn(worker, times=3)
+        assert set(seen.cells) == {cell for cell in there if cell[0] != 1}
+        assert read.count(1) == 1
+        late.execute(b"COMMIT")
+    worker.owned[NAME, 1].hear(late_id)
+    turn(worker, times=2)
+
+    assert sorted(seen.cells) == sorted(there | {(1, late_id)})
+
+
+@pytest.mark.mysql
+def test_no_worker_makes_a_row(settings, put, works, by_hand, follow_store, eventually):
+    """A shard whose row is missing is waited for, and what is done elsewhere goes on."""
+    shards = by_hand(follow_store)
+    shards.execute(2, b"DELETE FROM `%b`.follower" % shards.database(2).encode())
+    seen = Seen()
+    worker = works("one", seen)
+    there = put(12)
+    turn(worker, times=2)
+    assert settings.make(NAME, {}, lambda shard: 0) is False
+    turn(worker)
+
+    assert shards_of(worker) == {0, 1, 3}
+    assert set(seen.cells) == {cell for cell in there if cell[0] != 2}
+
+
+@pytest.mark.mysql
+def test_paused_and_removed_followers_begin_nothing(settings, put, works):
+    """Seen by each worker at its next sign of life; a new follower may have the name again."""
+    seen = Seen()
+    worker = works("one", seen)
+    turn(worker)
+    settings.want(NAME, PAUSED)
+    there = put(8)
+    turn(worker, times=2)
+    assert seen.cells == []
+    settings.want(NAME, "running")
+    turn(worker)
+    assert set(seen.cells) == there
+    settings.remove(NAME)
+    turn(worker)
+    assert worker.owned == {}
+    Worker(worker.store, [seen], "two", timing=CALM, stop=threading.Event()).run()
+    with pytest.raises(InvalidInput, match="none yet"):
+        settings.get(NAME)
+    assert settings.make(NAME, {}, lambda shard: 0) is True
+
+
+@pytest.mark.mysql
+def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_store, monkeypatch):
+    """The rows that are there stay where they are; until all are, nothing runs."""
+    settings = Settings(follow_store)
+
+    def start(shard: int) -> int:
+        if shard == 2:
+            raise KeyboardInterrupt
+        return 10 + shard
+
+    with pytest.raises(KeyboardInterrupt):
+        settings.make(NAME, {}, start)
+    assert settings.get(NAME).wanted == NEW
+    with pytest.raises(InvalidInput, match="was interrupted; run the command that creates it again"):
+        settings.want(NAME, PAUSED)
+    settings.make(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
+    rows = FollowerRows(tools_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
+
+    assert [rows[NAME, shard].location for shard in range(4)] == [10, 11, 72, 73]
+    assert (settings.get(NAME).wanted, settings.get(NAME).spec) == ("running", {"column": "BASE"})
+
+
+@pytest.mark.mysql
+def test_shards_with_a_few_new_cells_are_read_together(settings, put, works, follow_store, monkeypatch):
+    """Each by itself only until it was proven to be the right one."""
+    alone: list[int] = []
+    read = follow_store.get_stored_cells_for_shard
+
+    def note(shard: int, *rest: object, **how: object) -> object:
+        alone.append(shard)
+        return read(shard, *rest, **how)
+
+    monkeypatch.setattr(follow_store, "get_stored_cells_for_shard", note)
+    seen = Seen()
+    worker = works("one", seen)
+    there = put(12)
+    turn(worker)
+    once = sorted(alone)
+    there |= put(40)
+    turn(worker)
+
+    assert sorted(seen.cells) == sorted(there)
+    assert once == sorted(alone)
+    assert once <= [0, 1, 2, 3]
+
+
+@pytest.mark.mysql
+def test_one_column_only(settings, put, works):
+    """Cells of others are gone over."""
+    seen = Seen(column="STATUS")
+    worker = works("one", seen)
+    put(10)
+    there = put(10, "STATUS")
+    put(10)
+    turn(worker, times=3)
+
+    assert sorted(seen.cells) == sorted(there)
+    assert all(owned.reached == owned.top for owned in worker.owned.values())
+
+
+@pytest.mark.mysql
+def test_each_shard_has_its_turn_though_the_first_ones_always_have_more(settings, put, works):
+    """However short the time, one page is dealt with, and the next begins with another shard.
+
+    Were it begun with the first shard each time, the last ones would never come to anything.
+    """
+    seen = Seen()
+    worker = works("one", seen)
+    turn(worker)
+    served = []
+    for _ in range(4):
+        before = len(seen.cells)
+        put(60)
+        worker._find(worker._members.view)
+        worker._work_off(worker._members.view, -math.inf)
+        served.append({shard for shard, _ in seen.cells[before:]})
+
+    assert served == [{0}, {1}, {2}, {3}]
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize("dealt_to", ["this one", "another"])
+def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, put, works, monkeypatch, dealt_to):
+    """A move raises the epoch and leaves the owner's name: were it dealt to another meanwhile, nobody would have it."""
+    worker = works("one", Seen())
+    turn(worker)
+    pair = NAME, 1
+    shards = tools_of(worker.store).shards
+    shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
+    if dealt_to == "another":
+        monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned) - {pair})
+    turn(worker, times=2)
+
+    assert worker.rows.look([pair]).rows[pair].worker == ("one" if dealt_to == "this one" else None)
+    assert (pair in worker.owned) == (dealt_to == "this one")
+    assert worker._doubtful == set()

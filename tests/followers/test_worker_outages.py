@@ -1,0 +1,180 @@
+"""Workers whose servers fail or are slow: what was reached is written down later, and no cell is dealt with twice."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from schemaless.errors import ServerUnavailable
+from schemaless.followers.binlog_notifier import Wakes
+from schemaless.followers.membership import Pair
+from schemaless.followers.rows import Looked, Move
+from schemaless.internals import tools_of
+from tests.followers.workers import NAME, Seen, turn
+
+
+@pytest.mark.mysql
+def test_a_server_that_fails_is_waited_for_and_nothing_is_dealt_with_twice(settings, put, works, monkeypatch):
+    """What was reached stays in memory until it can be written down."""
+    seen = Seen()
+    worker = works("one", seen)
+    there = put(12)
+
+    def refuse(moves: object) -> tuple[set[Pair], dict[Pair, Exception]]:
+        return set(), {move.pair: ServerUnavailable("gone", node="db-1") for move in moves}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.rows, "move", refuse)
+        shards = {shard for shard, _ in there}
+        for _ in range(30):  # on a busy machine a shard may come up a turn later
+            turn(worker)
+            reasons = {shard: owned.reason for (_, shard), owned in worker.owned.items()}
+            if all(reasons[shard] == "db-1: gone" for shard in shards):
+                break
+        assert {reasons[shard] for shard in shards} == {"db-1: gone"}
+        for _ in range(3):
+            for owned in worker.owned.values():
+                owned.not_before_s = 0
+            turn(worker)
+        assert len(seen.cells) == len(shards), "one of each shard, and none before its location could be written"
+    for owned in worker.owned.values():
+        owned.not_before_s = 0
+    turn(worker, times=2)
+
+    assert sorted(seen.cells) == sorted(there)
+    assert {owned.reason for owned in worker.owned.values()} <= {None, ""}
+
+
+@pytest.mark.mysql
+def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_have_waited(
+    settings, put, works, monkeypatch
+):
+    """And no sooner; a look that meets the same makes the wait no longer."""
+    seen = Seen()
+    worker = works("one", seen)
+    turn(worker)
+    there = put(12)
+    shards = tools_of(worker.store).shards
+    for (_, shard), owned in worker.owned.items():
+        for _ in range(20):
+            owned.not_before_s = 0
+            owned.fail(ServerUnavailable("gone", node=str(shards.node_of(shard))))
+        owned.failed_at_s = -math.inf
+    waits_s = {shard: owned.not_before_s for (_, shard), owned in worker.owned.items()}
+    gone = shards.node_of(0)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise ServerUnavailable("gone", node=str(gone))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards.pool_for(gone), "run", away)
+        turn(worker)
+    assert set(seen.cells) == {(shard, added_id) for shard, added_id in there if shards.node_of(shard) != gone}
+    assert worker.owned[NAME, 0].not_before_s == waits_s[0]
+    turn(worker)
+
+    assert sorted(seen.cells) == sorted(there)
+
+
+@pytest.mark.mysql
+def test_who_stops_tries_once_more_to_write_down_what_could_not_be(settings, put, works, monkeypatch):
+    """Whatever was to be waited for: there is no later."""
+    worker = works("one", Seen())
+    there = put(12)
+    with monkeypatch.context() as patch:
+        gone = ServerUnavailable("gone", node="db-1")
+        patch.setattr(worker.rows, "move", lambda moves: (set(), {move.pair: gone for move in moves}))
+        turn(worker)
+        assert all(owned.stuck for owned in worker.owned.values())
+    worker.let_go()
+    rows = worker.rows.look((NAME, shard) for shard in range(4)).rows
+
+    assert worker.owned == {}
+    assert {row.worker for row in rows.values()} == {None}
+    assert {(shard, rows[NAME, shard].location) for shard in range(4)} <= there
+
+
+@pytest.mark.mysql
+def test_a_worker_rests_while_a_location_is_on_its_way(settings, works):
+    """A server that takes long to write it down does not keep a processor busy here."""
+    worker = works("one", Seen())
+    turn(worker)
+    rested = []
+
+    class Silent(Wakes):
+        news = False  # type: ignore[assignment]
+
+        def __init__(self) -> None: ...
+
+        def wait(self, seconds: float) -> None:
+            rested.append(seconds)
+            worker._stop.set()
+
+    worker._wakes = Silent()
+    worker._pace.sweep_at_s = math.inf
+    worker._pending, worker._noted_s, worker._notes._step = 1, -math.inf, Future()
+    worker._rest(worker._members.view)
+
+    assert len(rested) == 1
+
+
+@pytest.mark.mysql
+def test_a_shard_in_the_name_of_who_does_not_know_it_is_given_back_once_its_server_answers(
+    settings, works, monkeypatch
+):
+    """The claim's reply was lost and it is dealt to another by now, who leaves alone what is one's who lives."""
+    worker = works("one", Seen())
+    turn(worker)
+    pair = next(iter(worker.owned))
+    del worker.owned[pair]
+    worker._doubtful.add(pair)
+    monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned))
+    gone = ServerUnavailable("gone", node="db-1")
+    look = worker.rows.look
+    for name, fails in (
+        ("look", lambda pairs: Looked({k: v for k, v in look(pairs).rows.items() if k != pair}, {pair[1]: gone})),
+        ("release", lambda *of: (_ for _ in ()).throw(gone)),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.rows, name, fails)
+            turn(worker)
+        assert worker.rows.look([pair]).rows[pair].worker == "one"
+    turn(worker)
+
+    assert worker.rows.look([pair]).rows[pair].worker is None
+    assert worker._doubtful == set()
+
+
+@pytest.mark.mysql
+def test_calls_go_on_while_locations_are_written_and_no_change_overtakes_them(settings, put, works, monkeypatch):
+    """A location that came late would take back what its owner has written since: the next attempt, a parked cell."""
+    worker = works("one", Seen())
+    put(12)
+    turn(worker, times=2)
+    owned = next(iter(worker.owned.values()))
+    free, done = threading.Event(), []
+    real = worker.rows.move
+
+    def held(moves: Iterable[Move]) -> object:
+        free.wait()
+        result = real(moves)
+        done.append("on its way")
+        return result
+
+    monkeypatch.setattr(worker.rows, "move", held)
+    owned.reached += 5
+    worker.write_down(wait=False)
+    assert (done, owned.location) == ([], owned.reached - 5)
+    own = threading.Thread(target=lambda: worker.rows and done.append("its own"))
+    own.start()
+    own.join(0.05)
+    free.set()
+    own.join()
+
+    assert done == ["on its way", "its own"]
+    assert worker.rows.look([owned.pair]).rows[owned.pair].location == owned.location == owned.reached

@@ -1,0 +1,102 @@
+"""Indexes of a new datastore, made and kept by the accounts that operators have for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+from sqlalchemy import make_url
+
+import schemaless
+from schemaless.followers.membership import Timing
+from schemaless.followers.worker import Worker
+from schemaless.indexes.admin import Indexes, KeepIndexes
+from schemaless.indexes.definition import Definition, define
+from schemaless.indexes.registry import READY, IndexEntry
+from schemaless.internals import tools_of
+from tests.accounts import Accounts
+
+# Signs of life are given by hand: nothing here depends on how busy the machine is.
+CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
+
+TRIPS = define(
+    "client_trips",
+    "BASE.client:uuid",
+    ["BASE.at:time", "BASE.city:int", "STATUS.s:text(8)"],
+)
+
+
+@dataclass
+class Kept:
+    """Makes indexes and keeps them, in this process and when it is told to."""
+
+    admin: schemaless.Datastore
+    follow: schemaless.Datastore
+    allow: Callable[[int], None]
+    stack: ExitStack
+    _worker: Worker | None = None
+
+    def make(self, definition: Definition = TRIPS) -> IndexEntry:
+        """Create an index, and give the accounts what they need for it."""
+        entry, _ = Indexes(self.admin).create(definition)
+        self.allow(entry.number)
+        self._worker = None
+        return entry
+
+    def worker(self) -> Worker:
+        """Return the one worker of all indexes."""
+        if self._worker is None:
+            self.stack.close()
+            dealers = KeepIndexes(()).dealers(self.follow)
+            self._worker = Worker(self.follow, dealers, "the worker", timing=CALM, stop=threading.Event())
+            self.stack.enter_context(self._worker._members)
+        return self._worker
+
+    def catch_up(self) -> None:
+        """Have the worker deal with all that is there."""
+        worker = self.worker()
+        worker._members.renew()
+        worker._pace.now()
+        for _ in range(1_000):
+            worker.turn()
+            waits = [each.reason for each in worker.owned.values() if each.not_before_s]
+            assert not waits, waits
+            if worker.owned and all(each.location == each.top for each in worker.owned.values()):
+                return
+        raise AssertionError("it does not come to the end")
+
+    def fill(self, definition: Definition = TRIPS) -> IndexEntry:
+        """Create an index and fill it until it is ready."""
+        entry = self.make(definition)
+        self.catch_up()
+        indexes = Indexes(self.follow)
+        filling = indexes.backfill(entry)
+        assert indexes.watch(entry, filling)
+        (now,) = [each for each in indexes.all() if each.number == entry.number]
+        assert now.state == READY
+        return now
+
+
+@pytest.fixture
+def admin_store(admin_url: str) -> Iterator[schemaless.Datastore]:
+    """A connection to the new datastore, as ``admin``."""
+    with schemaless.connect(admin_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def kept(
+    accounts: Accounts, fresh_url: str, admin_store: schemaless.Datastore, follow_store: schemaless.Datastore
+) -> Iterator[Kept]:
+    """Makes and keeps indexes."""
+
+    def allow(number: int) -> None:
+        for role in ("app", "follow", "admin"):
+            accounts.allow(role, str(make_url(fresh_url).database), 4, indexes=[number])
+        tools_of(follow_store).registry.read()
+
+    with ExitStack() as stack:
+        yield Kept(admin_store, follow_store, allow, stack)

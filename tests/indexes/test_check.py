@@ -1,0 +1,293 @@
+"""Damage of each kind is found with exact counts and repaired, and what is not damaged is no fault."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import schemaless
+from schemaless.admin.table_check import TableCheck
+from schemaless.errors import ServerUnavailable
+from schemaless.events import Advanced, Event, Total
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.check import Found, IndexCheck
+from schemaless.triggers.supervision import prepare
+from tests.cases import each
+from tests.cli.conftest import invoke  # noqa: F401 - the fixture
+
+pytestmark = pytest.mark.mysql
+
+
+def totals(checking: IndexCheck) -> dict[str, int]:
+    """Return what a check of all shards found, without what there is none of."""
+    every = list(checking.run(range(4)))
+    return {
+        name: count for name in Found(0).counts if name != "shard" and (count := sum(e.counts[name] for e in every))
+    }
+
+
+@pytest.mark.parametrize("keys", ["drawn", "of the time"])
+def test_how_far_a_check_is_within_a_shard_is_told(kept, fresh_store, keys):
+    """In small steps that make one for each shard, whether row_keys are all over the place or close together."""
+    began = uuid.uuid4().int
+    rows = [uuid.uuid4() if keys == "drawn" else uuid.UUID(int=began + 1_000 * n) for n in range(400)]
+    fresh_store.put_cells(
+        [schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=n))}) for n, row in enumerate(rows)]
+    )
+    entry = kept.fill()
+    told: list[Event] = []
+    for shard in range(4):
+        told.clear()
+        list(IndexCheck(kept.follow, entry, rows_at_once=10).run([shard], told.append))
+        steps = [event.units for event in told if isinstance(event, Advanced)]
+
+        assert told[0] == Total(1)
+        assert sum(steps) == 1
+        assert len(steps) > 8
+        assert max(steps) < 0.3
+
+
+def test_damage_of_each_kind_is_found_and_repaired(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
+    """7 missing, 6 stale, 5 ahead, 4 orphans and 3 left behind elsewhere, of 100 rows; 2 have no entry, 1 lags."""
+    rows = [new_row() for _ in range(100)]
+    cells = [
+        schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=n)), "city": n}) for n, row in enumerate(rows)
+    ]
+    fresh_store.put_cells(cells)
+    fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, body) for body in ({}, {"client": 7})])
+    entry = kept.fill()
+    shards = by_hand(fresh_store)
+
+    def damage(statement: bytes, some: list[uuid.UUID], *, elsewhere: bool = False) -> None:
+        for row in some:
+            own = fresh_store.shard_of(uuid.UUID(int=rows.index(row)))
+            shard = (own + elsewhere) % 4
+            names = (shards.database(shard).encode(), entry.number)
+            sent = statement.replace(b"TABLE", b"`%b`.index_%d" % names).replace(b"ROW", b"x'%b'" % row.hex.encode())
+            assert shards.execute(shard, sent).affected == 1
+
+    copied = b"INSERT INTO TABLE (row_key, client, city, ref_0, ref_1) VALUES (ROW, REPEAT('x', 16), 1, 1, -1)"
+    damage(b"DELETE FROM TABLE WHERE row_key=ROW", rows[:7])
+    damage(b"UPDATE TABLE SET city=-1 WHERE row_key=ROW", rows[10:16])
+    damage(b"UPDATE TABLE SET ref_0=9, city=-1 WHERE row_key=ROW", rows[20:25])
+    damage(copied, rows[30:33], elsewhere=True)
+    strange = [new_row() for _ in range(4)]
+    rows += strange
+    damage(copied, strange)
+    fresh_store.put_cell(rows[50], "BASE", 2, {"client": str(uuid.UUID(int=50)), "city": -50})
+    found = totals(IndexCheck(kept.follow, entry))
+    said = invoke("index", "check", "client_trips", "--repair", "--json", url=follow_url)
+    assert (said.code, said.json["missing"], "nothing was changed" in said.err) == (1, 7, True)
+    kept.catch_up()
+    repaired = totals(IndexCheck(kept.follow, entry, repair=True))
+
+    assert found == {
+        "rows": 102,
+        "entries": 100,
+        "without_entry": 2,
+        "null_fields": 200,
+        "lagging": 1,
+        "missing": 7,
+        "stale": 9,
+        "ahead": 5,
+        "orphan": 4,
+    }
+    # While it repairs, entries come and go.
+    counted = {name: count for name, count in found.items() if name not in ("entries", "lagging")}
+    assert {name: count for name, count in repaired.items() if name != "entries"} == {**counted, "repaired": 25}
+    assert totals(IndexCheck(kept.follow, entry)) == {
+        "rows": 102,
+        "entries": 100,
+        "without_entry": 2,
+        "null_fields": 200,
+    }
+    assert invoke("index", "check", "client_trips", url=follow_url).code == 0
+
+
+def test_a_lost_row_of_the_follower_is_told_and_made_again(kept, fresh_store, by_hand, new_row, invoke, follow_url):  # noqa: F811
+    """Nobody keeps its shard meanwhile, so nothing there is said to lag; workers go over it once more."""
+    entry = kept.fill()
+    rows = [new_row() for _ in range(20)]
+    fresh_store.put_cells([schemaless.NewCell(row, "BASE", 1, {"client": str(uuid.UUID(int=7))}) for row in rows])
+    shards = by_hand(fresh_store)
+    shards.execute(2, b"DELETE FROM `%b`.follower" % shards.database(2).encode())
+    said = invoke("index", "check", "client_trips", url=follow_url)
+    status = invoke("index", "status", "client_trips", url=follow_url)
+    assert (said.code != 0, "shard 2 has no row of the follower that keeps index client_trips" in said.err) == (
+        True,
+        True,
+    )
+    assert (status.code, "shard 2: it has no progress row here" in status.err) == (1, True)
+    Indexes(kept.admin).create(entry.definition)
+    kept.catch_up()
+
+    assert totals(IndexCheck(kept.follow, entry)) == {"rows": 20, "entries": 20, "null_fields": 60}
+    assert invoke("index", "status", "client_trips", url=follow_url).code == 0
+
+
+def test_a_shard_whose_worker_waits_stands(kept, follow_url, invoke):  # noqa: F811
+    """The worker says so in the catalog, with its reason."""
+    kept.fill()
+    worker = kept.worker()
+    next(iter(worker.owned.values())).wait(1_000, "db-1: gone")
+    worker._members.renew()
+    said = invoke("index", "status", "client_trips", url=follow_url)
+
+    assert (said.code, "waits in shard" in said.err) == (1, True)
+
+
+PARKED = "INSERT INTO DB.parked (name, added_id, row_key, column_name, ref_key, attempts, error) VALUES "
+FOLLOWER = "INSERT INTO DB.follower (name, location) VALUES "
+DAMAGE = [
+    # kind, table, what is done to one shard, how it is undone, a part of what is said of it
+    (
+        *("FollowerMissing", "follower", "DELETE FROM DB.follower WHERE name='trigger:keep'"),
+        *(FOLLOWER + "('trigger:keep', 0)", "'schemaless trigger remove keep --execute'"),
+    ),
+    (
+        *("FollowerMissing", "follower", "DELETE FROM DB.follower WHERE name='index:1'"),
+        *(FOLLOWER + "('index:1', 0)", "'schemaless index create' with the same fields makes one"),
+    ),
+    (
+        *("LocationLost", "follower", "UPDATE DB.follower SET location=99 WHERE name='trigger:keep'"),
+        *(
+            "UPDATE DB.follower SET location=0 WHERE name='trigger:keep'",
+            "is at 99, and the shard's last added_id is 0",
+        ),
+    ),
+    (
+        *("EpochAhead", "follower", "UPDATE DB.follower SET epoch=epoch+1e15 WHERE name='index:1'"),
+        *("UPDATE DB.follower SET epoch=epoch-1e15 WHERE name='index:1'", "ahead of this server's clock"),
+    ),
+    (
+        *("FollowerUnknown", "follower", FOLLOWER + "('trigger:gone', 0)"),
+        *("DELETE FROM DB.follower WHERE name='trigger:gone'", "which the catalog does not have"),
+    ),
+    (
+        *("ParkedCellMissing", "parked", PARKED + "('trigger:keep', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
+        *("DELETE FROM DB.parked", "'schemaless trigger skip keep --shards 2 --added-id 7 --execute' forgets it"),
+    ),
+    (
+        *("FollowerUnknown", "parked", PARKED + "('trigger:gone', 7, REPEAT('x', 16), 'BASE', 1, 8, 'no fare')"),
+        *("DELETE FROM DB.parked", "If nobody needs them, delete the rows"),
+    ),
+    (
+        *("IndexTableMissing", "index_1", "RENAME TABLE DB.index_1 TO DB.away", "RENAME TABLE DB.away TO DB.index_1"),
+        "'schemaless index drop client_trips --number 1 --execute'",
+    ),
+    (
+        *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 DROP KEY query"),
+        *("ALTER TABLE DB.index_1 ADD KEY query (client, at, city, s)", "its key query is of no column"),
+    ),
+    (
+        *("SchemaMismatch", "index_1", "ALTER TABLE DB.index_1 MODIFY city INT NULL"),
+        *("ALTER TABLE DB.index_1 MODIFY city BIGINT NULL", "city INT, and that it lacks: city BIGINT"),
+    ),
+    ("IndexTableUnknown", "index_99", "CREATE TABLE DB.index_99 (n INT)", "DROP TABLE DB.index_99", "DROP TABLE `"),
+]
+
+
+@pytest.fixture
+def followed(kept, follow_store):
+    """A datastore with an index and a trigger."""
+
+    @schemaless.trigger(column="BASE", start="beginning")
+    def keep(cell, call):
+        raise AssertionError
+
+    prepare(follow_store, keep)
+    return kept.fill()
+
+
+def test_tables_of_a_sound_datastore_are_checked_and_what_the_account_cannot_see_is_said(
+    followed,
+    fresh_store,
+    new_row,
+    invoke,  # noqa: F811
+    fresh_url,
+    follow_url,
+    admin_url,
+):
+    """Each by the account of a role: admin sees all, follow all that somebody knows, app the tables of indexes."""
+    fresh_store.put_cells([schemaless.NewCell(new_row(), "BASE", 1, {}) for _ in range(9)])
+    counts = {"followers": 2, "indexes": 1, "shards": 4, "parked_cells": 0, "index_tables": 4}
+    for url, locations, unseen in (
+        (admin_url, 8, set()),
+        (follow_url, 8, {"index_*"}),
+        (fresh_url, 0, {"index_*", "follower", "parked"}),
+    ):
+        said = invoke("check", "--json", url=url)
+        assert (said.code, said.json["faults"]) == (0, [])
+        tables = said.json["tables"]
+        assert {each["table"] for each in tables.pop("unseen")} == unseen
+        assert tables == {**counts, "locations": locations}
+    said = invoke("check", url=fresh_url)
+
+    assert (said.code, "'schemaless index check NAME' compares entries" in said.out) == (0, True)
+    assert "not checked: follower in 2 shards of " in said.err
+
+
+@pytest.mark.shared
+def test_each_kind_of_damage_to_tables_is_found_and_named(
+    followed,
+    fresh_store,
+    by_hand,
+    invoke,  # noqa: F811
+    admin_url,
+):
+    """Exactly that fault, with shard, server and table, and exit 1."""
+    shards = by_hand(fresh_store)
+    database, server = shards.database(2), str(shards.node_of(2))
+
+    @each("kind, table, damage, mend, words", DAMAGE)
+    def found(kind, table, damage, mend, words):
+        shards.execute(2, damage.replace("DB", f"`{database}`").encode())
+        said = invoke("check", "--json", url=admin_url)
+        shards.execute(2, mend.replace("DB", f"`{database}`").encode())
+
+        (fault,) = said.json["faults"]
+        assert (said.code, fault["kind"], fault["shard"]) == (1, kind, 2)
+        assert (fault["server"], fault["table"], words in fault["message"]) == (server, table, True), fault
+
+    found()
+    assert invoke("check", url=admin_url).code == 0
+
+
+@pytest.mark.shared
+def test_an_index_that_is_made_or_dropped_while_tables_are_checked_is_no_fault(kept, admin_store):
+    """What differs is looked at again, behind another reading of the catalog."""
+    before = TableCheck(admin_store)
+    entry = kept.make()
+    made = before.run(range(4))
+    beside = TableCheck(admin_store)
+    Indexes(admin_store).drop(entry, wait=lambda seconds: None)
+    dropped = beside.run(range(4))
+
+    assert (made.faults, dropped.faults) == ({}, {})
+    assert (made.index_tables, dropped.index_tables) == (4, 0)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("how", "code"), [(KeyboardInterrupt(), 3), (ServerUnavailable("gone", node="db-1"), 1)], ids=["Ctrl-C", "gone"]
+)
+def test_a_check_of_an_index_that_is_cut_short_says_how_to_go_on(kept, invoke, follow_url, monkeypatch, how, code):  # noqa: F811
+    """What was found until then is printed, with the command for the rest; on a terminal, the time left is shown."""
+    kept.fill()
+    runs = IndexCheck.run
+
+    def cut_short(self, shards, listener):
+        for found in runs(self, shards, listener):
+            if found.shard == 2:
+                raise how
+            yield found
+
+    monkeypatch.setattr(IndexCheck, "run", cut_short)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = invoke("index", "check", "client_trips", "--repair", "--execute", "--json", url=follow_url)
+
+    assert (said.code, said.json["left"], len(said.json["shards"])) == (code, "2-3", 2)
+    before, _, after = said.err.partition("schemaless index check client_trips --shards 2-3 --repair --execute")
+    assert " s left" in before
+    assert after

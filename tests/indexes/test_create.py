@@ -1,0 +1,57 @@
+"""Indexes that several programs create or drop at the same time."""
+
+from __future__ import annotations
+
+import pytest
+
+import schemaless
+from schemaless.errors import InvalidInput
+from schemaless.events import Total, only
+from schemaless.followers.settings import Settings
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.registry import BACKFILLING
+from schemaless.internals import tools_of
+from schemaless.wire.connection import Connection
+from schemaless.wire.driver import Reply
+from tests.indexes.conftest import TRIPS
+from tests.movers import query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+
+@pytest.mark.parametrize("when", ["before its insert", "behind its insert"])
+def test_two_who_create_an_index_at_once_make_one(kept, admin_store, monkeypatch, when):
+    """Whatever the other program has done since this one looked, both return the same index, and it is made whole."""
+    execute, made = Connection.execute, []
+
+    def raced(self: Connection, statement: bytes) -> Reply:
+        if not statement.startswith(b"INSERT INTO") or b"secondary_index" not in statement or made:
+            return execute(self, statement)
+        made.append(None)
+        inserted = execute(self, statement) if when == "behind its insert" else None
+        made[0] = Indexes(admin_store).create(TRIPS)[0]
+        return execute(self, statement) if inserted is None else inserted
+
+    monkeypatch.setattr(Connection, "execute", raced)
+    mine, new = Indexes(admin_store).create(TRIPS)
+
+    assert (mine, new) == (made[0], False)
+    assert [each.number for each in Indexes(admin_store).all()] == [mine.number]
+    assert mine.state == BACKFILLING
+
+
+def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
+    """Nothing is left of it, and who creates it is told."""
+
+    def drop(total: Total) -> None:
+        (entry,) = Indexes(root).all()
+        Indexes(root).drop(entry, wait=lambda seconds: None)
+
+    with schemaless.connect(accounts.root(fresh_url)) as root:
+        with pytest.raises(InvalidInput, match="trips was dropped while it was created"):
+            Indexes(root).create(TRIPS, only(Total, drop))
+        shards = tools_of(root).shards
+        statements = {shard: f"SHOW TABLES FROM `{shards.database(shard)}` LIKE 'index%'" for shard in range(4)}
+
+        assert [query(shards.node_of(shard), statement) for shard, statement in statements.items()] == [[]] * 4
+        assert not [name for name in Settings(root).all() if name.startswith("index:")]

@@ -1,0 +1,77 @@
+"""A worker that dies at any statement of a page: another one deals with the page again, and nothing is wrong."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+import schemaless
+from schemaless.indexes.check import IndexCheck
+from schemaless.indexes.entries import Entries
+from schemaless.wire.connection import Connection
+
+pytestmark = pytest.mark.mysql
+
+
+class Died(BaseException):
+    """The process is no more."""
+
+
+def test_a_worker_that_dies_at_any_statement_of_a_page_leaves_nothing_wrong(kept, fresh_store, new_row, monkeypatch):
+    """Rows change their shard, over two servers; the page is cut before each statement that writes, one after another.
+
+    What was not committed is gone with the connection, and what was committed is met by the page when it comes again.
+    """
+    rows = [new_row() for _ in range(8)]
+
+    def put(version: int) -> None:
+        clients = (uuid.UUID(int=number + version) for number in range(len(rows)))
+        cells = [
+            schemaless.NewCell(row, "BASE", version, {"client": str(client), "city": version})
+            for row, client in zip(rows, clients, strict=True)
+        ]
+        fresh_store.put_cells(cells)
+
+    put(1)
+    entry = kept.fill()
+    applying, left, deaths = False, 0, 0
+    apply, execute = Entries.apply, Connection.execute
+
+    def watched(self, writes):
+        nonlocal applying
+        applying = True
+        try:
+            apply(self, writes)
+        finally:
+            applying = False
+
+    def cut(self, sql):
+        nonlocal left
+        if applying and left:
+            left -= 1
+            if left == 0:
+                raise Died
+        return execute(self, sql)
+
+    monkeypatch.setattr(Entries, "apply", watched)
+    monkeypatch.setattr(Connection, "execute", cut)
+    for version in range(2, 60):
+        put(version)
+        left = version - 1
+        try:
+            kept.catch_up()
+        except Died:
+            deaths += 1
+            # Its successor begins with what is written down.
+            for owned in kept.worker().owned.values():
+                owned.reached = owned.location
+        finished = left > 0
+        left = 0
+        kept.catch_up()
+        assert [each.faults + each.lagging for each in IndexCheck(kept.follow, entry).run(range(4))] == [0] * 4
+        if finished:
+            break
+
+    assert finished, "every statement was a place to die"
+    assert deaths == version - 2 > 15

@@ -1,0 +1,81 @@
+"""Entries of an index whose servers change their roles: none is written to a primary that was replaced."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+import schemaless
+from schemaless.errors import ServerError
+from schemaless.failover import nodes
+from schemaless.indexes import sql
+from schemaless.indexes.admin import Indexes
+from schemaless.indexes.entries import Entries
+from schemaless.indexes.registry import BACKFILLING, READY
+from schemaless.internals import tools_of
+from schemaless.local.description import LocalServer
+from tests.accounts import Accounts, accounts_on
+from tests.indexes.conftest import TRIPS
+from tests.indexes.test_indexes import trip
+from tests.movers import query
+from tests.promotion import caught_up, promoted, read_only
+
+pytestmark = pytest.mark.mysql
+
+_names = itertools.count(1)
+SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
+    """Accounts on all of these servers, beside those that others use there."""
+    with accounts_on([servers[0].url, replicated.url], prefix="entries_") as made:
+        yield made
+
+
+@pytest.fixture
+def url(own_accounts: Accounts, replicated: LocalServer) -> str:
+    """A datastore whose shards 2 and 3 are on a server with a replica; the catalog is elsewhere."""
+    made = own_accounts.create(f"entries{next(_names)}", SHARDS)
+    admin = own_accounts.url("admin", made)
+    nodes.add_replica(admin, "cluster-2", own_accounts.url("admin", replicated.replicas[0].url))
+    return made
+
+
+def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_accounts, replicated, new_row):
+    """It takes writes, and has every table; neither an entry nor a query's read is made there."""
+    with schemaless.connect(own_accounts.root(url)) as store:
+        entry, _ = Indexes(store).create(TRIPS)
+        rows = [row for row in (new_row() for _ in range(200)) if store.shard_of(row) >= 2][:2]
+        home = store.shard_of(rows[0])
+        client = next(row for row in iter(new_row, None) if store.shard_of(row) == home)
+        store.put_cell(rows[0], "BASE", 1, trip(1, client))
+        tools = tools_of(store)
+        entries = Entries(tools, entry)
+        entries.apply(entries.writes({home: list(tools.scan(home))}))
+        tools.catalog.run(
+            lambda connection: connection.execute(
+                sql.update_index(store.name, entry.number, [BACKFILLING], READY, None)
+            )
+        )
+        tools.registry.read()
+        store.put_cell(rows[0], "BASE", 2, trip(2, client))
+        writes = entries.writes({home: list(tools.scan(home))})
+        old = tools.shards.node_of(home)
+        with caught_up(replicated), promoted(replicated) as replica:
+            with read_only(replicated):
+                nodes.set_primary(
+                    own_accounts.url("admin", url), "cluster-2", own_accounts.url("admin", replica.url), timeout_s=60
+                )
+            assert tools.shards.node_of(home) == old, "nothing has told this program yet"
+            tools.shards.pool_for(old).breaker.lost()
+            with pytest.raises(ServerError, match="the catalog names"):
+                entries.apply(writes)
+            entries.apply(writes)
+            select = f"SELECT ref_0 FROM `{tools.shards.database(home)}`.index_{entry.number}"
+
+            assert tools.shards.node_of(home).socket == str(replica.socket)
+            assert (query(old, select), query(tools.shards.node_of(home), select)) == ([(1,)], [(2,)])
+            assert [each.cells["BASE"].ref_key for each in store.index(TRIPS.name).query(client=client).rows] == [2]

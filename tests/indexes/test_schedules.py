@@ -1,0 +1,37 @@
+"""The page's protocol, by simulation: no row is missing, and each part of it that is left out is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.indexes.schedules import CONTROLS, DECIDED, STALE_CONTROLS, run
+
+pytestmark = pytest.mark.once
+
+
+def test_no_schedule_of_deaths_and_sleepers_misses_a_row():
+    """Late commits, late lower versions, deaths between any two statements, sleepers that wake after the end."""
+    outcome = run(DECIDED, range(150))
+
+    assert outcome.rows_missing == 0
+    assert min(outcome.deaths, outcome.sleeps, outcome.entries_stale) > 10
+
+
+def test_deaths_alone_leave_nothing_behind():
+    """What a page did not come to, the same page does when it comes again: at most one worker writes at a time."""
+    outcome = run(DECIDED, range(400), sleepers=False)
+
+    assert (outcome.rows_missing, outcome.entries_stale) == (0, 0)
+    assert outcome.deaths > 500
+
+
+@pytest.mark.parametrize("variant", CONTROLS)
+def test_each_part_that_is_left_out_is_found(variant):
+    """The schedules are hard enough: without this part of the design, rows are missing."""
+    assert run(variant, range(150)).rows_missing >= 3
+
+
+@pytest.mark.parametrize("variant", STALE_CONTROLS)
+def test_an_old_shard_that_is_forgotten_is_found(variant):
+    """Entries stay in shards that nobody looks at again, though nobody slept."""
+    assert run(variant, range(80), sleepers=False).entries_stale >= 3

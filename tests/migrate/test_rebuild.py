@@ -1,0 +1,197 @@
+"""rebuild: files give back what is free, as predicted, and nothing is held up or begun that does not fit."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+import schemaless
+from schemaless import InvalidInput, JobConflict, NewStoredCell
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
+from schemaless.migrate import rebuild
+from schemaless.migrate.rebuild import REBUILD, RebuildSpec
+from schemaless.migrate.run import MIGRATE
+from schemaless.migrate.spec import MigrateSpec
+from schemaless.numbers import Interval
+from schemaless.survey.table_sizes import DiskSpace, cell_table_sizes
+from tests.topologies import opened_as
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+
+@pytest.fixture
+def admin_store(admin_url):
+    """The new datastore, as ``admin``."""
+    with schemaless.connect(admin_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def shrunk(fresh_store, new_row, by_hand):
+    """A datastore whose shards 0 and 1 had bodies of 20 KB that have 300 bytes now."""
+    cells = []
+    while len(cells) < 300:
+        row = new_row()
+        if fresh_store.shard_of(row) < 2:
+            cells.append(NewStoredCell(row, "BASE", 1, b'"%b"' % (b"x" * 20_000)))
+    fresh_store.put_stored_cells(cells, trusted=True)
+    for shard in (0, 1):
+        name = tools_of(fresh_store).shards.database(shard).encode()
+        by_hand(fresh_store).execute(shard, b"UPDATE `%b`.cell SET body=CONCAT('\"', REPEAT('y',298), '\"')" % name)
+
+
+def everything(store) -> dict:
+    return {
+        (shard, cell.added_id): (cell.key, cell.body, cell.created_at)
+        for shard in range(store.shard_count)
+        for cell in store.scan_shard(shard)
+    }
+
+
+def file_bytes(store, by_hand, shard: int) -> int:
+    database = tools_of(store).shards.database(shard)
+    pool = by_hand(store).pool_for(tools_of(store).topology.cluster_of(shard).primary)
+    return cell_table_sizes(pool, [database])[database].file_bytes
+
+
+def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store, by_hand):
+    """Cells stay, files are what was predicted, the job is through and says how far off the prediction was."""
+    before = everything(fresh_store)
+    sizes = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
+    planned = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0, 1])
+    done = rebuild.run(admin_store, shards=[1, 0])
+    now = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
+    job = Ledger(admin_store).latest("rebuild")
+
+    assert everything(fresh_store) == before
+    assert [each.size.file_bytes for each in planned] == [each.before_bytes for each in done] == sizes
+    assert [each.after_bytes for each in done] == now
+    assert all(after < size for after, size in zip(now, sizes, strict=True))
+    assert [each.prediction.file_bytes for each in planned] == [each.predicted for each in done]
+    assert [each.off for each in done] == pytest.approx([0, 0], abs=0.1)
+    assert [(each.shard, each.state, each.attempts, each.message) for each in done] == [
+        (0, "done", 1, None),
+        (1, "done", 1, None),
+    ]
+    assert (job.kind, job.state) == ("rebuild", "done")
+
+
+def test_plan_of_the_next_rebuild_rests_on_the_speed_of_the_last(fresh_store, shrunk, admin_store):
+    """What was assumed at first is measured then, on each cluster for itself."""
+    assumed = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0].seconds
+    rebuild.run(admin_store, shards=[0])
+    measured = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0].seconds
+
+    assert assumed.high / assumed.low == pytest.approx(20)
+    assert measured.high / measured.low == pytest.approx(1.5**2)
+
+
+def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
+    fresh_store, shrunk, admin_store, by_hand, eventually, new_row
+):
+    """The ALTER gives up soon, so that writers behind it go on; it is tried until the transaction has ended."""
+    ledger = Ledger(admin_store)
+    name = tools_of(fresh_store).shards.database(0).encode()
+    row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
+    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
+    done = []
+    with pool.connection() as reader:
+        reader.unfinished = True
+        reader.execute(b"START TRANSACTION")
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % name)
+        spec = RebuildSpec(lock_wait_s=1)
+        thread = threading.Thread(target=lambda: done.extend(rebuild.run(admin_store, spec, shards=[0])))
+        thread.start()
+        eventually(lambda: ledger.jobs("rebuild"), "there is a job")
+        job_id = ledger.jobs("rebuild")[0].job_id
+        eventually(lambda: ledger.shards(job_id)[0].counters.get("attempts", 0) >= 2, "it has tried again")
+        fresh_store.put_cell(row, "BASE", 1, {"written": "meanwhile"})
+        reader.execute(b"COMMIT")
+    thread.join(60)
+
+    assert [(each.state, each.attempts >= 2) for each in done] == [("done", True)]
+    assert fresh_store.get_cell(row, "BASE", 1).body == {"written": "meanwhile"}
+
+
+def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, admin_store, by_hand):
+    """After its attempts the shard is named, the next one is rebuilt, and the job ends."""
+    name = tools_of(fresh_store).shards.database(0).encode()
+    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
+    size = file_bytes(fresh_store, by_hand, 0)
+    with pool.connection() as reader:
+        reader.unfinished = True
+        reader.execute(b"START TRANSACTION")
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % name)
+        done = rebuild.run(admin_store, RebuildSpec(lock_wait_s=1, attempts=1), shards=[0, 1])
+
+    assert [each.state for each in done] == ["failed", "done"]
+    assert "is a transaction open for long?" in done[0].message
+    assert (done[0].after_bytes, file_bytes(fresh_store, by_hand, 0)) == (None, size)
+
+
+def test_rebuild_without_room_is_not_begun(fresh_store, shrunk, admin_store, by_hand, monkeypatch):
+    """By the disk where it can be seen, else by what the operator says; where neither tells, the plan says so."""
+    size = file_bytes(fresh_store, by_hand, 0)
+    monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: DiskSpace(1 << 40, 1 << 20))
+    seen = rebuild.run(admin_store, RebuildSpec(free_bytes=1 << 40), shards=[0])
+    monkeypatch.setattr(rebuild, "disk_space_of", lambda pool, database: None)
+    said = rebuild.plan_rebuild(admin_store, RebuildSpec(free_bytes=1 << 20), [0])
+    unknown = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])
+
+    assert [each.state for each in seen] == ["failed"]
+    assert "1 MB are free on the disk of" in seen[0].message
+    assert seen[0].attempts == 0
+    assert file_bytes(fresh_store, by_hand, 0) == size
+    assert "1 MB are free" in said[0].refusal
+    assert (unknown[0].free_bytes, unknown[0].refusal) == (None, None)
+
+
+def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admin_store, monkeypatch):
+    """Predicted before it starts, since it cannot be slowed down; a cluster without replicas has nobody to lag."""
+    monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
+    alone = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0]
+    topology = tools_of(admin_store).topology.with_nodes(
+        "cluster-1", [alone_node := tools_of(admin_store).topology.cluster_of(0).primary, alone_node.having("replica")]
+    )
+    with opened_as(admin_store, topology) as replicated:
+        lagging = rebuild.plan_rebuild(replicated, RebuildSpec(), [0])[0]
+
+    assert alone.refusal is None
+    assert "by which the replicas of cluster-1 would lag, over the limit of 600 s" in lagging.refusal
+
+
+def test_rebuild_and_migration_keep_out_of_each_others_way(fresh_store, shrunk, admin_store, migrate_store):
+    """A shard is rebuilt when its migration is through, not before."""
+    MIGRATE.begin_or_join(migrate_store, MigrateSpec(), [0])
+
+    with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 0"):
+        rebuild.run(admin_store, shards=[0, 1])
+    assert [each.state for each in rebuild.run(admin_store, shards=[1])] == ["done"]
+
+
+def test_specs_that_make_no_sense_are_refused():
+    """Before anything is asked of a server."""
+    for wrong in ({"max_rebuild_lag_s": 0}, {"free_bytes": -1}, {"lock_wait_s": 0}, {"attempts": 0}):
+        with pytest.raises(InvalidInput):
+            RebuildSpec(**wrong)
+
+
+def test_spec_goes_through_json():
+    """What stands in the job is what was asked for."""
+    spec = RebuildSpec(60, 10**12, 5, 3)
+
+    assert RebuildSpec.from_json(json.loads(json.dumps(spec.as_json()))) == spec
+
+
+def test_rebuild_whose_thresholds_were_changed_is_joined(shrunk, admin_store):
+    """As a migration is: thresholds are the job's own once it is begun."""
+    job, _ = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
+    Ledger(admin_store).change_thresholds(job.job_id, {"max_lag_s": 1.0})
+    same, new = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
+
+    assert (same.job_id, new, same.thresholds.max_lag_s) == (job.job_id, False, 1.0)
+    with pytest.raises(JobConflict, match="rebuild job 1 is running and has not finished shard 0"):
+        REBUILD.begin_or_join(admin_store, RebuildSpec(attempts=7), [0])

@@ -1,0 +1,79 @@
+"""rebuild on a cluster with a replica: no shard is begun while the replica lags, and none that takes too long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+import schemaless
+from schemaless.failover import nodes
+from schemaless.internals import tools_of
+from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.throttle import Thresholds
+from schemaless.local.description import LocalServer
+from schemaless.migrate import rebuild
+from schemaless.migrate.rebuild import RebuildSpec
+from tests.accounts import Accounts, accounts_on, connect, run
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+NAME = "rebuilt"
+
+
+@pytest.fixture(scope="module")
+def accounts(replicated: LocalServer) -> Iterator[Accounts]:
+    """A datastore of two shards on a cluster with a replica, and its accounts."""
+    with accounts_on([replicated.url], prefix="rebuild_") as made:
+        url = made.create(NAME, 2)
+        replica = made.url("admin", replicated.replicas[0].url)
+        nodes.add_replica(made.url("admin", url), "cluster-1", replica, timeout_s=30)
+        yield made
+
+
+def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually):
+    """While the replica stands still no ALTER is begun, and the reason is shown; then it goes on."""
+    replica = replicated.replicas[0]
+    what = "SLAVE" if replica.flavour == "mariadb" else "REPLICA"
+    done = []
+    with (
+        schemaless.connect(accounts.url("admin", replicated.url, NAME)) as store,
+        closing(connect(replica.url, None)) as on_replica,
+        closing(connect(replicated.url, None)) as reader,
+    ):
+        ledger = Ledger(store)
+        # The first shard is kept from being rebuilt until the replica lags.
+        reader.begin()
+        run(reader, f"SELECT COUNT(*) FROM {tools_of(store).shards.database(0)}.cell")
+        spec = RebuildSpec(lock_wait_s=1, thresholds=Thresholds(max_lag_s=0.5))
+        thread = threading.Thread(target=lambda: done.extend(rebuild.run(store, spec)))
+        thread.start()
+        try:
+            eventually(lambda: ledger.jobs("rebuild"), "there is a job")
+            job_id = ledger.jobs("rebuild")[0].job_id
+            eventually(lambda: ledger.clusters(job_id)[0].figures.get("proven"), "the replica is proven")
+            run(on_replica, f"STOP {what} SQL_THREAD")
+            eventually(lambda: ledger.clusters(job_id)[0].reason, "it waits")
+            reader.rollback()
+            reason = ledger.clusters(job_id)[0].reason
+            states = [state.state for state in ledger.shards(job_id)]
+        finally:
+            run(on_replica, f"START {what} SQL_THREAD")
+        thread.join(60)
+
+    assert "replica" in reason
+    assert "lags by" in reason
+    assert states == ["waiting", "waiting"]
+    assert [each.state for each in done] == ["done", "done"]
+
+
+def test_plan_says_how_long_replicas_would_lag_and_refuses_above_the_limit(accounts, replicated):
+    """The limit holds for a cluster with replicas; the message says how to raise it."""
+    with schemaless.connect(accounts.url("admin", replicated.url, NAME)) as store:
+        usual = rebuild.plan_rebuild(store, RebuildSpec())
+        strict = rebuild.plan_rebuild(store, RebuildSpec(max_rebuild_lag_s=1e-6))
+
+    assert [(each.replicas, each.refusal) for each in usual] == [(1, None), (1, None)]
+    assert all("raise it with --max-rebuild-lag" in each.refusal for each in strict)

@@ -1,0 +1,364 @@
+"""A shard that has an index is moved: its entries and its followers go along, whatever is written meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+import schemaless
+from schemaless import Datastore, JobConflict, MoveRefused, ServerUnavailable
+from schemaless.cell import StoredCell
+from schemaless.followers.lease_state import Owned
+from schemaless.followers.membership import Timing
+from schemaless.followers.rows import FollowerRows
+from schemaless.followers.settings import Settings
+from schemaless.followers.worker import Worker
+from schemaless.indexes import check as index_check
+from schemaless.indexes.admin import Indexes, KeepIndexes
+from schemaless.indexes.check import IndexCheck
+from schemaless.indexes.definition import define
+from schemaless.indexes.registry import READY
+from schemaless.internals import tools_of
+from schemaless.jobs.job import Job
+from schemaless.jobs.runner import ShardRun, Stopped
+from schemaless.jobs.worker import Outcome
+from schemaless.move import run as moves
+from schemaless.move.index_tables import MovedIndexes
+from schemaless.move.record import Records
+from schemaless.move.spec import MoveSpec
+from schemaless.topology.placement import shard_for
+from schemaless.topology.shards import Shards
+from tests.move.benches import SHARD, Bench, Killed, Movers, Point, other
+from tests.movers import query
+
+pytestmark = [pytest.mark.mysql, pytest.mark.shared]
+
+SHARDS = 4
+CALM = Timing(lease_s=1_000, give_up_s=900, renew_s=1_000, note_s=0.0)
+CLIENTS = [uuid.UUID(int=n) for n in range(400) if shard_for(uuid.UUID(int=n).bytes, SHARDS) == SHARD]
+"""Rows of these have their entries in the shard that is moved."""
+
+TRIPS = define(
+    "trips",
+    "BASE.client:uuid",
+    ["BASE.at:time", "BASE.city:int", "BASE.far:float", "BASE.done:bool", "STATUS.s:text(8)"],
+)
+
+
+class Seen:
+    """A follower that notes the cells that it was given."""
+
+    name = "trigger:seen"
+    column = None
+    timeout_s = None
+
+    def __init__(self) -> None:
+        self.ids: list[tuple[int, int]] = []
+
+    def deal_together(self, worker: Worker, pages: Sequence[tuple[Owned, Sequence[StoredCell]]]) -> bool:
+        return False
+
+    def deal(self, worker: Worker, owned: Owned, cells: Sequence[StoredCell]) -> bool:
+        for cell in cells:
+            self.ids.append((cell.shard, cell.added_id))
+            worker.dealt(owned, cell.added_id)
+        return True
+
+    def replay(self, worker: Worker, owned: Owned) -> None:
+        raise AssertionError("nothing is parked")
+
+
+class Indexed:
+    """A datastore with a filled index and a trigger, one worker for both, and rows whose entries are in the shard."""
+
+    def __init__(self, store: Datastore, bench: Bench, new_row: Callable[[], uuid.UUID], stack: ExitStack) -> None:
+        self.store = store
+        self.bench = bench
+        self.seen = Seen()
+        self._new_row = new_row
+        self._chance = random.Random(7)
+        self.rows: list[uuid.UUID] = []
+        self.write(60)
+        self.entry, _ = Indexes(store).create(TRIPS)
+        Settings(store).make(self.seen.name, {}, lambda shard: 0)
+        dealers = [*KeepIndexes(()).dealers(store), self.seen]
+        self._worker = Worker(store, dealers, "the worker", timing=CALM, stop=threading.Event())
+        stack.enter_context(self._worker._members)
+        self.catch_up()
+        indexes = Indexes(store)
+        assert indexes.watch(self.entry, indexes.backfill(self.entry))
+        (self.entry,) = indexes.all()
+        assert self.entry.state == READY
+
+    def write(self, count: int) -> None:
+        """Write rows once, and as many versions of rows that are there: some leave the shard, some come to it."""
+        for _ in range(count):
+            self.rows.append(self._new_row())
+            self._put(self.rows[-1], 1, self._chance.choice(CLIENTS))
+        for row in self._chance.sample(self.rows, count // 3):
+            client = self._chance.choice([*CLIENTS[:9], *(uuid.UUID(int=n) for n in range(20)), None])
+            put = self.store.append_cell(row, "BASE", self._trip(client))
+            self._acknowledge(row, put.added_id, self._trip(client))
+
+    def _put(self, row: uuid.UUID, ref_key: int, client: uuid.UUID) -> None:
+        put = self.store.put_cell(row, "BASE", ref_key, self._trip(client))
+        self._acknowledge(row, put.added_id, self._trip(client))
+
+    def _trip(self, client: uuid.UUID | None) -> dict[str, object]:
+        city = len(self.rows)
+        at = f"2026-03-{1 + city % 28:02}T12:00:00.{city:06}Z"
+        return {"client": client and str(client), "at": at, "city": city, "far": city / 7, "done": bool(city % 2)}
+
+    def _acknowledge(self, row: uuid.UUID, added_id: int, body: dict[str, object]) -> None:
+        if self.store.shard_of(row) == SHARD:
+            self.bench.acknowledged[added_id] = row, body  # type: ignore[assignment]
+
+    def catch_up(self) -> None:
+        """Have the worker deal with all that is there, as the shards themselves say."""
+        worker, rows = self._worker, FollowerRows(tools_of(self.store).shards)
+        names = [dealer.name for dealer in worker._dealers.values()]
+        worker._members.renew()
+        for _ in range(2_000):
+            worker._pace.now()
+            worker.turn()
+            found = rows.look((name, shard) for name in names for shard in range(SHARDS)).rows
+            if len(found) == len(names) * SHARDS and all(row.location == row.top for row in found.values()):
+                return
+            time.sleep(0.002)
+        raise AssertionError([owned.reason for owned in worker.owned.values()])
+
+    def write_beside(self) -> None:
+        """Write more, and have the worker make entries of it, as another process does."""
+
+        def other_process() -> None:
+            self.write(20)
+            self.catch_up()
+
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(other_process).result()
+
+    def faults(self) -> dict[str, int]:
+        """Return what a check of the index finds, with the entries that there are, behind all that is there."""
+        self.catch_up()
+        tools_of(self.store).registry.read()
+        every = list(IndexCheck(self.store, self.entry).run(range(SHARDS)))
+        names = ("lagging", "missing", "stale", "ahead", "orphan")
+        return {name: count for name in names if (count := sum(each.counts[name] for each in every))}
+
+    def tables(self, cluster: str) -> set[str]:
+        """Return the tables that a cluster has of the shard."""
+        tools = tools_of(self.store)
+        node, database = tools.topology.cluster(cluster).primary, tools.shards.database(SHARD)
+        exists = query(node, f"SHOW DATABASES LIKE '{database}'")
+        return {str(row[0]) for row in query(node, f"SHOW TABLES FROM `{database}`")} if exists else set()
+
+
+@pytest.fixture
+def indexed(bench: Bench, client: Datastore, new_row: Callable[[], uuid.UUID]) -> Iterator[Indexed]:
+    """A datastore with an index."""
+    with ExitStack() as stack:
+        yield Indexed(client, bench, new_row, stack)
+
+
+@pytest.fixture
+def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a shard is moved, entries are written that were read by the mover before."""
+    copy = MovedIndexes.copy
+
+    def copied(self: MovedIndexes, *args: object) -> set[str]:
+        tables = copy(self, *args)  # type: ignore[arg-type]
+        indexed.write_beside()
+        return tables
+
+    monkeypatch.setattr(MovedIndexes, "copy", copied)
+
+
+@pytest.mark.usefixtures("beside")
+def test_an_index_goes_along_and_a_trigger_too(indexed, bench, client):
+    """Entries written behind the mover's back come again; the trigger is given each cell once; nothing is left over."""
+    source, target = (tools_of(client).topology.cluster_of(SHARD).name, other(client))
+    table = f"index_{indexed.entry.number}"
+    (record,) = moves.run(client, MoveSpec(target, accounts=False), [SHARD])
+    indexed.write(10)
+
+    assert indexed.faults() == {}
+    assert record.phase == "verified"
+    assert {name for name in indexed.tables(target) if "index" in name or "noted" in name} == {table}
+    every = [(shard, cell.added_id) for shard in range(SHARDS) for cell in client.scan_shard(shard)]
+    assert sorted(indexed.seen.ids) == sorted(every)
+    found = client.index("trips").query(client=CLIENTS[0], limit=1_000).rows
+    assert {row.row_key for row in found} == {
+        row for row in indexed.rows if client.get_cell_latest(row, "BASE").body["client"] == str(CLIENTS[0])
+    }
+    (left,) = moves.left_behind(client)
+    assert left.tables[0].startswith(f"{table}_moved_")
+    moves.drop(client, left)
+    assert indexed.tables(source) == set()
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("left_out", ["nothing is gone over again", "it is gone over before the shard is fenced"])
+def test_an_index_that_is_not_gone_over_again_lacks_entries(indexed, client, monkeypatch, left_out):
+    """The control: without this part of the design, the check above finds what is missing."""
+    go_over, copy = MovedIndexes.go_over_again, MovedIndexes.copy
+    monkeypatch.setattr(MovedIndexes, "go_over_again", lambda *_: None)
+    if left_out != "nothing is gone over again":
+
+        def too_early(self, fence, token):
+            tables = copy(self, fence, token)
+            go_over(self, tools_of(client).topology.cluster(other(client)).primary)
+            indexed.catch_up()
+            return tables
+
+        monkeypatch.setattr(MovedIndexes, "copy", too_early)
+    moves.run(client, MoveSpec(other(client), accounts=False), [SHARD])
+
+    assert indexed.faults()["missing"] > 0
+
+
+@pytest.mark.usefixtures("beside")
+def test_followers_are_set_back_whatever_else_is_waited_for(indexed, bench, movers: Movers, client, monkeypatch):
+    """A job that is paused, or a shard that is away, keeps none that can be reached from being set back at once."""
+    tried: list[int] = []
+    execute, flip = Shards.execute, Records.flip
+
+    def waits(run: ShardRun) -> None:
+        raise Stopped
+
+    def flipped(*args: object) -> None:
+        flip(*args)  # type: ignore[arg-type]
+        patch.setattr(ShardRun, "gate", waits)
+
+    def away(self: Shards, shard: int, statement: bytes) -> object:
+        if b"LEAST(location" in statement:
+            tried.append(shard)
+            if len(tried) == 1:
+                raise ServerUnavailable("it is away", node="somewhere", shard=shard)
+        return execute(self, shard, statement)
+
+    job = bench.begin()
+    outcomes: list[Outcome] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "flip", flipped)
+        patch.setattr(Shards, "execute", away)
+        movers.move(client, job, outcomes=outcomes)
+    bench.end(job, movers, abort=False)
+
+    assert isinstance(outcomes[0].error, ServerUnavailable)
+    assert set(tried) == set(range(SHARDS))
+    assert indexed.faults() == {}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize("abort", [False, True], ids=["runs", "aborts"])
+def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: Movers, client, abort):
+    """A successor runs, or aborts: no entry is missing, and the index's table is where the shard is, only."""
+
+    def kill(sql: bytes) -> None:
+        raise Killed
+
+    job = bench.begin()
+    movers.move(client, job, Point(-1, lambda sql: None))
+    bench.ledger.complete(job.job_id)
+    assert indexed.faults() == {}
+    chance = random.Random(11 + abort)
+    names = (b"noted", b"index_", b"RENAME", b"LOCK TABLES", b"follower")
+    about = [number for number, sql in enumerate(movers.seen) if any(name in sql for name in names)]
+    for number in chance.sample(about, 3):
+        for left in moves.left_behind(client):
+            moves.drop(client, left)
+        job = bench.begin()
+        movers.move(client, job, Point(number, kill))
+        bench.end(job, movers, abort=abort)
+
+        assert indexed.faults() == {}, movers.seen[number]
+        topology = tools_of(client).topology
+        for cluster in topology.clusters:
+            tables = indexed.tables(cluster.name)
+            home = cluster == topology.cluster_of(SHARD)
+            assert (f"index_{indexed.entry.number}" in tables) == home, movers.seen[number]
+            assert not [name for name in tables if "incoming" in name or "noted" in name], movers.seen[number]
+
+
+def test_an_index_that_cannot_go_along_is_told(indexed, client):
+    """Its tables come or go, or the catalog does not know them; and no index is mended while a shard is on its way."""
+    tools, spec = tools_of(client), MoveSpec(other(client), accounts=False)
+    database, node = tools.shards.database(SHARD), tools.shards.node_of(SHARD)
+    target = tools.topology.cluster(other(client)).primary
+    note = f"`{database}`.follower_noted_{'0' * 16}"
+    query(target, f"CREATE DATABASE `{database}`", f"CREATE TABLE {note} (n INT)")
+    with pytest.raises(MoveRefused, match=r"has left .*follower_noted_0+ on .*nobody needs it"):
+        moves.run(client, spec, [SHARD])
+    query(target, f"DROP DATABASE `{database}`")
+    query(node, f"CREATE TABLE `{database}`.index_77 (n INT)")
+    with pytest.raises(MoveRefused, match="has a table index_77, and the catalog has no such index"):
+        moves.run(client, spec, [SHARD])
+    query(node, f"DROP TABLE `{database}`.index_77")
+    name = client.name
+    home = tools.topology.clusters[0].primary
+    query(home, f"UPDATE `{name}`.secondary_index SET state='declared'")
+    with pytest.raises(MoveRefused, match=r"index trips \(1\) is declared.*'schemaless index create trips'"):
+        moves.run(client, spec, [SHARD])
+    query(home, f"UPDATE `{name}`.secondary_index SET state='dropping'")
+    with pytest.raises(MoveRefused, match=r"is dropping.*'schemaless index drop trips --number 1' first"):
+        moves.run(client, spec, [SHARD])
+    query(home, f"UPDATE `{name}`.secondary_index SET state='ready'")
+    job, _ = moves.begin_or_join(client, spec, [SHARD])
+    with pytest.raises(JobConflict, match=f"move {job.job_id} is running, and tables of indexes"):
+        list(IndexCheck(client, indexed.entry, repair=True).run([0]))
+    moves.abort(client, job)
+
+    assert indexed.faults() == {}
+
+
+def test_a_move_that_begins_beside_a_repair_is_told(indexed, client, monkeypatch):
+    """It may have copied what was there before; behind its end, the same mends what is left."""
+    shards, begun = tools_of(client).shards, list[Job]()
+    query(shards.node_of(SHARD), f"DELETE FROM `{shards.database(SHARD)}`.index_{indexed.entry.number}")
+    select = index_check.sql.select_entries_after
+
+    def begin(*arguments: object) -> bytes:
+        begun.append(moves.begin_or_join(client, MoveSpec(other(client), accounts=False), [SHARD])[0])
+        return select(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index_check.sql, "select_entries_after", begin)
+        with pytest.raises(JobConflict, match=r"move \d+ began while shard 0 was repaired"):
+            list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
+    moves.abort(client, begun[0])
+    list(IndexCheck(client, indexed.entry, repair=True).run(range(SHARDS)))
+
+    assert indexed.faults() == {}
+
+
+def test_an_index_made_while_a_plan_is_made_is_known(indexed, client, url, monkeypatch):
+    """Nobody is told to drop a table that is an index's, since what this process knew of indexes was older."""
+    room = moves.disk_space_of
+
+    def meanwhile(*args: object) -> object:
+        with schemaless.connect(url) as another:
+            Indexes(another).create(define("more", "BASE.client:uuid", ["BASE.city:int"]))
+        return room(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(moves, "disk_space_of", meanwhile)
+    tools_of(client).registry.read()
+    (plan,) = moves.plan(client, MoveSpec(other(client), accounts=False), [SHARD])
+
+    assert plan.refusal is None
+
+
+def test_accounts_of_an_index_are_let_in_where_it_goes(indexed, client, accounts):
+    """A move names the privileges on the index's table that are lacking there."""
+    accounts.allow("app", client.name, SHARDS, indexes=[indexed.entry.number])
+    (plan,) = moves.plan(client, MoveSpec(other(client)), [SHARD])
+    account = str(accounts.account("app"))
+
+    assert [grant for grant in plan.grants if f"`index_{indexed.entry.number}`" in grant and account in grant]

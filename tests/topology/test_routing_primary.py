@@ -1,0 +1,211 @@
+"""A primary that is another server now, under the programs that use it; and replicas that lag behind a change."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+import schemaless
+from schemaless import Datastore, TopologyError
+from schemaless.failover import nodes
+from schemaless.internals import tools_of
+from schemaless.jobs.runner import FollowingWatch
+from schemaless.jobs.throttle import Look
+from schemaless.local.description import LocalServer
+from schemaless.topology.model import Cluster
+from schemaless.wire.errors import READ_ONLY
+from tests.accounts import Accounts, accounts_on
+from tests.movers import MoveByHand
+from tests.promotion import caught_up, promoted, read_only, sql, word
+
+pytestmark = pytest.mark.mysql
+
+_names = itertools.count(1)
+SHARD, ELSEWHERE = 0, 2
+
+
+@pytest.fixture
+def replica(replicated: LocalServer) -> LocalServer:
+    """The replica of the replicated server."""
+    return replicated.replicas[0]
+
+
+@pytest.fixture(scope="module")
+def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterator[Accounts]:
+    """Accounts on all of these servers, beside those that others use there: root may write where it is read-only."""
+    with accounts_on([replicated.url, servers[0].url], prefix="primary_") as made:
+        yield made
+
+
+@pytest.fixture
+def set_primary(own_accounts: Accounts, client: Datastore) -> Callable[[LocalServer], nodes.NodeChange]:
+    """Has a server be the primary of the first cluster, as ``topology set-primary`` does."""
+    url = tools_of(client).url.for_database(client.name)
+
+    def change(server: LocalServer) -> nodes.NodeChange:
+        return nodes.set_primary(
+            own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", server.url), timeout_s=60
+        )
+
+    return change
+
+
+@pytest.fixture
+def client(own_accounts: Accounts, replica: LocalServer) -> Iterator[Datastore]:
+    """A program, connected as ``app``: the catalog, shards 0 and 1 on a server with a replica, 2 and 3 elsewhere."""
+    url = own_accounts.create(f"primaries{next(_names)}", 4)
+    nodes.add_replica(own_accounts.url("admin", url), "cluster-1", own_accounts.url("admin", replica.url))
+    with schemaless.connect(url) as store:
+        yield store
+
+
+@pytest.fixture
+def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[[int], uuid.UUID]:
+    """Makes a new row of a shard."""
+    return lambda shard: next(row for row in iter(new_row, None) if client.shard_of(row) == shard)
+
+
+def server_of(store: Datastore, shard: int = SHARD) -> str:
+    """Return the socket of the primary that a store has a shard on."""
+    return str(tools_of(store).shards.node_of(shard))
+
+
+def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary, replicated, replica, rows):
+    """A switchover by ``topology set-primary``, of the catalog's own cluster: refused meanwhile, then written there."""
+    mine = [[rows(SHARD) for _ in range(4)] for _ in range(100)]
+    begun, done, given_up = threading.Barrier(101), threading.Event(), threading.Event()
+    refused = []
+
+    def work(own: list[uuid.UUID]) -> dict[uuid.UUID, int]:
+        written = {}
+        begun.wait()
+        for turn, row in enumerate(own):
+            if turn == len(own) - 1:
+                done.wait()
+            while row not in written and not given_up.is_set():
+                try:
+                    written[row] = client.put_cell(row, "BASE", 1, turn).added_id
+                except schemaless.ServerError as error:
+                    # The old primary takes no writes, and the catalog does not name the new one yet.
+                    refused.append(error.code)
+                    given_up.wait(0.01)
+        return written
+
+    with ThreadPoolExecutor(100) as threads:
+        calls = [threads.submit(work, own) for own in mine]
+        begun.wait()
+        try:
+            with read_only(replicated), caught_up(replicated), promoted(replicated):
+                before = tools_of(client).topology
+                change = set_primary(replica)
+                done.set()
+                written = {row: added_id for call in calls for row, added_id in call.result(60).items()}
+
+                assert change.changed
+                assert set(refused) <= READ_ONLY
+                assert tools_of(client).topology != before
+                assert server_of(client) == str(replica.socket)
+                assert {cell.row_key: cell.added_id for cell in client.scan_shard(SHARD)} == written
+                assert tools_of(client).catalog.node.socket == str(replica.socket)
+        finally:
+            given_up.set()
+            done.set()
+
+
+def test_followers_and_readers_go_on_with_the_new_primary(client, set_primary, replicated, replica, rows):
+    """The feed gives each cell once, in order; what was settled on the old primary is looked into again."""
+    puts = [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
+    feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
+    seen = [next(feed).added_id for _ in range(3)]
+    with read_only(replicated), caught_up(replicated), promoted(replicated):
+        set_primary(replica)
+        tools_of(client).shards.look_at_s = 0
+        puts += [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
+        seen += [next(feed).added_id for _ in range(3)]
+
+        assert server_of(client) == str(replica.socket)
+    assert seen == puts
+
+
+def test_a_replica_that_lags_behind_a_move_is_not_asked(own_accounts, client, replicated, replica, rows, caplog):
+    """It has not got the shard yet, or its table: the token is what it was, and the primary is read."""
+    row = rows(ELSEWHERE)
+    client.put_cell(row, "BASE", 1, "here")
+    root_url = own_accounts.root(tools_of(client).url.for_database(client.name))
+    sql(replica, f"STOP {word(replica)} SQL_THREAD")
+    try:
+        with schemaless.connect(root_url) as root:
+            MoveByHand(root, tools_of(root).shards, ELSEWHERE, "cluster-1").run()
+            assert root.get_cell(row, "BASE", 1).body == "here"
+            assert root.get_cell(row, "BASE", 1, read_from="replica").body == "here"
+            assert [cell.row_key for cell in root.iter_shard(ELSEWHERE, read_from="replica")] == [row]
+            assert f"has not got shard {ELSEWHERE} yet" in caplog.text
+    finally:
+        sql(replica, f"START {word(replica)} SQL_THREAD")
+
+
+def test_a_shard_that_was_verified_on_a_replica_and_is_gone_there_is_read_on_the_primary(
+    client, replicated, replica, rows
+):
+    """1146 from a replica whose shard this process has proven before."""
+    row = rows(SHARD)
+    client.put_cell(row, "BASE", 1, "here")
+    database = tools_of(client).shards.database(SHARD)
+    client.get_cell(row, "BASE", 1, read_from="replica")
+    unlogged, rename = "SET SESSION sql_log_bin = 0", f"RENAME TABLE `{database}`.{{}} TO `{database}`.{{}}"
+    # What is still on its way there would end its replication, for all tests behind this one.
+    with caught_up(replicated):
+        sql(replica, "SET GLOBAL read_only = 0", unlogged, rename.format("cell", "away"))
+    try:
+        assert client.get_cell(row, "BASE", 1, read_from="replica").body == "here"
+    finally:
+        sql(replica, unlogged, rename.format("away", "cell"))
+        sql(replica, f"SET GLOBAL {'super_' if replica.flavour == 'mysql' else ''}read_only = 1")
+
+
+def test_two_shards_of_a_batch_go_on_with_two_primaries(client, set_primary, replicated, replica, rows):
+    """Only what is on the cluster that changed is followed; the rest stays where it was."""
+    elsewhere = server_of(client, ELSEWHERE)
+    client.put_cells([schemaless.NewCell(rows(shard), "BASE", 1, 1) for shard in (SHARD, ELSEWHERE)])
+    with read_only(replicated), caught_up(replicated), promoted(replicated):
+        set_primary(replica)
+        puts = client.put_cells([schemaless.NewCell(rows(shard), "BASE", 1, 2) for shard in (SHARD, ELSEWHERE)])
+
+        assert [put.created for put in puts] == [True, True]
+        assert (server_of(client), server_of(client, ELSEWHERE)) == (str(replica.socket), elsewhere)
+
+
+@dataclass
+class Looking:
+    """A job's watch over a cluster, as it refuses a primary that is read-only."""
+
+    cluster: Cluster
+    old: str
+
+    def look(self, reads: int = 0, runners: int = 1) -> Look:
+        """Look."""
+        if str(self.cluster.primary) == self.old:
+            raise TopologyError("the primary is read-only")
+        return Look(None, None, {"primary": str(self.cluster.primary)})
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_watch_goes_on_with_the_servers_that_its_cluster_has_now(client, set_primary, replicated, replica):
+    """A job is not ended by a failover: what looks at its servers looks at those that took their place."""
+    watch = FollowingWatch(
+        tools_of(client).shards, "cluster-1", lambda cluster: Looking(cluster, str(replicated.socket))
+    )
+    with pytest.raises(TopologyError):
+        watch.look()
+    with read_only(replicated), caught_up(replicated), promoted(replicated):
+        set_primary(replica)
+
+        assert watch.look().figures == {"primary": str(replica.socket)}

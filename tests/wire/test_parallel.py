@@ -1,0 +1,77 @@
+"""Work on many servers at once: bounded on each, in nobody's way, and over at once when it is left early."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from schemaless.wire.node import Node
+from schemaless.wire.parallel import on_servers
+
+pytestmark = pytest.mark.once
+
+SLOW, FAST = Node("primary", host="slow"), Node("primary", host="fast")
+
+
+def test_so_many_at_once_on_each_server_and_everything_once():
+    """No server has more at a time than it was given, and nothing is left out or done twice."""
+    lock = threading.Lock()
+    running: Counter[Node] = Counter()
+    most: Counter[Node] = Counter()
+
+    def work(item: tuple[Node, int]) -> int:
+        node, number = item
+        with lock:
+            running[node] += 1
+            most[node] = max(most[node], running[node])
+        threading.Event().wait(0.001)
+        with lock:
+            running[node] -= 1
+        return number
+
+    items = [(node, (node, number)) for number, node in enumerate([SLOW, FAST, FAST] * 30)]
+    assert sorted(on_servers(items, work, 3)) == list(range(90))
+    assert most[SLOW] <= 3
+    assert most[FAST] <= 3
+    assert list(on_servers([], work)) == []
+
+
+def test_a_slow_server_does_not_keep_the_others_waiting():
+    """All of the fast one's work comes while the slow one is at its first piece."""
+    release = threading.Event()
+
+    def work(item: tuple[Node, int]) -> int:
+        if item[0] is SLOW:
+            release.wait(30)
+        return item[1]
+
+    results = on_servers([(SLOW, (SLOW, 0)), *((FAST, (FAST, number)) for number in range(1, 50))], work)
+    fast = [next(results) for _ in range(49)]
+    release.set()
+
+    assert sorted(fast) == list(range(1, 50))
+    assert list(results) == [0]
+
+
+@pytest.mark.parametrize("how", [ValueError, KeyboardInterrupt])
+def test_an_error_is_raised_and_nothing_more_is_begun(how):
+    """Also where something is still at work that takes long: that is not waited for."""
+    release, begun = threading.Event(), []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 0:
+            release.wait(30)
+        if number == 3:
+            raise how
+        return number
+
+    with pytest.raises(how):
+        list(on_servers([(SLOW, 0), *((FAST, number) for number in range(1, 50))], work, 1, stop_wait_s=0.1))
+    at_the_end = list(begun)
+    release.set()
+
+    assert sorted(at_the_end)[:3] == [0, 1, 2]
+    assert len(at_the_end) < 10

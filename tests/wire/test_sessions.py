@@ -1,0 +1,174 @@
+"""Sessions: what a server's settings would break is set for each connection, and read back."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pymysql
+import pytest
+
+import schemaless
+from schemaless.testing.servers import private_servers
+from schemaless.wire import session as connect
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.urls import parse_url
+
+pytestmark = pytest.mark.mysql
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "autocommit": {"autocommit": 0},
+    "completion_type chain": {"completion_type": 1},
+    "completion_type release": {"completion_type": 2},
+    "autocommit and chain": {"autocommit": 0, "completion_type": 1},
+    "sql_select_limit": {"sql_select_limit": 1},
+    "sql_safe_updates": {"sql_safe_updates": 1},
+    "max_join_size": {"max_join_size": 1},
+    "sql_auto_is_null": {"sql_auto_is_null": 1},
+    "unique_checks": {"unique_checks": 0},
+    "foreign_key_checks": {"foreign_key_checks": 0},
+    "max_sort_length": {"max_sort_length": 64},
+    "eq_range_index_dive_limit": {"eq_range_index_dive_limit": 0},
+    "default_storage_engine": {"default_storage_engine": "MyISAM"},
+    "read uncommitted": {"isolation": "READ-UNCOMMITTED"},
+    "serializable": {"isolation": "SERIALIZABLE"},
+    "sql_mode": {"sql_mode": "ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES,NO_ZERO_DATE"},
+    "time_zone": {"time_zone": "+09:00"},
+    "character sets": {
+        "character_set_client": "latin1",
+        "character_set_connection": "latin1",
+        "character_set_results": "latin1",
+    },
+    "low_priority_updates": {"low_priority_updates": 1},
+    "init_connect": {
+        "init_connect": "SET autocommit=0, completion_type=1, sql_select_limit=2, sql_mode='NO_BACKSLASH_ESCAPES', "
+        "unique_checks=0, time_zone='+05:00', timestamp=86400, sql_safe_updates=1"
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def server(flavour: str) -> Iterator[str]:
+    """A private server of this file's own: its global settings are changed."""
+    with private_servers(flavour, 1) as (running,):
+        yield running.url
+
+
+@contextlib.contextmanager
+def root_of(server: str) -> Iterator[Any]:
+    """Open a cursor of root's own, past this package."""
+    socket = parse_url(server).node.socket
+    with (
+        contextlib.closing(
+            pymysql.connect(unix_socket=socket, user="root", autocommit=True, ssl_disabled=True)
+        ) as root,
+        root.cursor() as cursor,
+    ):
+        cursor.execute("SET SESSION autocommit=1, completion_type=0, sql_select_limit=1000000, sql_big_selects=1")
+        yield cursor
+
+
+@pytest.fixture
+def set_globally(server: str, flavour: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Sets global variables; they are set back in the end."""
+    with root_of(server) as cursor:
+        before: dict[str, Any] = {}
+
+        def change(settings: dict[str, Any]) -> None:
+            for name, value in settings.items():
+                variable = name
+                if name == "isolation":
+                    variable = "tx_isolation" if flavour == "mariadb" else "transaction_isolation"
+                cursor.execute(f"SELECT @@global.{variable}")
+                before[variable] = cursor.fetchone()[0]
+                cursor.execute(f"SET GLOBAL {variable}=%s", (value,))
+
+        yield change
+        for name, value in before.items():
+            cursor.execute(f"SET GLOBAL {name}=%s", (value,))
+
+
+@pytest.fixture(scope="module")
+def account(server: str) -> str:
+    """An account that init_connect is run for: it is not for those with every privilege."""
+    with root_of(server) as cursor:
+        cursor.execute("CREATE USER plain@localhost")
+        cursor.execute(
+            "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, CREATE VIEW, "
+            "LOCK TABLES ON *.* TO plain@localhost"
+        )
+    return server.replace("root@", "plain@")
+
+
+def committed(server: str, name: str) -> list[tuple[Any, ...]]:
+    """Return what another session sees of a datastore of one shard: columns, and whether it was added just now."""
+    with root_of(server) as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        recent = "ABS(TIMESTAMPDIFF(SECOND, created_at, UTC_TIMESTAMP())) < 600"
+        cursor.execute(f"SELECT column_name, {recent} FROM `{name}_0000`.cell")
+        return list(cursor.fetchall())
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_nothing_acknowledged_is_lost_or_left_out_whatever_the_server_is_set_to(server, account, set_globally, hostile):
+    """Each setting is overridden: the datastore is made, written and read as ever, and others see all of it."""
+    name = f"hostile{list(HOSTILE).index(hostile)}"
+    set_globally(HOSTILE[hostile])
+    url = schemaless.create(name, 1, [account])
+    row = uuid.uuid4()
+    with schemaless.connect(url) as store:
+        for n in range(8):
+            store.put_cell(row, "BASE", n, {"n": n, "text": "it's \\ \u00fc\U0001f600"})
+            store.append_cell(row, "LOG", n)
+        store.put_cells([schemaless.NewCell(row, f"{'C' * 63}{n}", 1, n) for n in range(6)])
+        for n in range(4):
+            store.put_cell(row, "LAST", n, n)
+        seen = committed(server, name)
+
+        assert len(seen) == 26
+        assert all(is_recent for _, is_recent in seen)
+        assert [cell.body["n"] for cell in store.get_versions(row, "BASE")] == [7, 6, 5, 4, 3, 2, 1, 0]
+        assert store.get_cell(row, "BASE", 0).body["text"] == "it's \\ \u00fc\U0001f600"
+        assert list(store.get_row(row)) == sorted(["BASE", "LAST", "LOG", *(f"{'C' * 63}{n}" for n in range(6))])
+        assert len(store.get_cells_latest([(row, name) for name in ("BASE", "LOG", "LAST")])) == 3
+        assert len(list(store.iter_shard(0))) == 26
+
+
+def test_a_read_only_default_is_refused_and_named(server, account, set_globally, flavour):
+    """An administrator may have meant it, so it is left in force; writes say which setting refuses them."""
+    url = schemaless.create("readonly", 1, [account])
+    set_globally({"tx_read_only" if flavour == "mariadb" else "transaction_read_only": 1})
+
+    with schemaless.connect(url) as store, pytest.raises(schemaless.ServerRefused, match="transaction_read_only"):
+        store.put_cell(uuid.uuid4(), "BASE", 1, 1)
+
+
+@pytest.mark.parametrize("name", [*connect.SETTINGS, *connect.READ_BACK, "autocommit", "isolation"])
+def test_a_session_that_does_not_stay_as_it_was_set_is_refused_by_name(server, monkeypatch, flavour, name):
+    """A proxy may answer OK to a SET and do nothing; what is read back decides."""
+    name = name if name != "isolation" else {"mariadb": "tx_isolation"}.get(flavour, "transaction_isolation")
+    execute = pymysql.cursors.Cursor.execute
+
+    def pretend(cursor: Any, query: Any, args: Any = None) -> int:
+        query = query.replace(b"@@session." + name.encode(), b"'something else'") if isinstance(query, bytes) else query
+        return execute(cursor, query, args)
+
+    monkeypatch.setattr(pymysql.cursors.Cursor, "execute", pretend)
+    parsed = parse_url(server)
+    with (
+        contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool,
+        pytest.raises(schemaless.ServerRefused, match=f"{name}=something else"),
+    ):
+        pool.run(lambda connection: connection.rows(b"SELECT 1"))
+
+
+def test_a_new_connection_takes_one_round_trip_to_be_set(server):
+    """And one to be read back; the catalog's tables are no part of it."""
+    parsed = parse_url(server)
+    with contextlib.closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
+        ((_, questions),) = pool.run(lambda connection: connection.rows(b"SHOW SESSION STATUS LIKE 'Questions'"))
+
+    # SET NAMES, which the driver sends; SET SESSION; the SELECT; and this one.
+    assert int(questions) == 4

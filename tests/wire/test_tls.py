@@ -1,0 +1,126 @@
+"""TLS: what a connection proves and hides, on a server with certificates of its own authority."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+import schemaless
+from schemaless import AccessDenied, InvalidInput, ServerRefused
+from schemaless.internals import tools_of
+from schemaless.wire.pool import NodePool, PoolOptions
+from schemaless.wire.tls import TLS
+from schemaless.wire.urls import parse_url
+from tests.accounts import accounts_on, connect, run
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture(scope="module")
+def accounts(loopback):
+    """The four roles' accounts on the server."""
+    with accounts_on([loopback.root]) as made:
+        yield made
+
+
+@pytest.fixture
+def by_root(loopback):
+    """Runs a statement as root, who comes through the socket."""
+    with closing(connect(loopback.root, None)) as connection:
+        yield lambda sql: run(connection, sql)
+
+
+def cipher(url: str) -> str:
+    """Return what a connection to a URL is encrypted with; empty for one that is not."""
+    parsed = parse_url(url)
+    with closing(NodePool(parsed.node, parsed.credentials, PoolOptions())) as pool:
+        ((_, name),) = pool.run(lambda connection: connection.rows(b"SHOW SESSION STATUS LIKE 'Ssl_cipher'"))
+    return str(name)
+
+
+def test_connections_are_encrypted_unless_that_is_switched_off(loopback, accounts):
+    """Over TCP to a server that has a certificate."""
+    assert cipher(loopback.url("app")).startswith("TLS_")
+    assert cipher(loopback.url("app", "ssl_mode=required")).startswith("TLS_")
+    assert cipher(loopback.url("app", "ssl_mode=disabled")) == ""
+
+
+def test_certificate_of_the_named_authority_is_accepted(loopback, accounts):
+    """With the server's name in it; by another address only where the name is not asked for."""
+    options = f"ssl_ca={loopback.folder}/ca.pem"
+
+    assert cipher(loopback.url("app", options)).startswith("TLS_")
+    assert cipher(loopback.url("app", f"{options}&ssl_mode=verify_ca", host="127.0.0.1")).startswith("TLS_")
+    with pytest.raises(ServerRefused, match=r"use a name that is in the certificate, .* ssl_mode=verify_ca") as caught:
+        cipher(loopback.url("app", options, host="127.0.0.1"))
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("mode", ["verify_ca", "verify_identity"])
+def test_certificate_of_another_authority_is_refused(loopback, accounts, mode):
+    """Also where no authority is named, and so those of the system count; the error says what to name."""
+    for options in (f"ssl_ca={loopback.folder}/other-ca.pem&ssl_mode={mode}", f"ssl_mode={mode}"):
+        with pytest.raises(ServerRefused, match="ssl_ca has to name the authority") as caught:
+            cipher(loopback.url("app", options))
+        assert not caught.value.retryable
+
+
+def test_whole_datastore_is_reached_encrypted(loopback, accounts, row):
+    """The URL's options serve for every node: the catalog's session and the shards' connections."""
+    options = f"ssl_ca={loopback.folder}/ca.pem"
+    accounts.allow("admin", "encrypted", 2)
+    url = schemaless.create("encrypted", 2, [loopback.url("admin", options)])
+    accounts.allow("app", "encrypted", 2)
+
+    assert url == loopback.url("admin", options, name="encrypted")
+    with schemaless.connect(accounts.url("app", url)) as store:
+        assert store.put_cell(row, "BASE", 1, {"fare": 10}).created
+        ((_, name),) = tools_of(store).shards.rows(0, b"SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+        assert name.startswith("TLS_")
+    with pytest.raises(ServerRefused, match="ssl_ca has to name the authority"):
+        schemaless.connect(accounts.url("app", url.replace("/ca.pem", "/other-ca.pem")))
+
+
+def test_account_that_requires_a_certificate_gets_it(loopback, by_root):
+    """ssl_cert and ssl_key; without them the error mentions TLS."""
+    by_root("CREATE USER IF NOT EXISTS certified REQUIRE X509")
+    own = f"&ssl_cert={loopback.folder}/client.pem&ssl_key={loopback.folder}/client.key"
+    options = f"ssl_ca={loopback.folder}/ca.pem"
+
+    assert cipher(loopback.url("certified", options + own)).startswith("TLS_")
+    with pytest.raises(AccessDenied, match="it may want TLS"):
+        cipher(loopback.url("certified", options))
+
+
+def test_server_that_requires_tls_says_so(loopback, accounts, by_root):
+    """The next step is the option."""
+    by_root("SET GLOBAL require_secure_transport=ON")
+    try:
+        with pytest.raises(AccessDenied, match="ssl_mode=required"):
+            cipher(loopback.url("app", "ssl_mode=disabled"))
+        assert cipher(loopback.url("app", "ssl_mode=required")).startswith("TLS_")
+    finally:
+        by_root("SET GLOBAL require_secure_transport=OFF")
+
+
+def test_what_mysql_made_for_itself_can_be_verified(servers, flavour):
+    """Its authority's certificate is not of the strictest kind."""
+    authority = servers[0].data / "ca.pem"
+    if flavour == "mariadb":
+        assert not authority.exists()
+        return
+
+    assert cipher(f"{servers[0].url}&ssl_ca={authority}&ssl_mode=verify_ca").startswith("TLS_")
+    with pytest.raises(ServerRefused, match="use a name that is in the certificate"):
+        cipher(f"{servers[0].url}&ssl_ca={authority}")
+
+
+def test_files_that_do_not_belong_together_are_refused(loopback):
+    """Before anything is sent; db-1 does not exist."""
+    key = f"{loopback.folder}/other-ca.key"
+
+    with pytest.raises(InvalidInput, match=r"ssl_cert '.*client.pem', ssl_key '.*' cannot be used for TLS: "):
+        cipher(f"mysql://app@db-1/?ssl_cert={loopback.folder}/client.pem&ssl_key={key}")
+    with pytest.raises(InvalidInput, match="ssl_cipher 'NONE' names no cipher"):
+        TLS("required", cipher="NONE").context()

@@ -1,0 +1,335 @@
+"""URLs, the environment and option files: which server, which account, how encrypted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from schemaless import InvalidInput
+from schemaless.local.binaries import environment
+from schemaless.wire.option_file import read_option_file
+from schemaless.wire.secret import Secret
+from schemaless.wire.tls import TLS
+from schemaless.wire.urls import parse_url, sqlalchemy_url
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "driver", "database"),
+    [
+        ("mysql://app@db-1/trips", "db-1:3306", "mysql+pymysql", "trips"),
+        ("mariadb://app@db-1:3307/trips", "db-1:3307", "mysql+pymysql", "trips"),
+        ("mysql+mysqldb://app@db-1", "db-1:3306", "mysql+mysqldb", None),
+        ("mysql://app@/trips?unix_socket=/run/my.sock", "/run/my.sock", "mysql+pymysql", "trips"),
+    ],
+)
+def test_parse_url_forms(text, node, driver, database):
+    """Bare schemes mean PyMySQL; a socket stands in the query."""
+    parsed = parse_url(text)
+
+    assert (str(parsed.node), parsed.credentials.drivername, parsed.database) == (node, driver, database)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "db-1",
+        "postgresql://x:secret@db/trips",
+        "mysql+asyncmy://x:secret@db",
+        "mysql:///trips",
+        "mysql://x:secret@db/trips?charset=latin1",
+        "mysql://x:secret@db:port/",
+    ],
+)
+def test_parse_url_unusable_is_refused_without_repeating_the_password(text):
+    """An error message ends up in logs."""
+    with pytest.raises(InvalidInput) as caught:
+        parse_url(text)
+
+    assert "secret" not in str(caught.value)
+
+
+def test_parse_url_takes_the_password_from_the_environment(monkeypatch):
+    """A URL with a password in it shows in ps; the environment does not."""
+    monkeypatch.setenv("SCHEMALESS_PASSWORD", "from the environment")
+
+    assert parse_url("mysql://app@db/trips").credentials.password == Secret("from the environment")
+    assert parse_url("mysql://app:own@db/trips").credentials.password == Secret("own")
+    assert "own" not in repr(parse_url("mysql://app:own@db/trips")) + str(parse_url("mysql://app:own@db/trips"))
+
+
+@pytest.mark.parametrize("option", ["password", "passwd"])
+def test_parse_url_password_as_an_option_is_used_and_never_shown(option):
+    """What PyMySQL would take from the query is as secret there as before the host."""
+    parsed = parse_url(f"mysql://app@db/trips?{option}=s3cret&ssl_key_password=t0psecret")
+
+    assert parsed.credentials.password == Secret("s3cret")
+    assert "s3cret" not in str(parsed)
+    assert "t0psecret" not in str(parsed)
+
+
+def test_parse_url_with_an_unescaped_at_sign_does_not_show_a_part_of_the_password():
+    """What stands before the second @ would be taken for the host."""
+    with pytest.raises(InvalidInput, match="%40") as caught:
+        parse_url("mysql://app:sec@ret@db-1/trips")
+
+    assert "sec" not in str(caught.value)
+    assert "ret" not in str(caught.value)
+
+
+def test_for_database_keeps_options_and_leaves_passwords_out():
+    """What ``create`` prints may stand in a configuration."""
+    parsed = parse_url("mysql://app:s3cret@db-1/?ssl_ca=/etc/ca.pem&ssl_key_password=t0p")
+
+    assert parsed.for_database("trips") == "mysql://app@db-1:3306/trips?ssl_ca=/etc/ca.pem"
+
+
+# ---- TLS
+
+
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ("", None),
+        ("?ssl_mode=REQUIRED", "required"),
+        ("?ssl_mode=disabled", "disabled"),
+        ("?ssl_ca=/ca.pem", "verify_identity"),
+        ("?ssl_capath=/ca", "verify_identity"),
+        ("?ssl_ca=/ca.pem&ssl_verify_identity=false", "verify_ca"),
+        ("?ssl_ca=/ca.pem&ssl_verify_cert=true", "verify_ca"),
+        ("?ssl_ca=/ca.pem&ssl_mode=verify_ca", "verify_ca"),
+        ("?ssl_verify_cert=1", "verify_ca"),
+        ("?ssl_verify_identity=1", "verify_identity"),
+        ("?ssl_ca=/ca.pem&ssl_verify_cert=false", "required"),
+        ("?ssl_cert=/cert.pem&ssl_key=/key.pem", "required"),
+    ],
+)
+def test_tls_mode_is_what_the_options_come_to(options, mode):
+    """A CA is there to be checked, with the server's name, unless something is said against it."""
+    assert parse_url(f"mysql://app@db-1/trips{options}").credentials.tls.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("ssl_mode=on", "ssl_mode is one of disabled, "),
+        ("ssl_mode=required&ssl_verify_cert=true", "ssl_verify_cert beside ssl_mode"),
+        ("ssl_verify_identity=maybe", "is true or false"),
+        ("ssl_check_hostname=true", "unknown TLS option 'ssl_check_hostname'"),
+        ("ssl=true", "unknown TLS option 'ssl'; there are ssl_mode"),
+        ("ssl_key=/key.pem", "needs ssl_cert"),
+        ("ssl_ca=/a&ssl_ca=/b", "twice"),
+    ],
+)
+def test_tls_option_that_is_not_understood_is_refused(options, complaint):
+    """None is passed over: it would leave a connection less safe than it was meant to be."""
+    with pytest.raises(InvalidInput, match=complaint):
+        parse_url(f"mysql://app@db-1/trips?{options}")
+
+
+@pytest.mark.parametrize("name", ["ca", "cert"])
+def test_tls_file_that_is_not_there_or_is_none_is_named(tmp_path, name):
+    """Before anything is sent."""
+    path = tmp_path / "file.pem"
+    tls = TLS("verify_ca", **{name: str(path)})
+
+    with pytest.raises(InvalidInput, match=f"ssl_{name}: there is no '{path}'"):
+        tls.context()
+    path.write_text("no certificate")
+    with pytest.raises(InvalidInput, match=f"ssl_{name} '{path}' cannot be used for TLS: "):
+        tls.context()
+
+
+# ---- option files
+
+
+@pytest.fixture
+def my_cnf(tmp_path, monkeypatch):
+    """Write ``~/.my.cnf`` of a home folder of its own, and return its path."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SCHEMALESS_PASSWORD", raising=False)
+
+    def write(text):
+        path = tmp_path / ".my.cnf"
+        path.write_text(text)
+        path.chmod(0o600)
+        return path
+
+    return write
+
+
+def test_option_file_says_what_the_url_does_not(my_cnf):
+    """User, password, host, port and TLS; the group [schemaless] over [client]."""
+    my_cnf(
+        '[client]\nuser=app\npassword = "of # the file"  # a comment\nhost=db-1\nport=3307\nssl-ca=~/ca.pem\n'
+        "[mysql]\nuser=wrong\n[schemaless]\nhost=db-2\n"
+    )
+
+    parsed = parse_url("mysql:///trips?read_default_file=~/.my.cnf")
+    assert (str(parsed.node), parsed.database) == ("db-2:3307", "trips")
+    assert (parsed.credentials.username, parsed.credentials.password) == ("app", Secret("of # the file"))
+    assert parsed.credentials.tls.mode == "verify_identity"
+    assert not parsed.credentials.tls.ca.startswith("~")
+    assert parsed == parse_url("mysql://app@db-2:3307/trips?read_default_file=~/.my.cnf")
+    assert "of # the file" not in f"{parsed} {parsed!r}"
+
+
+def test_url_wins_over_the_environment_and_that_over_the_file(my_cnf, monkeypatch):
+    """One order, for each of the parts."""
+    my_cnf("[client]\nuser=file\npassword=file\nhost=file\nport=1\nssl-mode=disabled\n")
+    url = "mysql://url:url@url:2/trips?read_default_file=~/.my.cnf&ssl_mode=required"
+    monkeypatch.setenv("SCHEMALESS_PASSWORD", "environment")
+
+    parsed = parse_url(url)
+    assert (str(parsed.node), parsed.credentials.username, parsed.credentials.password) == (
+        "url:2",
+        "url",
+        Secret("url"),
+    )
+    assert parsed.credentials.tls.mode == "required"
+    assert parse_url(url.replace(":url@", "@")).credentials.password == Secret("environment")
+    monkeypatch.delenv("SCHEMALESS_PASSWORD")
+    assert parse_url(url.replace(":url@", "@")).credentials.password == Secret("file")
+
+
+def test_option_file_is_read_only_when_the_url_names_it(my_cnf):
+    """A password for another server would keep an account without one out."""
+    my_cnf("[client]\npassword=file\n[mine]\nuser=me\n")
+
+    assert parse_url("mysql://app@db-1/trips").credentials.password is None
+    assert parse_url("mysql://db-1/trips?read_default_group=mine").credentials.username == "me"
+    assert parse_url("mysql://db-1/trips?read_default_group=mine").credentials.password == Secret("file")
+
+
+def test_option_file_socket_is_for_its_own_server_only(my_cnf):
+    """A host in the URL is where it goes, whatever socket the file has."""
+    my_cnf("[client]\nsocket=/run/my.sock\nuser=app\n")
+
+    assert str(parse_url("mysql:///trips?read_default_group=client").node) == "/run/my.sock"
+    assert str(parse_url("mysql://db-1/trips?read_default_group=client").node) == "db-1:3306"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("ssl", "required"),
+        ("skip-ssl", "disabled"),
+        ("ssl\nssl_ca=/ca.pem", "verify_identity"),
+        ("ssl=0\nssl_ca=/ca.pem", "disabled"),
+        ("ssl-ca=/ca.pem\nssl-verify-server-cert=0", "verify_ca"),
+        ("ssl-verify-server-cert", "verify_identity"),
+        ("loose-ssl-mode=VERIFY_CA", "verify_ca"),
+    ],
+)
+def test_option_file_tls_in_the_words_of_both_clients(my_cnf, text, mode):
+    """MySQL's client and MariaDB's have words of their own."""
+    my_cnf(f"[client]\n{text}\n")
+
+    assert parse_url("mysql://db-1/trips?read_default_group=client").credentials.tls.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "complaint"),
+    [
+        ("!includedir /etc/mysql", 0o600, "line 1: includes are not followed"),
+        ("user=me", 0o600, r"line 1: an option before the first \[group\]"),
+        ("[client]\npassword=s3cret", 0o606, "may be written by everybody"),
+        ("[client]\nssl-crl=s3cret", 0o600, "unknown TLS option 'ssl_crl'"),
+        ("[client]\nport=s3", 0o600, "port is a number"),
+    ],
+)
+def test_option_file_that_cannot_be_used_is_refused(my_cnf, text, mode, complaint):
+    """With the place, and without a word of a password."""
+    my_cnf(text).chmod(mode)
+
+    with pytest.raises(InvalidInput, match=complaint) as caught:
+        parse_url("mysql://db-1/trips?read_default_group=client")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_option_file_that_is_not_there_is_refused(tmp_path):
+    """It was named, so it was meant."""
+    with pytest.raises(InvalidInput, match="No such file"):
+        parse_url(f"mysql://db-1/trips?read_default_file={tmp_path}/my.cnf")
+
+
+@pytest.mark.mysql
+def test_option_file_is_read_as_the_server_reads_it(servers, tmp_path):
+    """Quotes, escapes, comments and spaces, against what the program itself makes of the same file."""
+    lines = [
+        "a=plain",
+        "b=  two words  ",
+        'c="a # in quotes" # and a comment',
+        "d=cut # here",
+        "e=cut#here",
+        r"f=tab\tnewline\nbackslash\\quote\"end",
+        r"g=unknown\q",
+        r"h=trailing\\",
+        'i="it\'s"',
+        "j='unfinished",
+        "k=a=b=c",
+        "l=;semicolon",
+        'm=""',
+        "n=end\\",
+        r'o="in \" quotes"',
+        'p=" spaces "',
+        "q = around",
+    ]
+    path = tmp_path / "my.cnf"
+    text = ["# comment", "; comment", "[ client ]", "loose-other=1", "[server]", *(f"loose-{line}" for line in lines)]
+    path.write_text("\n".join(text) + "\n")
+    path.chmod(0o600)
+    program = json.loads((servers[0].folder / "server.json").read_text())["command"]
+    command = [*program, f"--defaults-file={path}", "--print-defaults"]
+    said = subprocess.run(command, capture_output=True, text=True, env=environment(), check=True).stdout
+
+    ours = read_option_file(str(path), ("server",))
+    assert list(ours) == [line[0] for line in lines]
+    assert said.partition("arguments:\n")[2].strip() == " ".join(f"--loose-{name}={ours[name]}" for name in ours)
+
+
+def test_localhost_is_not_left_to_the_c_library():
+    """It would take the default socket, whatever port the URL has."""
+    parsed = parse_url("mysql+mysqldb://app@localhost:3307/trips")
+
+    assert sqlalchemy_url(parsed.node, parsed.credentials, None).host == "127.0.0.1"
+    assert parsed.for_database("trips") == "mysql+mysqldb://app@localhost:3307/trips"
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "shown"),
+    [
+        (
+            "mysql://app:s3cret@db-1:3307,db-2,[::1]:3308/trips?read_timeout=5",
+            ["db-1:3307", "db-2:3306", "::1:3308"],
+            "mysql://app@db-1:3307,db-2:3306,[::1]:3308/trips?read_timeout=5",
+        ),
+        (
+            "mysql://app@/trips?unix_socket=/run/a.sock,/run/b.sock",
+            ["/run/a.sock", "/run/b.sock"],
+            "mysql://app@/trips?unix_socket=/run/a.sock%2C/run/b.sock",
+        ),
+    ],
+)
+def test_several_servers_are_named_with_commas(text, nodes, shown):
+    """For the catalog of a datastore alone; what is shown of the URL can be given again."""
+    parsed = parse_url(text, several=True)
+
+    assert [str(node) for node in parsed.nodes] == nodes
+    assert parsed.for_database("trips") == shown
+    assert parse_url(shown, several=True).nodes == parsed.nodes
+    assert "s3cret" not in str(parsed)
+    assert nodes[1] in str(parsed).replace("%2F", "/")
+    with pytest.raises(InvalidInput, match="several servers"):
+        parse_url(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["mysql://app@db-1,/trips", "mysql://app@,db-1/trips", "mysql://app@/t?unix_socket=/a,"]
+)
+def test_one_of_several_servers_that_is_empty_is_refused(text):
+    """A comma too many is a mistake."""
+    with pytest.raises(InvalidInput, match="one of them is empty"):
+        parse_url(text, several=True)
