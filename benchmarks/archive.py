@@ -24,7 +24,7 @@ from typing import Any
 import schemaless
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import ArchivedCell, ArchiveWriter
 from schemaless.migrate.archive_files import archive_files, read_archive
@@ -69,7 +69,7 @@ def main() -> None:
                 archive = None if name == "without" else folder
                 report = said(f"migrate, {name}", size, lambda: migrate.run(store, MigrateSpec(archive=archive)))  # noqa: B023
         with schemaless.connect(url) as store:
-            job = Ledger(store).job(report.job_id)
+            job = JobStore(store).job(report.job_id)
             files = archive_files(Path(folder))
             kept = sum(file.size_bytes for file in files)
             print(f"archive: {len(files)} files, {kept / 1e6:.2f} MB, {kept / size:.3f} of the originals")

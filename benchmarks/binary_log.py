@@ -21,7 +21,7 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.recode import recode
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
 from schemaless.migrate.binlog_cost import binary_log, binary_log_point, bytes_between, predicted_bytes
 from schemaless.migrate.sql import update_bodies
@@ -84,13 +84,15 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
         back = [(added_id, new, old) for added_id, old, new in stored]
         for way, settings in ways.items():
             with (
-                tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary).connection() as connection
+                internals_of(store)
+                .shards.pool_for(internals_of(store).topology.clusters[0].primary)
+                .connection() as connection
             ):
                 connection.unfinished = True  # its settings are nobody else's
                 if settings:
                     connection.execute(f"SET SESSION {settings}".encode())
                 start = binary_log_point(connection)
-                replace(connection, tools_of(store).shards.database(0), stored, rows)
+                replace(connection, internals_of(store).shards.database(0), stored, rows)
                 end = binary_log_point(connection)
                 assert start is not None
                 assert end is not None
@@ -105,7 +107,7 @@ def measure(url: str, cells: Sequence[NewStoredCell], ways: dict[str, str], rows
                     flush=True,
                 )
                 connection.execute(b"SET SESSION sql_log_bin=0")
-                replace(connection, tools_of(store).shards.database(0), back, rows)
+                replace(connection, internals_of(store).shards.database(0), back, rows)
 
 
 def replace(connection: Connection, database: str, changes: Sequence[tuple[int, bytes, bytes]], rows: int) -> None:

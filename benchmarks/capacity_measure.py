@@ -32,7 +32,7 @@ from schemaless.capacity.measure import measure
 from schemaless.capacity.measurement import Measurement
 from schemaless.cell import NewStoredCell
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.sql import rebuild_table
 from schemaless.numbers import Interval, added
 from schemaless.opening import connect
@@ -127,8 +127,8 @@ def counted(store: Datastore, history: PastWrites) -> dict[Key, float]:
     """Count everything: cells and bodies by SQL, JSON text as it was made."""
     truth: defaultdict[Key, float] = defaultdict(float)
     for shard in range(store.shard_count):
-        table = b"`%b`.cell" % tools_of(store).shards.database(shard).encode()
-        rows = tools_of(store).shards.rows(
+        table = b"`%b`.cell" % internals_of(store).shards.database(shard).encode()
+        rows = internals_of(store).shards.rows(
             shard,
             b"SELECT column_name, SUBSTRING(body,1,1)=x'C1', DATE(created_at), COUNT(*), SUM(LENGTH(body)) FROM %b "
             b"GROUP BY 1, 2, 3" % table,
@@ -145,10 +145,10 @@ def counted(store: Datastore, history: PastWrites) -> dict[Key, float]:
 
 def rebuilt(store: Datastore) -> int:
     """Rebuild every shard's table; return what their files take then."""
-    names = [tools_of(store).shards.database(shard) for shard in range(store.shard_count)]
+    names = [internals_of(store).shards.database(shard) for shard in range(store.shard_count)]
     for shard, name in enumerate(names):
-        tools_of(store).shards.execute(shard, rebuild_table(name))
-    pool = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0))
+        internals_of(store).shards.execute(shard, rebuild_table(name))
+    pool = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(0))
     return sum(size.file_bytes for size in cell_table_sizes(pool, names).values())
 
 
@@ -207,15 +207,15 @@ def pages(server: str) -> None:
         print(f"{'of 2,000 cells of 16,000 bytes':34}{'pages':>8}")
         for asked in ("created_at", "column_name", "LENGTH(body)", "SUBSTRING(body,1,2)", "body"):
             sql = f"SELECT {asked} FROM pages_0000.cell FORCE INDEX (PRIMARY)".encode()
-            tools_of(store).shards.rows(0, sql)  # at first the server still deals with what was just written
+            internals_of(store).shards.rows(0, sql)  # at first the server still deals with what was just written
             before = status(store)[1]
-            tools_of(store).shards.rows(0, sql)
+            internals_of(store).shards.rows(0, sql)
             print(f"{asked:34}{status(store)[1] - before:8,}")
 
 
 def status(store: Datastore) -> tuple[int, int, int]:
     """Return rows, pages asked for and pages read from disk, by all sessions since the server's start."""
-    rows = tools_of(store).catalog.run(lambda connection: connection.rows(b"SHOW GLOBAL STATUS"))
+    rows = internals_of(store).catalog.run(lambda connection: connection.rows(b"SHOW GLOBAL STATUS"))
     values = {str(name): value for name, value in rows}
     handlers = sum(int(value) for name, value in values.items() if name.startswith("Handler_read_"))
     return (

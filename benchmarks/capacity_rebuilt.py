@@ -19,7 +19,7 @@ from schemaless.bench.logbooks import documents
 from schemaless.capacity.reporting import Asked, make
 from schemaless.cell import NewStoredCell
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.rebuild import run as rebuild
 from schemaless.migrate.run import run as migrate
 from schemaless.migrate.spec import MigrateSpec
@@ -106,11 +106,11 @@ def legs(body: object) -> list[object]:
 def files(store: Datastore) -> int:
     """Return the lengths of all files."""
     total = TableSize(0, 0)
-    for cluster in tools_of(store).topology.clusters:
+    for cluster in internals_of(store).topology.clusters:
         databases = [
-            tools_of(store).shards.database(shard) for shard in tools_of(store).topology.shards_of(cluster.name)
+            internals_of(store).shards.database(shard) for shard in internals_of(store).topology.shards_of(cluster.name)
         ]
-        for size in cell_table_sizes(tools_of(store).shards.pool_for(cluster.primary), databases).values():
+        for size in cell_table_sizes(internals_of(store).shards.pool_for(cluster.primary), databases).values():
             total += size
     return total.file_bytes
 

@@ -34,7 +34,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, decode_body, encode_body
 from schemaless.codec.registry import DEFAULT, Codec, codec_named
 from schemaless.codec.training import train
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
@@ -182,8 +182,10 @@ def follow(store: Datastore, advice: Sequence[ColumnAdvice]) -> None:
             training, source = train_column(
                 store, each.column_name, replace(codec_named(codec.name), level=3), seed=each.seed
             )
-            number = keep(tools_of(store).shelves, training.dictionary, source).id
-        set_column(tools_of(store).shelves, ColumnSetting(each.column_name, codec.name, codec.level, number))
+            number = keep(internals_of(store).dictionary_replicas, training.dictionary, source).id
+        set_column(
+            internals_of(store).dictionary_replicas, ColumnSetting(each.column_name, codec.name, codec.level, number)
+        )
         migrate.run(store, MigrateSpec(codec.name, columns=(each.column_name,), level=codec.level, dictionary=number))
 
 
@@ -192,8 +194,8 @@ def body_bytes(store: Datastore) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for shard in range(store.shard_count):
         sql = b"SELECT column_name, COUNT(*), SUM(LENGTH(body)) FROM `%b`.cell GROUP BY column_name"
-        for column, cells, size in tools_of(store).shards.rows(
-            shard, sql % tools_of(store).shards.database(shard).encode()
+        for column, cells, size in internals_of(store).shards.rows(
+            shard, sql % internals_of(store).shards.database(shard).encode()
         ):
             known = found.get(column, (0, 0))
             found[column] = known[0] + int(cells), known[1] + int(size)
@@ -211,8 +213,8 @@ def calls(server: LocalServer, logbooks: Logbooks, rounds: int) -> None:
             ((uuid.uuid5(uuid.NAMESPACE_OID, name).bytes, encode_body(body)) for name, _, body in logbooks[:2000]),
             codec_named("msgpack+zstd"),
         )
-        kept = keep(tools_of(store).shelves, training.dictionary, {})
-        set_column(tools_of(store).shelves, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
+        kept = keep(internals_of(store).dictionary_replicas, training.dictionary, {})
+        set_column(internals_of(store).dictionary_replicas, ColumnSetting("WITH", "msgpack+zstd", None, kept.id))
     some = [body for _, _, body in logbooks[2000:2050]]
     took: dict[tuple[str, str], list[float]] = {}
     with connect(url) as store:

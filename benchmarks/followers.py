@@ -36,7 +36,7 @@ from _schedules import outcomes
 import schemaless
 from schemaless.followers.membership import Timing
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
 from schemaless.triggers.calling import Calls
@@ -149,7 +149,7 @@ def heard_while_cut(url: str, cells: int, cuts: int) -> bool:
     # Each cut is to find it listening.
     timing = Timing(connect_s=0.05)
     with schemaless.connect(url) as store, working(store, counted, timing=timing) as worker:
-        shards = tools_of(store).shards
+        shards = internals_of(store).shards
         pools = [shards.pool_for(node) for node in {shards.node_of(shard) for shard in range(store.shard_count)}]
         for batch in range(batches):
             rows = (uuid.uuid4() for _ in range(cells // batches))

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import schemaless
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.pool import PoolOptions
 from tests.faults.interrupts import (
@@ -74,8 +74,8 @@ def table(head: str, lines: Lines) -> int:
 def opened(url: str, size: int) -> Datastore:
     """Return a datastore with pools of some connections, and small statements."""
     store = schemaless.connect(url, pool_size=size)
-    for cluster in tools_of(store).topology.clusters:
-        pool = tools_of(store).shards.pool_for(cluster.primary)
+    for cluster in internals_of(store).topology.clusters:
+        pool = internals_of(store).shards.pool_for(cluster.primary)
         pool.options = PoolOptions(pool_size=size, pool_timeout_s=10, max_packet_bytes=PACKET_BYTES)
     return store
 
@@ -106,8 +106,8 @@ def alarm_modes(url: str, alarms: int) -> Iterator[tuple[str, Counter[str]]]:
                 found = by_alarms(store, part, seed=10 + size, alone=False)
             found.update(f"a thread beside: {error!r}" for error in wrong)
             found["lost places"] += sum(
-                size - tools_of(store).shards.pool_for(cluster.primary).places.free()
-                for cluster in tools_of(store).topology.clusters
+                size - internals_of(store).shards.pool_for(cluster.primary).places.free()
+                for cluster in internals_of(store).topology.clusters
             )
             yield f"{1 + THREADS} threads, a pool of {size}", +found
     with opened(url, 8) as store:

@@ -51,7 +51,7 @@ from schemaless.codec.envelope import DEFAULT_LIMITS, seal, unseal
 from schemaless.codec.legacy import read_quickly
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
@@ -166,18 +166,18 @@ def database_url(url: str, name: str) -> str:
 def keep_originals(store: schemaless.Datastore) -> None:
     """Copy every body, to put it back from."""
     for shard in range(store.shard_count):
-        database = tools_of(store).shards.database(shard).encode()
-        tools_of(store).shards.execute(
+        database = internals_of(store).shards.database(shard).encode()
+        internals_of(store).shards.execute(
             shard, b"CREATE TABLE `%b`.original AS SELECT added_id, body FROM `%b`.cell" % (database, database)
         )
-        tools_of(store).shards.execute(shard, b"ALTER TABLE `%b`.original ADD PRIMARY KEY (added_id)" % database)
+        internals_of(store).shards.execute(shard, b"ALTER TABLE `%b`.original ADD PRIMARY KEY (added_id)" % database)
 
 
 def put_back(store: schemaless.Datastore) -> None:
     """Make every body its first bytes again."""
     for shard in range(store.shard_count):
-        database = tools_of(store).shards.database(shard).encode()
-        tools_of(store).shards.execute(
+        database = internals_of(store).shards.database(shard).encode()
+        internals_of(store).shards.execute(
             shard,
             b"UPDATE `%b`.cell AS c JOIN `%b`.original AS o ON o.added_id=c.added_id SET c.body=o.body"
             % (database, database),
@@ -222,7 +222,7 @@ def plain_loop(server: LocalServer, store: schemaless.Datastore) -> None:
     connection = pymysql.connect(unix_socket=str(server.socket), user="root", charset="utf8mb4")
     cursor = connection.cursor()
     for shard in range(store.shard_count):
-        database = tools_of(store).shards.database(shard)
+        database = internals_of(store).shards.database(shard)
         after = done = 0
         while True:
             cursor.execute(
@@ -251,7 +251,9 @@ def bare_loop(store: schemaless.Datastore, count: int) -> None:
     """Re-encode every body as fast as this library's functions can, and nothing else."""
     context = multiprocessing.get_context("fork")
     shares = [range(number, store.shard_count, count) for number in range(count)]
-    processes = [context.Process(target=reencode_share, args=(str(tools_of(store).url), shards)) for shards in shares]
+    processes = [
+        context.Process(target=reencode_share, args=(str(internals_of(store).url), shards)) for shards in shares
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -264,11 +266,11 @@ def reencode_share(url: str, shards: range) -> None:
     wanted = wanted_bodies(DEFAULT.format_byte, (), ())
     with schemaless.connect(url) as store:
         for shard in shards:
-            database, after = tools_of(store).shards.database(shard), 0
-            while rows := tools_of(store).shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
-                cells = [tools_of(store).stored_cell(row[:6], shard) for row in rows]
+            database, after = internals_of(store).shards.database(shard), 0
+            while rows := internals_of(store).shards.rows(shard, select_block(database, after, 128, 1 << 20, wanted)):
+                cells = [internals_of(store).stored_cell(row[:6], shard) for row in rows]
                 sql = update_bodies(database, [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells])
-                tools_of(store).shards.run(
+                internals_of(store).shards.run(
                     shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True
                 )
                 after = int(rows[-1][0])
@@ -293,7 +295,9 @@ class Stages:
         for number in range(self._cores):
             here, there = context.Pipe()
             shards = range(number, store.shard_count, self._cores)
-            context.Process(target=serve_stages, args=(there, str(tools_of(store).url), shards), daemon=True).start()
+            context.Process(
+                target=serve_stages, args=(there, str(internals_of(store).url), shards), daemon=True
+            ).start()
             self._pipes.append(here)
         for pipe in self._pipes:
             pipe.recv()
@@ -364,11 +368,11 @@ class Share:
         wanted = wanted_bodies(DEFAULT.format_byte, (), ())
         for shard in self._shards:
             after = 0
-            while rows := tools_of(self._store).shards.rows(
-                shard, select_block(tools_of(self._store).shards.database(shard), after, 128, 1 << 20, wanted)
+            while rows := internals_of(self._store).shards.rows(
+                shard, select_block(internals_of(self._store).shards.database(shard), after, 128, 1 << 20, wanted)
             ):
                 for row in rows:
-                    tools_of(self._store).stored_cell(row[:6], shard)
+                    internals_of(self._store).stored_cell(row[:6], shard)
                 after = int(rows[-1][0])
 
     def parse(self) -> None:
@@ -394,8 +398,8 @@ class Share:
         """Replace bodies by the statements that a migration sends."""
         for shard, changes in self._changes.items():
             for start in range(0, len(changes), 100):
-                sql = update_bodies(tools_of(self._store).shards.database(shard), changes[start : start + 100])
-                tools_of(self._store).shards.run(
+                sql = update_bodies(internals_of(self._store).shards.database(shard), changes[start : start + 100])
+                internals_of(self._store).shards.run(
                     shard, lambda connection, sql=sql: replace_bodies(connection, sql), writes=True
                 )
 

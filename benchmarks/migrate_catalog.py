@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 import schemaless
-from schemaless.jobs.job_store import LEASE_S, Ledger
+from schemaless.jobs.job_store import LEASE_S, JobStore
 from schemaless.jobs.status import status_of
 from schemaless.jobs.versions import versions
 from schemaless.migrate.spec import MigrateSpec
@@ -38,26 +38,26 @@ def main() -> None:
 
 def measure(store: schemaless.Datastore, shards: int) -> None:
     """Send what a migration sends, and print what it took."""
-    ledger = Ledger(store)
+    job_store = JobStore(store)
     began_s = time.perf_counter()
-    job = ledger.create(
+    job = job_store.create(
         "migrate", MigrateSpec().as_json(), dict.fromkeys(range(shards), 1 << 30), ["cluster-1"], versions(store)
     )
     print(f"{'to create it':46}{(time.perf_counter() - began_s) * 1000:9.1f} ms")
-    state = ledger.claim(job.job_id, 0, "somebody")
+    state = job_store.claim(job.job_id, 0, "somebody")
     assert state is not None
-    ledger.renew(job.job_id, state, "cluster-1")
+    job_store.renew(job.job_id, state, "cluster-1")
     for what, how_often, call in (
-        ("news for a runner", "0.5 s", lambda: ledger.renew(job.job_id, state, "cluster-1")),
-        ("a checkpoint", "1 s", lambda: ledger.checkpoint(job.job_id, state)),
-        ("a chunk's share of the budget", "chunk", lambda: ledger.spend(job.job_id, 1, 1e9)),
+        ("news for a runner", "0.5 s", lambda: job_store.renew(job.job_id, state, "cluster-1")),
+        ("a checkpoint", "1 s", lambda: job_store.checkpoint(job.job_id, state)),
+        ("a chunk's share of the budget", "chunk", lambda: job_store.spend(job.job_id, 1, 1e9)),
         (
             "a look at a cluster, noted",
             "2 s",
-            lambda: ledger.note_look(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
+            lambda: job_store.note_look(job.job_id, "cluster-1", "somebody", None, {"lag_s": {}}, {}),
         ),
-        ("a driver's list of shards", "shard", lambda: ledger.shards(job.job_id, counters=False)),
-        ("a status, or the progress of a run", "1 s", lambda: status_of(ledger, job.job_id)),
+        ("a driver's list of shards", "shard", lambda: job_store.shards(job.job_id, counters=False)),
+        ("a status, or the progress of a run", "1 s", lambda: status_of(job_store, job.job_id)),
     ):
         print(f"{what:38}{how_often:>8}{median_ms(call):9.2f} ms")
     print(f"a lease lasts {LEASE_S} s")

@@ -45,7 +45,7 @@ from _move_traffic import (
 
 import schemaless
 from schemaless import Datastore, NewStoredCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local.options import RELAXED
 from schemaless.move import run as moves
@@ -171,14 +171,14 @@ def fill(store: Datastore, cells: int, body_bytes: int) -> None:
             sql = b"INSERT INTO soak_0000.cell (row_key,column_name,ref_key,body) SELECT %b,column_name,ref_key,body "
             sql += b"FROM soak_0000.cell WHERE added_id>%d AND added_id<=%d AND CRC32(%b)%%2=%d LIMIT %d"
             made = sql % (key, first, first + _BY_SERVER, key, SHARD, cells - there)
-            there += tools_of(store).shards.execute(SHARD, made).affected
+            there += internals_of(store).shards.execute(SHARD, made).affected
             if there == cells:
                 break
 
 
 def rows_in(store: Datastore, sql: bytes) -> Sequence[tuple[Any, ...]]:
     """Return rows of the shard, wherever it is."""
-    return tools_of(store).shards.rows(SHARD, sql)
+    return internals_of(store).shards.rows(SHARD, sql)
 
 
 def top_of(store: Datastore) -> int:
@@ -261,7 +261,7 @@ def traffic(url: str, top: int, options: argparse.Namespace) -> Iterator[tuple[P
 
 def move(store: Datastore, options: argparse.Namespace) -> Move:
     """Move the shard to the other cluster, and drop what is left behind."""
-    topology = tools_of(store).topology
+    topology = internals_of(store).topology
     target = next(each.name for each in topology.clusters if each != topology.cluster_of(SHARD))
     thresholds = Thresholds()
     if options.yield_above is not None:
@@ -402,7 +402,7 @@ def control(
     store: Datastore, told: Told, followed: Followed, before: tuple[int, int, int, int], top: int, last: int
 ) -> bool:
     """Do harm by SQL, and return whether the check finds each of it."""
-    run = tools_of(store).shards.execute
+    run = internals_of(store).shards.execute
     some = sorted(told.written)[len(told.written) // 2 :][:3]
     middle = rows_in(store, b"SELECT added_id FROM soak_0000.cell WHERE added_id>%d LIMIT 2" % (top // 2))
     run(SHARD, b"DELETE FROM soak_0000.cell WHERE added_id=%d" % some[0])

@@ -20,7 +20,7 @@ from schemaless.admin.create import create
 from schemaless.bench.logbooks import documents
 from schemaless.cell import NewStoredCell
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.migrate import run as migrate
 from schemaless.opening import connect
@@ -86,23 +86,23 @@ def one_shard(server: LocalServer, cells: Iterator[NewStoredCell], body_bytes: i
 
 def drop(store: Datastore) -> None:
     """Drop a datastore."""
-    for name in (store.name, tools_of(store).shards.database(0)):
-        tools_of(store).shards.execute(0, b"DROP DATABASE `%b`" % name.encode())
+    for name in (store.name, internals_of(store).shards.database(0)):
+        internals_of(store).shards.execute(0, b"DROP DATABASE `%b`" % name.encode())
     store.close()
 
 
 def file_bytes(store: Datastore) -> int:
     """Return the length of the shard's file."""
-    pool = tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary)
-    (size,) = cell_table_sizes(pool, [tools_of(store).shards.database(0)]).values()
+    pool = internals_of(store).shards.pool_for(internals_of(store).topology.clusters[0].primary)
+    (size,) = cell_table_sizes(pool, [internals_of(store).shards.database(0)]).values()
     return size.file_bytes
 
 
 def rebuild(store: Datastore) -> tuple[int, float]:
     """Rebuild the shard; return its file's length, and the seconds."""
     started = time.perf_counter()
-    table = b"`%b`.cell" % tools_of(store).shards.database(0).encode()
-    tools_of(store).shards.execute(0, b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % table)
+    table = b"`%b`.cell" % internals_of(store).shards.database(0).encode()
+    internals_of(store).shards.execute(0, b"ALTER TABLE %b FORCE, ALGORITHM=INPLACE, LOCK=NONE" % table)
     return file_bytes(store), time.perf_counter() - started
 
 
@@ -116,7 +116,7 @@ def predicted_and_rebuilt(server: LocalServer, name: str, lengths: Sequence[int]
             yield NewStoredCell(uuid.UUID(bytes=drawn.randbytes(16)), "BASE", 1, b"1" * length)
 
     store = one_shard(server, cells(), body_bytes)
-    layout = layout_of(tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary))
+    layout = layout_of(internals_of(store).shards.pool_for(internals_of(store).topology.clusters[0].primary))
     assert layout is not None
     packer = Packer(layout)
     count = size = 0

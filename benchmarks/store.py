@@ -45,7 +45,7 @@ import schemaless
 from schemaless.bench.logbooks import documents as logbook_documents
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import encode_body
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import heartbeat_database, shard_database
 from schemaless.local.options import RELAXED
 from schemaless.local.servers import down, up
@@ -208,7 +208,7 @@ class Contest:
             self._exit.callback(drop, urls, databases + [shard_database(datastore, each) for each in range(shards)])
             stores.append(self._exit.enter_context(schemaless.connect(schemaless.create(datastore, shards, urls))))
         account = self._account.username, _word(self._account)
-        bare = Bare(tools_of(stores[1]).topology, account, self._encoding, self._options.page)
+        bare = Bare(internals_of(stores[1]).topology, account, self._encoding, self._options.page)
         self._exit.callback(bare.close)
         return Library(stores[0], self._encoding), bare
 

@@ -82,7 +82,7 @@ def told_nothing(meters: MeterProvider, tracers: AnyTracerProvider | None) -> Ca
     calls = dict.fromkeys(telemetry.CALLS, nothing)
     kind = type("Nothing", (), {name: staticmethod(call) for name, call in calls.items()})
     store = kind()
-    vars(store).update(name="nothing", _tools=types.SimpleNamespace(shards=types.SimpleNamespace(pools=pools)))
+    vars(store).update(name="nothing", _internals=types.SimpleNamespace(shards=types.SimpleNamespace(pools=pools)))
     telemetry.instrument(store, spans=tracers is not None, tracer_provider=tracers, meter_provider=meters)
     told: Callable[[], object] = store.get_cell_latest
     return told

@@ -40,14 +40,14 @@ def main() -> int:
 def milliseconds(servers: list[str], rounds: int, *, reuse: bool, rows: int = 0) -> float:
     """Return the median of what it takes to have a datastore, connect to it, and give it back after ``rows`` cells."""
 
-    def shelf() -> Datastores:
+    def replica() -> Datastores:
         return Datastores(servers, lambda name: schemaless.create(name, 4, servers), f"bench_{uuid.uuid4().hex[:8]}_")
 
-    datastores = shelf()
+    datastores = replica()
     taken = []
     for _ in range(rounds + 1):
         if not reuse:
-            datastores = shelf()
+            datastores = replica()
         writing = 0.0
         began = time.perf_counter()
         with datastores.fresh() as url, schemaless.connect(url) as store:

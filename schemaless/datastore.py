@@ -13,7 +13,7 @@ from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.codec.registry import Codec, codec_named
 from schemaless.errors import InvalidBody, InvalidInput
 from schemaless.indexes.query import Index
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 from schemaless.keys import cell_key, check_column_name, check_created_at, row_key_bytes
 from schemaless.topology.model import check_shard
 from schemaless.topology.placement import shard_for
@@ -29,15 +29,15 @@ class Datastore:
     ``ShardIdentityMismatch``. It is shared by threads, and neither copied nor pickled.
     """
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._shard_count = tools.topology.shard_count
-        self._reader = tools.reader
-        self._cells = tools.cells
-        self._changes = tools.changes
+    def __init__(self, internals: Internals) -> None:
+        self._internals = internals
+        self._shard_count = internals.topology.shard_count
+        self._reader = internals.reader
+        self._cells = internals.cells
+        self._changes = internals.changes
 
     def __repr__(self) -> str:
-        return f"Datastore({str(self._tools.url)!r}, shards={self._shard_count})"
+        return f"Datastore({str(self._internals.url)!r}, shards={self._shard_count})"
 
     def __enter__(self) -> Self:
         return self
@@ -52,12 +52,12 @@ class Datastore:
 
     def close(self) -> None:
         """Close the idle connections to every server."""
-        self._tools.shards.close()
+        self._internals.shards.close()
 
     @property
     def name(self) -> str:
         """The datastore's name."""
-        return self._tools.topology.name
+        return self._internals.topology.name
 
     @property
     def shard_count(self) -> int:
@@ -66,11 +66,11 @@ class Datastore:
 
     def codec_for(self, column_name: str) -> Codec:
         """Return what new bodies of a column are written in unless a call says otherwise."""
-        return self._tools.columns.codec_for(check_column_name(column_name))
+        return self._internals.columns.codec_for(check_column_name(column_name))
 
     def decode(self, body: bytes) -> JSONDocument:
         """Return the document of stored bytes, with this datastore's dictionaries; raises what ``decode_body`` does."""
-        return decode_body(body, self._tools.limits, self._tools.dictionaries)
+        return decode_body(body, self._internals.limits, self._internals.dictionaries)
 
     def shard_of(self, row_key: RowKey) -> int:
         """Return the number of the shard that owns a row."""
@@ -129,7 +129,7 @@ class Datastore:
         for position, cell in enumerate(cells):
             key = cell_key(cell.row_key, cell.column_name, cell.ref_key)
             try:
-                body = encode_body(cell.body, chosen or self._tools.columns.codec_for(cell.column_name))
+                body = encode_body(cell.body, chosen or self._internals.columns.codec_for(cell.column_name))
             except InvalidBody as error:
                 raise InvalidBody(f"cell {position} of the batch, {key}: {error}; nothing was written") from None
             at = check_created_at(cell.created_at)
@@ -312,7 +312,7 @@ class Datastore:
             UnknownIndex: there is none of that name.
             IndexNotReady: it is still being filled, or being dropped.
         """
-        return Index(self._tools, name)
+        return Index(self._internals, name)
 
     # The change feed
 
@@ -413,7 +413,7 @@ class Datastore:
 
     def _check_feed(self, shard: int, location: int, limit: int, column_name: str | None, read_from: FeedFrom) -> None:
         check_shard(shard, self._shard_count)
-        self._tools.shards.node_of(shard, read_from)
+        self._internals.shards.node_of(shard, read_from)
         if type(location) is not int or not 0 <= location < 1 << 64:
             raise InvalidInput(f"location must be 0 or an added_id, got {location!r}")
         if type(limit) is not int or not 1 <= limit <= _MAX_PAGE_CELLS:
@@ -447,7 +447,7 @@ class Datastore:
             InvalidInput: there is no such shard.
             InvalidCell: no column may have this name.
         """
-        return self._tools.scan(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
+        return self._internals.scan(shard, after=after, up_to=up_to, legacy_only=legacy_only, column_name=column_name)
 
     def _codec(self, name: str | None, column_name: str) -> Codec:
-        return self._tools.columns.codec_for(column_name) if name is None else codec_named(name)
+        return self._internals.columns.codec_for(column_name) if name is None else codec_named(name)

@@ -1,6 +1,6 @@
 """The inside of an open datastore: what jobs, surveys, capacity, administration and the command line may touch.
 
-Applications call ``Datastore``, which shows none of this. ``tools_of`` is the one way from it to here.
+Applications call ``Datastore``, which shows none of this. ``internals_of`` is the one way from it to here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from schemaless.cell import Page, StoredCell
 from schemaless.cells.column_codecs import ColumnCodecs, ColumnSetting, settings
 from schemaless.cells.dictionaries import StoredDictionaries
-from schemaless.cells.dictionary_replicas import Shelves, shelves_of
+from schemaless.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of
 from schemaless.cells.paging import PageSize, Row, every_row
 from schemaless.cells.reading import ADDED_ID, Reader
 from schemaless.cells.sql import select_block_end, select_by_id, select_id_span
@@ -33,7 +33,7 @@ _ASK_CONNECT_S: Final = 2.0
 _ASK_READ_S: Final = 5.0
 
 
-class Tools:
+class Internals:
     """What one open datastore is made of; shared by threads as that is.
 
     Attributes:
@@ -63,7 +63,7 @@ class Tools:
         self.url = url
         self.limits = limits
         self.shards = shards
-        self.dictionaries = StoredDictionaries(lambda: self.shelves)
+        self.dictionaries = StoredDictionaries(lambda: self.dictionary_replicas)
         self.columns = ColumnCodecs(self._read_settings, self.dictionaries, columns)
         self.reader = Reader(shards, limits, self.dictionaries)
         self.rows = RowReader(shards, self.reader, Reader(shards, limits, self.dictionaries.at_hand))
@@ -83,9 +83,9 @@ class Tools:
         return self.shards.pool_for(self._catalog_node)
 
     @property
-    def shelves(self) -> Shelves:
+    def dictionary_replicas(self) -> DictionaryReplicas:
         """The catalog's dictionaries, and the copies that clusters have."""
-        return shelves_of(self.topology, self.catalog, self.shards.pool_for)
+        return dictionary_replicas_of(self.topology, self.catalog, self.shards.pool_for)
 
     @property
     def _catalog_node(self) -> Node:
@@ -201,9 +201,9 @@ class Tools:
 class Opened(Protocol):
     """Whatever has been opened and keeps its tools to itself: a ``Datastore``."""
 
-    _tools: Tools
+    _internals: Internals
 
 
-def tools_of(store: Opened) -> Tools:
+def internals_of(store: Opened) -> Internals:
     """Return an open datastore's inside, for this package's own tools; no application needs it."""
-    return store._tools  # noqa: SLF001 - the one place that may
+    return store._internals  # noqa: SLF001 - the one place that may

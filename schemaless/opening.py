@@ -9,7 +9,7 @@ from typing import Any
 from schemaless.cells.column_codecs import ColumnSetting, settings
 from schemaless.codec.envelope import DEFAULT_LIMITS, Limits
 from schemaless.datastore import Datastore
-from schemaless.internals import Tools, tools_of
+from schemaless.internals import Internals, internals_of
 from schemaless.topology.catalog import find_catalog, read_ready
 from schemaless.topology.configuration import configured, datastore_url
 from schemaless.topology.model import Cluster, Topology
@@ -96,7 +96,7 @@ class Opening:
         assert name is not None
         if self.topology is not None:
             reader = CatalogReader(pools, self.url.nodes, name)
-            return Datastore(Tools(Shards(self.topology, pools, catalog=reader), self.url, self.limits))
+            return Datastore(Internals(Shards(self.topology, pools, catalog=reader), self.url, self.limits))
         try:
             url = find_catalog(self.url, name, pools.pool_for)
             catalog = pools.pool_for(url.node)
@@ -116,7 +116,7 @@ class Opening:
             before = shards.routing
             if shards.again(before) is not before:
                 columns = None
-        return Datastore(Tools(shards, url, self.limits, columns))
+        return Datastore(Internals(shards, url, self.limits, columns))
 
 
 def _has(cluster: Cluster, address: Node) -> bool:
@@ -125,5 +125,5 @@ def _has(cluster: Cluster, address: Node) -> bool:
 
 def opening_of(store: Datastore) -> Opening:
     """Return what opens a datastore in another process, without asking the catalog for its shards again."""
-    tools = tools_of(store)
-    return Opening(tools.url, tools.shards.pools.options, tools.limits, tools.topology)
+    internals = internals_of(store)
+    return Opening(internals.url, internals.shards.pools.options, internals.limits, internals.topology)

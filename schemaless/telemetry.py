@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from schemaless.datastore import Datastore
 from schemaless.events import Advanced, Event, Listener, nobody
-from schemaless.internals import tools_of
-from schemaless.wire.connection_slots import PlaceAwaited
+from schemaless.internals import internals_of
+from schemaless.wire.connection_slots import SlotAwaited
 from schemaless.wire.pool import Retried
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def instrument(
     meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
     tracer = trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
     named = {"schemaless.datastore": store.name}
-    pools = tools_of(store).shards.pools
+    pools = internals_of(store).shards.pools
     tallies = {name: _Tally() for name in CALLS}
     errors = meter.create_counter("schemaless.errors", "1", "Calls that ended with an error, by its class.")
     waits = meter.create_histogram("schemaless.pool.wait", "s", "How long a call waited for a connection to be free.")
@@ -190,7 +190,7 @@ def instrument(
         return spanned_call
 
     def met(event: Event) -> None:
-        if isinstance(event, PlaceAwaited):
+        if isinstance(event, SlotAwaited):
             waits.record(event.seconds, named)
         elif isinstance(event, Retried):
             retries.add(1, {**named, "error.type": event.cause})

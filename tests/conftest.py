@@ -28,7 +28,7 @@ from pytest_docker.plugin import Services
 from sqlalchemy import make_url
 
 import schemaless
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.testing.datastores import Datastores
 from schemaless.testing.servers import private_servers
@@ -258,7 +258,7 @@ def by_hand(server_urls: list[str]) -> Iterator[Callable[[schemaless.Datastore],
     opened: dict[Topology, Shards] = {}
 
     def shards_of(store: schemaless.Datastore) -> Shards:
-        topology = tools_of(store).topology
+        topology = internals_of(store).topology
         if topology not in opened:
             opened[topology] = Shards(topology, Pools(parse_url(server_urls[0]).credentials, PoolOptions()))
         return opened[topology]

@@ -14,7 +14,7 @@ from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
 from schemaless.codec.training import Training, train
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 COLUMN = "TRIP"
 ZSTD = codec_named("msgpack+zstd")
@@ -42,20 +42,20 @@ def training(seed: int = 0) -> Training:
 
 def kept(admin: Datastore, seed: int = 0) -> Dictionary:
     """Keep one in a catalog."""
-    return keep(tools_of(admin).shelves, training(seed).dictionary, {"column": COLUMN})
+    return keep(internals_of(admin).dictionary_replicas, training(seed).dictionary, {"column": COLUMN})
 
 
 def everywhere(admin: Datastore, sql: str) -> None:
     """Run SQL on the catalog's table of dictionaries, and on each cluster's copy; ``{table}`` is its name."""
-    shelves = tools_of(admin).shelves
-    for shelf in (shelves.catalog, *shelves.copies):
-        text = sql.format(table=f"`{shelf.database}`.dictionary").encode()
-        shelf.pool.run(lambda connection, text=text: connection.execute(text))  # type: ignore[misc]
+    dictionary_replicas = internals_of(admin).dictionary_replicas
+    for replica in (dictionary_replicas.catalog, *dictionary_replicas.copies):
+        text = sql.format(table=f"`{replica.database}`.dictionary").encode()
+        replica.pool.run(lambda connection, text=text: connection.execute(text))  # type: ignore[misc]
 
 
 def set_to(admin: Datastore, dictionary_id: int | None, codec: str = "msgpack+zstd") -> None:
     """Set the column to it."""
-    set_column(tools_of(admin).shelves, ColumnSetting(COLUMN, codec, None, dictionary_id))
+    set_column(internals_of(admin).dictionary_replicas, ColumnSetting(COLUMN, codec, None, dictionary_id))
 
 
 def cells(count: int, column: str = COLUMN) -> list[NewCell]:

@@ -9,7 +9,7 @@ from typing import Any
 import pymysql
 
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.move import run as moves
 from schemaless.move.record import MoveRecord
 from schemaless.move.spec import MoveSpec
@@ -35,15 +35,15 @@ class MoveByHand:
     """
 
     def __init__(self, store: Datastore, shards: Shards, shard: int, to: str | None = None) -> None:
-        tools = tools_of(store)
-        topology = tools.topology
+        internals = internals_of(store)
+        topology = internals.topology
         self.shard = shard
         source = topology.cluster_of(shard)
         self.to = to or next(cluster.name for cluster in topology.clusters if cluster.name != source.name)
         self.source, self.target = source.primary, topology.cluster(self.to).primary
         self._name = topology.name
         self._database = shards.database(shard)
-        self._catalog = tools.catalog.node
+        self._catalog = internals.catalog.node
         self._pools: Pools = shards.pools
         self._moved = f"cell_moved_{secrets.token_hex(4)}"
         self._identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
@@ -130,10 +130,10 @@ def query(node: Node, *statements: str) -> Sequence[tuple[Any, ...]]:
 
 def move_away(store: Datastore, shard: int) -> MoveRecord:
     """Move a shard to another cluster, and drop what is left behind; return what became of it."""
-    tools = tools_of(store)
-    tools.shards.again(tools.shards.routing)
-    home = tools.topology.cluster_of(shard)
-    target = next(each.name for each in tools.topology.clusters if each != home)
+    internals = internals_of(store)
+    internals.shards.again(internals.shards.routing)
+    home = internals.topology.cluster_of(shard)
+    target = next(each.name for each in internals.topology.clusters if each != home)
     (record,) = moves.run(store, MoveSpec(target, accounts=False), [shard])
     assert record.phase == "verified", record
     for left in moves.left_behind(store, [shard]):

@@ -1,10 +1,10 @@
-"""The two doors of an open datastore: what applications call, and what this package's own tools may touch."""
+"""The two doors of an open datastore: what applications call, and what this package's own internals may touch."""
 
 from __future__ import annotations
 
 import pytest
 
-from schemaless.internals import Tools, tools_of
+from schemaless.internals import Internals, internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -44,10 +44,10 @@ def test_completion_shows_what_applications_call(store):
 
 
 def test_tools_are_one_and_the_same(store):
-    """Whoever asks gets the tools that the datastore's own calls use."""
-    tools = tools_of(store)
+    """Whoever asks gets the internals that the datastore's own calls use."""
+    internals = internals_of(store)
 
-    assert isinstance(tools, Tools)
-    assert tools_of(store) is tools
-    assert tools.topology is tools.shards.topology
-    assert (tools.topology.name, tools.topology.shard_count) == (store.name, store.shard_count)
+    assert isinstance(internals, Internals)
+    assert internals_of(store) is internals
+    assert internals.topology is internals.shards.topology
+    assert (internals.topology.name, internals.topology.shard_count) == (store.name, store.shard_count)

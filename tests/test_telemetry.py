@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import schemaless
 from schemaless import telemetry
 from schemaless.events import Advanced, Step, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 
 DOCUMENT = {"said": "the-document-says-this"}
@@ -82,7 +82,7 @@ def test_calls_make_spans_and_durations_without_a_word_of_the_cell(traced, told,
     assert figures["schemaless.calls", (get, named)] == 1
     assert figures["schemaless.call.seconds", (get, named)] > 0
     assert figures["schemaless.errors", (("error.type", "CellConflict"), put, named)] == 1
-    nodes = {str(node) for node in tools_of(traced).shards.pools.breakers()}
+    nodes = {str(node) for node in internals_of(traced).shards.pools.breakers()}
     assert nodes
     assert {key[1][1][1] for key in figures if key[0] == "schemaless.breaker.open"} == nodes
     assert {value for key, value in figures.items() if key[0] == "schemaless.breaker.open"} == {0}
@@ -116,7 +116,7 @@ def test_retries_and_waits_are_told(traced, told, row, by_hand):
     """A killed connection is a retry with its cause, a call that met a full pool a wait."""
     traced.put_cell(row, "BASE", 1, DOCUMENT)
     shard = traced.shard_of(row)
-    shards = tools_of(traced).shards
+    shards = internals_of(traced).shards
     pool = shards.pool_for(shards.node_of(shard))
     thread = pool.run(lambda connection: connection.rows(b"SELECT CONNECTION_ID()")[0][0])
     root = by_hand(traced).pool_for(shards.node_of(shard))
@@ -161,4 +161,4 @@ def test_without_opentelemetry_nothing_happens(store, monkeypatch):
     assert telemetry.instrument(store) is False
     assert telemetry.listener("nightly") is nobody
     assert not set(telemetry.CALLS) & set(vars(store))
-    assert tools_of(store).shards.pools.pool_for(tools_of(store).shards.node_of(0)).listener is None
+    assert internals_of(store).shards.pools.pool_for(internals_of(store).shards.node_of(0)).listener is None

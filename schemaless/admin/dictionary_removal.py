@@ -15,12 +15,12 @@ from typing import Final
 from schemaless.admin.sql import select_unfinished_specs
 from schemaless.cell import CellKey
 from schemaless.cells import sql as cells_sql
-from schemaless.cells.dictionary_replicas import Shelves, remove_copies
+from schemaless.cells.dictionary_replicas import DictionaryReplicas, remove_copies
 from schemaless.cells.sql import select_named
 from schemaless.datastore import Datastore
 from schemaless.errors import DictionaryInUse, InvalidInput
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.schema.sql import select_moved_tables
 from schemaless.topology.lost_primaries import lost_primaries
 from schemaless.wire.connection import Connection
@@ -65,7 +65,7 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
         ServerError: a server cannot be reached: whether its cells need it is not known, so nothing is removed. One that
             is lost only then keeps its copy, which the message says.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
 
     def first_step(connection: Connection) -> tuple[datetime, float] | None:
         retired_at, age_s = _locked(connection, store.name, dictionary_id)
@@ -74,16 +74,16 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
         connection.execute(cells_sql.retire_dictionary(store.name, dictionary_id))
         return None
 
-    _refuse_moved(tools.shelves, dictionary_id)
-    _refuse_lost(tools.shelves, dictionary_id)
-    retired = tools.catalog.run_once(first_step)
+    _refuse_moved(internals.dictionary_replicas, dictionary_id)
+    _refuse_lost(internals.dictionary_replicas, dictionary_id)
+    retired = internals.catalog.run_once(first_step)
     if retired is None or retired[1] < grace_s:
         return Retired(removed=False, wait_s=grace_s - (0.0 if retired is None else retired[1]))
     cells = 0
     for shard in range(store.shard_count):
-        database = tools.shards.database(shard)
-        for after, up_to, rows in tools.id_blocks(shard, _BLOCK_ROWS):
-            needing = tools.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
+        database = internals.shards.database(shard)
+        for after, up_to, rows in internals.id_blocks(shard, _BLOCK_ROWS):
+            needing = internals.shards.rows(shard, select_named(database, dictionary_id, after, up_to))
             if needing:
                 row_key, column_name, ref_key, _ = needing[0]
                 key = CellKey(uuid.UUID(bytes=bytes(row_key)), column_name, int(ref_key))
@@ -100,35 +100,35 @@ def remove(store: Datastore, dictionary_id: int, *, grace_s: float = GRACE_S, li
             raise DictionaryInUse(f"dictionary {dictionary_id} was taken back meanwhile; nothing was removed")
         connection.execute(cells_sql.remove_dictionary(store.name, dictionary_id))
 
-    tools.catalog.run_once(second_step)
-    remove_copies(tools.shelves, dictionary_id)
+    internals.catalog.run_once(second_step)
+    remove_copies(internals.dictionary_replicas, dictionary_id)
     return Retired(removed=True, cells=cells)
 
 
-def _refuse_moved(shelves: Shelves, dictionary_id: int) -> None:
+def _refuse_moved(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
     """Refuse while a table is left that a move of shards has put aside: its cells may be read from again.
 
     Raises:
         DictionaryInUse: one is.
     """
-    statement = select_moved_tables(shelves.catalog.datastore)
-    for shelf in shelves.copies:
-        left = shelf.pool.run(lambda connection: connection.rows(statement))
+    statement = select_moved_tables(dictionary_replicas.catalog.datastore)
+    for replica in dictionary_replicas.copies:
+        left = replica.pool.run(lambda connection: connection.rows(statement))
         if left:
             raise DictionaryInUse(
-                f"dictionary {dictionary_id}: {left[0][0]}.{left[0][1]} on {shelf.pool.node} is what a move of shards "
-                "left there, and its cells may need it; drop what was moved first"
+                f"dictionary {dictionary_id}: {left[0][0]}.{left[0][1]} on {replica.pool.node} is what a move of "
+                "shards left there, and its cells may need it; drop what was moved first"
             )
 
 
-def _refuse_lost(shelves: Shelves, dictionary_id: int) -> None:
+def _refuse_lost(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
     """Refuse while a former primary may have cells that a failover lost: they are read to be written again.
 
     Raises:
         DictionaryInUse: one may.
     """
-    for shelf in shelves.copies:
-        for cluster, server in lost_primaries(shelf.pool, shelf.datastore):
+    for replica in dictionary_replicas.copies:
+        for cluster, server in lost_primaries(replica.pool, replica.datastore):
             raise DictionaryInUse(
                 f"dictionary {dictionary_id}: {server}, once the primary of {cluster}, may have cells that a failover "
                 "lost, and they may need it; have 'schemaless topology lost --from URL' list them, load them, and run "

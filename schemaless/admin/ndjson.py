@@ -36,7 +36,7 @@ from schemaless.errors import (
     SchemalessError,
 )
 from schemaless.events import Advanced, Event, Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 _BODY_FIELD: Final = b'"body":'
 _HEAD_VALUES: Final = 32
@@ -237,7 +237,7 @@ def load(
 def _write(
     store: Datastore, batch: dict[CellKey, _Line], outcome: LoadOutcome, fail: Callable[[int, SchemalessError], None]
 ) -> None:
-    cells = tools_of(store).cells
+    cells = internals_of(store).cells
     parts = [list(batch.values())]
     while parts:
         part = parts.pop()
@@ -396,17 +396,17 @@ def dump_lines(store: Datastore, cells: Iterable[StoredCell], *, stored: bool) -
         CorruptBody: as ``dump_line``; with ``stored``, only where a body's dictionary cannot be had.
         ServerError: the catalog's server cannot be reached, and a body names a dictionary.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
     written: set[int] = set()
     for cell in cells:
-        lines = [dump_line(cell, stored=stored, dictionaries=tools.dictionaries), b""]
+        lines = [dump_line(cell, stored=stored, dictionaries=internals.dictionaries), b""]
         number = _named(cell) if stored else None
         if number is not None and number not in written:
             try:
-                dictionary = tools.dictionaries.get(number)
+                dictionary = internals.dictionaries.get(number)
             except CorruptBody as error:
                 raise error.at(cell.key, cell.shard) from error.__cause__
-            lines.insert(0, dictionary_line(dictionary, source_of(tools.catalog, store.name, number)))
+            lines.insert(0, dictionary_line(dictionary, source_of(internals.catalog, store.name, number)))
             written.add(number)
         yield cell, b"\n".join(lines)
 

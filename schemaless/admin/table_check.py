@@ -23,7 +23,7 @@ from schemaless.followers import sql as followers_sql
 from schemaless.followers.settings import NEW, Setting, Settings
 from schemaless.indexes import sql
 from schemaless.indexes.registry import BACKFILLING, READY, IndexEntry
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.triggers.declaration import is_trigger, trigger_name
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import DatabaseMissing
@@ -157,8 +157,8 @@ class TableCheck:
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
-        self._tools = tools_of(store)
-        self._shards = self._tools.shards
+        self._internals = internals_of(store)
+        self._shards = self._internals.shards
         self._known = self._read()
 
     def run(self, shards: Sequence[int], listener: Listener = nobody) -> TableProof:
@@ -202,7 +202,7 @@ class TableCheck:
 
     def _read(self) -> _Known:
         followers = Settings(self._store).all()
-        return _Known(followers, {entry.number: entry for entry in self._tools.registry.read()})
+        return _Known(followers, {entry.number: entry for entry in self._internals.registry.read()})
 
     def _twice(self, look: Callable[[], Sequence[TableFault]]) -> list[TableFault]:
         """Return the faults that are there again once the catalog was read anew."""
@@ -213,7 +213,7 @@ class TableCheck:
         return [fault for fault in look() if fault.about in first]
 
     def _unkept(self) -> list[TableFault]:
-        server = str(self._tools.catalog.node)
+        server = str(self._internals.catalog.node)
         return [
             TableFault(
                 "FollowerMissing",

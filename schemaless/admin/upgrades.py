@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from schemaless.cells.dictionary_replicas import Shelves, level, shelves_of
+from schemaless.cells.dictionary_replicas import DictionaryReplicas, dictionary_replicas_of, level
 from schemaless.errors import InvalidInput, SchemalessError, ServerError, ServerUnavailable
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.keys import check_datastore_name, shard_database
@@ -139,15 +139,15 @@ def upgrade_schema(url: ServerURL, *, at_once: int = AT_ONCE, listener: Listener
     unreachable = _Unreachable()
     outcome = UpgradeOutcome()
     options = PoolOptions(pool_size=at_once, read_timeout_s=_STATEMENT_S)
-    with _databases(url, options, upgrade_catalog=outcome) as (databases, shelves):
+    with _databases(url, options, upgrade_catalog=outcome) as (databases, dictionary_replicas):
         shards = [database for database in databases if database.branch == "shard"]
         outcomes: dict[str, tuple[bool, str | None]] = {}
         listener(Total(len(shards)))
         for database, changed, message in on_servers([(shard.node, shard) for shard in shards], change, at_once):
             outcomes[database.name] = changed, message
             listener(Advanced())
-        copied = level(shelves)
-        outcome.failed.update({f"{shelf.database} of {shelf.cluster}": why for shelf, why in copied.items()})
+        copied = level(dictionary_replicas)
+        outcome.failed.update({f"{replica.database} of {replica.cluster}": why for replica, why in copied.items()})
         for shard in shards:
             changed, message = outcomes[shard.name]
             if message is not None:
@@ -187,7 +187,7 @@ class _Unreachable:
 @contextmanager
 def _databases(
     url: ServerURL, options: PoolOptions, upgrade_catalog: UpgradeOutcome | None = None
-) -> Iterator[tuple[list[_Database], Shelves]]:
+) -> Iterator[tuple[list[_Database], DictionaryReplicas]]:
     """Give the catalog and every shard, and where dictionaries are.
 
     The catalog is upgraded before it is read where that is asked for.
@@ -210,7 +210,7 @@ def _databases(
                 shards[shard] = _Database(pool, shard_database(name, shard), "shard", identity)
         yield (
             [_Database(catalog, name, "catalog", None), *(shards[shard] for shard in sorted(shards))],
-            shelves_of(topology, catalog, pools.pool_for),
+            dictionary_replicas_of(topology, catalog, pools.pool_for),
         )
     finally:
         pools.close()

@@ -149,7 +149,7 @@ _CITIES: Final = words_of(
 _WORDS: Final = words_of(
     "adjustable black blue bottle brush cable case compact cotton cover dark desk double easy electric fit frame glass "
     "grip handle heavy home indoor kit lamp large light long metal mini outdoor pack pad pan paper pro rack red ring "
-    "round set shelf short silver size slim small soft stand steel storage table tray white wide wood"
+    "round set replica short silver size slim small soft stand steel storage table tray white wide wood"
 )
 
 

@@ -20,7 +20,7 @@ from schemaless.cells.sql import insert_numbered_cells
 from schemaless.codec.envelope import encode_body
 from schemaless.codec.registry import codec_named
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
 from schemaless.topology.placement import shard_for
 
@@ -153,10 +153,10 @@ def write(store: Datastore, history: PastWrites) -> int:
 
 
 def _insert(store: Datastore, made: list[Made]) -> None:
-    tools = tools_of(store)
+    internals = internals_of(store)
     shard = made[0].shard
     rows = [(cell.added_id, cell.row_key.bytes, cell.column_name, 1, cell.body, cell.created_at) for cell in made]
-    tools.shards.execute(shard, insert_numbered_cells(tools.shards.database(shard), rows))
+    internals.shards.execute(shard, insert_numbered_cells(internals.shards.database(shard), rows))
 
 
 def _hour(drawn: random.Random) -> float:

@@ -142,7 +142,7 @@ def _bracketed(chain: Sequence[Probe], span: Span, midnights: Sequence[float]) -
     return ends
 
 
-class Places:
+class ConnectionSlots:
     """A shard's added_ids without the large holes among them, numbered from 0: what is searched through."""
 
     def __init__(self, spans: Sequence[Span]) -> None:

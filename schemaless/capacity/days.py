@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from schemaless.capacity.day_ends import PLACES, End, Places, Probe, inverted, search
+from schemaless.capacity.day_ends import PLACES, ConnectionSlots, End, Probe, inverted, search
 from schemaless.capacity.groups import Taken
 from schemaless.capacity.measurement import DayIntake, Method
 from schemaless.capacity.sql import count_columns, select_moments
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import LEVEL, Interval, added, poisson_bounds, student_t
 from schemaless.survey.sampling import Span, draw, tile_count
 from schemaless.topology.shards import ReadFrom
@@ -135,7 +135,7 @@ class _Search:
         self, store: Datastore, taken: Sequence[Taken], randomly: random.Random, now: datetime, most_shards: int
     ) -> None:
         self._store = store
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._taken = taken
         self._random = randomly
         self._read_from: ReadFrom = taken[0].part.read_from
@@ -143,7 +143,7 @@ class _Search:
         for cluster in taken:
             for span in cluster.sample.spans:
                 spans[span.shard].append(span)
-        self._all = [Places(spans[shard]) for shard in sorted(spans)]
+        self._all = [ConnectionSlots(spans[shard]) for shard in sorted(spans)]
         self._chosen = self._all
         if len(self._all) > most_shards:
             numbers = sorted(randomly.sample(range(len(self._all)), most_shards))
@@ -177,14 +177,14 @@ class _Search:
             ends_of[searched.shard] = ends
         return ends_of
 
-    def _ask(self, of: Places, places: Sequence[int]) -> list[Probe]:
-        database = self._tools.shards.database(of.shard)
+    def _ask(self, of: ConnectionSlots, places: Sequence[int]) -> list[Probe]:
+        database = self._internals.shards.database(of.shard)
         by_id = {of.id_at(place): place for place in places}
         ids = sorted(by_id)
         probes = []
         for start in range(0, len(ids), PLACES):
             sql = select_moments(database, ids[start : start + PLACES])
-            for asked, added_id, created_at in self._tools.shards.rows(of.shard, sql, read_from=self._read_from):
+            for asked, added_id, created_at in self._internals.shards.rows(of.shard, sql, read_from=self._read_from):
                 at = datetime.fromisoformat(created_at).timestamp()
                 probes.append(Probe(by_id[int(asked)], of.place_of(int(added_id)), at))
         self.rows_read += len(probes)
@@ -230,10 +230,10 @@ class _Search:
         windows = draw(pieces, width, _ALL if whole else _DAY_WINDOWS, self._random.getrandbits(32))
         if not windows:
             return counted
-        parts = [(self._tools.shards.database(window.shard), window.after, window.up_to) for window in windows]
+        parts = [(self._internals.shards.database(window.shard), window.after, window.up_to) for window in windows]
         counts: list[dict[str, int]] = [{} for _ in windows]
         sql = count_columns(parts)
-        for part, column, count in self._tools.shards.rows(windows[0].shard, sql, read_from=self._read_from):
+        for part, column, count in self._internals.shards.rows(windows[0].shard, sql, read_from=self._read_from):
             counts[int(part)][str(column)] = int(count)
             self.rows_read += int(count)
         counted.windows = [(window.up_to - window.after, cells) for window, cells in zip(windows, counts, strict=True)]

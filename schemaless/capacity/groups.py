@@ -22,7 +22,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY
 from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, VerificationFailed
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval, student_t
 from schemaless.survey.page_model import PAGE_BYTES, Layout, Packer, entry_bytes, placed
 from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample
@@ -137,7 +137,7 @@ def take(store: Datastore, part: Part, bounds: Bounds, seed: int, now: datetime)
     """
     reader = _Reader(store, part, random.Random(~seed), now)  # noqa: S311 - nothing secret
     taken = sample(
-        tools_of(store).shards, list(part.shards), reader.look, seed=seed, bounds=bounds, read_from=part.read_from
+        internals_of(store).shards, list(part.shards), reader.look, seed=seed, bounds=bounds, read_from=part.read_from
     )
     taken, halves, undecoded = _with_json(taken)
     pages = sum(figures.pages for figures in taken.figures)
@@ -154,7 +154,7 @@ class _Reader:
     moments: list[Moment] = field(default_factory=list)
 
     def look(self, window: Window) -> WindowFigures:
-        shards, layout = tools_of(self.store).shards, self.part.layout
+        shards, layout = internals_of(self.store).shards, self.part.layout
         sql = select_figures(shards.database(window.shard), window.after, window.up_to)
         values: defaultdict[Key, float] = defaultdict(float)
         packer = Packer(layout)
@@ -207,12 +207,12 @@ class _Reader:
             chosen |= dict.fromkeys(self.random.sample(short, min(_DECODED, len(short))), name)
         if not chosen:
             return
-        sql = select_bodies(tools_of(self.store).shards.database(shard), chosen)
-        for added_id, body in tools_of(self.store).shards.rows(shard, sql, read_from=self.part.read_from):
+        sql = select_bodies(internals_of(self.store).shards.database(shard), chosen)
+        for added_id, body in internals_of(self.store).shards.rows(shard, sql, read_from=self.part.read_from):
             self.rows_read += 1
             name = chosen[added_id]
             try:
-                text_bytes = len(recode(body, LEGACY, dictionaries=tools_of(self.store).dictionaries).body)
+                text_bytes = len(recode(body, LEGACY, dictionaries=internals_of(self.store).dictionaries).body)
             except (CorruptBody, BodyTooLarge, VerificationFailed):
                 values["damaged",] += 1
                 continue

@@ -16,7 +16,7 @@ from schemaless.capacity import sql
 from schemaless.capacity.measurement import Measurement
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 
 _ALL_DAYS: Final = 14
@@ -45,7 +45,7 @@ def keep(store: Datastore, measurement: Measurement) -> int:
         OutcomeUnknown: the reply was lost; it may be there.
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
     figures = json.dumps(measurement.to_json(), separators=(",", ":"))
     at = measurement.taken_at.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
@@ -54,10 +54,10 @@ def keep(store: Datastore, measurement: Measurement) -> int:
         there = connection.rows(sql.select_same_sample(store.name, at, figures))
         return int(there[0][0]) if there else connection.execute(sql.insert_sample(store.name, at, figures)).last_id
 
-    sample_id = tools.catalog.run(insert, writes=True)
+    sample_id = internals.catalog.run(insert, writes=True)
     old = [old_sample.sample_id for old_sample in thinned(kept(store), measurement.taken_at)]
     if old:
-        tools.catalog.run(lambda connection: connection.execute(sql.delete_samples(store.name, old)))
+        internals.catalog.run(lambda connection: connection.execute(sql.delete_samples(store.name, old)))
     return sample_id
 
 
@@ -67,7 +67,7 @@ def kept(store: Datastore) -> list[Kept]:
     Raises:
         ServerError: the catalog's server cannot be reached, or refuses.
     """
-    rows = tools_of(store).catalog.run(lambda connection: connection.rows(sql.select_sample_times(store.name)))
+    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_sample_times(store.name)))
     return [Kept(int(sample_id), datetime.fromisoformat(taken_at)) for sample_id, taken_at in rows]
 
 
@@ -81,7 +81,7 @@ def read(store: Datastore, sample_ids: Iterable[int]) -> list[Measurement]:
     wanted = list(dict.fromkeys(sample_ids))
     if not wanted:
         return []
-    rows = tools_of(store).catalog.run(lambda connection: connection.rows(sql.select_samples(store.name, wanted)))
+    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_samples(store.name, wanted)))
     missing = set(wanted) - {int(row[0]) for row in rows}
     if missing:
         raise InvalidInput(

@@ -20,7 +20,7 @@ from schemaless.capacity.sql import SELECT_NOW
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval, added
 from schemaless.survey.page_model import MARIADB, MYSQL
 from schemaless.survey.sampling import Bounds
@@ -89,12 +89,12 @@ def measure(
         InvalidInput: ``disks`` names a cluster that is not there.
         ServerError: the catalog's server cannot be reached. Other servers may be down: the measurement says it.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
     started = time.monotonic()
     check_disks(store, disks or {})
-    now = datetime.fromisoformat(tools.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
+    now = datetime.fromisoformat(internals.catalog.run(lambda connection: str(connection.rows(SELECT_NOW)[0][0])))
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    clusters = [cluster for cluster in tools.topology.clusters if tools.topology.shards_of(cluster.name)]
+    clusters = [cluster for cluster in internals.topology.clusters if internals.topology.shards_of(cluster.name)]
     by_shard = store.shard_count <= bounds.parts
     of_part = bounds.of_part(store.shard_count if by_shard else len(clusters))
     work = _Work(store, of_part, bounds, by_shard, seed, now, disks or {})
@@ -130,7 +130,7 @@ def check_disks(store: Datastore, disks: Mapping[str, GivenDisk]) -> None:
     Raises:
         InvalidInput: there is one.
     """
-    names = [cluster.name for cluster in tools_of(store).topology.clusters]
+    names = [cluster.name for cluster in internals_of(store).topology.clusters]
     for name in disks:
         if name not in names:
             raise InvalidInput(f"there is no cluster {name!r}; there are {', '.join(names)}")
@@ -168,12 +168,12 @@ class _Work:
                 notes.append(f"{cluster.name}: its {read_from} could not be read: {problem}")
             else:
                 return replace(done, notes=[*notes, *done.notes])
-        shards = len(tools_of(self.store).topology.shards_of(cluster.name))
+        shards = len(internals_of(self.store).topology.shards_of(cluster.name))
         space = ClusterFiles(cluster.name, str(cluster.primary), "primary", len(cluster.nodes), shards, problem)
         return self._with_disk(_ClusterTaken(space, [], [], notes))
 
     def _measure(self, cluster: Cluster, read_from: ReadFrom) -> _ClusterTaken:
-        shards, numbers = tools_of(self.store).shards, tools_of(self.store).topology.shards_of(cluster.name)
+        shards, numbers = internals_of(self.store).shards, internals_of(self.store).topology.shards_of(cluster.name)
         node = shards.node_of(numbers[0], read_from)
         pool = shards.pool_for(node)
         notes: list[str] = []

@@ -15,7 +15,7 @@ from typing import Final
 from schemaless.capacity.measurement import ClusterFiles, Group, Measurement
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval, summed
 from schemaless.survey.page_model import PAGE_BYTES, Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.survey.sampling import Bounds
@@ -152,14 +152,14 @@ def whole_files(store: Datastore, measurement: Measurement, codec: Codec, seed: 
     Raises:
         ServerError: a server cannot be reached.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
     sizes = {}
     for space in measurement.clusters:
         if space.problem is not None:
             continue
         read_from: ReadFrom = "replica" if space.read_from == "replica" else "primary"
-        shards = tools.topology.shards_of(space.cluster)
-        layout = layout_of(tools.shards.pool_for(tools.shards.node_of(shards[0], read_from)))
+        shards = internals.topology.shards_of(space.cluster)
+        layout = layout_of(internals.shards.pool_for(internals.shards.node_of(shards[0], read_from)))
         files = [
             predict(store, shard, layout, seed, codec=codec, read_from=read_from, bounds=_WHOLE).file_bytes
             for shard in shards

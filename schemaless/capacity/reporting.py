@@ -30,7 +30,7 @@ from schemaless.codec.trial import NOT_TRIED, worth_trying
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError
 from schemaless.events import Listener, Step, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval
 from schemaless.survey.column_trials import CellSample, ColumnTrial, sample_cells, try_codec
 from schemaless.survey.recommendation import LEAST_GAIN, MOST_CPU, Choice
@@ -249,7 +249,7 @@ def _files(measurement: Measurement, tried: Tried) -> dict[tuple[str, str], Inte
 
 def _cells(store: Datastore, newest: Measurement, seed: int) -> CellSample | None:
     reached = {space.cluster for space in newest.clusters if space.problem is None}
-    shards = [shard for name in sorted(reached) for shard in tools_of(store).topology.shards_of(name)]
+    shards = [shard for name in sorted(reached) for shard in internals_of(store).topology.shards_of(name)]
     if not shards or not newest.groups:
         return None
     cells = sample_cells(store, shards=shards, seed=seed, bounds=TRIAL_BOUNDS)

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.cells import sql
-from schemaless.cells.dictionary_replicas import Shelves, spread
+from schemaless.cells.dictionary_replicas import DictionaryReplicas, spread
 from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import DEFAULT, LEGACY, Codec, codec_named
 from schemaless.errors import CorruptBody, DictionaryDamaged, InvalidInput, SchemalessError, ServerError
@@ -89,7 +89,7 @@ def settings(pool: NodePool, name: str) -> list[ColumnSetting]:
     ]
 
 
-def set_column(shelves: Shelves, setting: ColumnSetting) -> None:
+def set_column(dictionary_replicas: DictionaryReplicas, setting: ColumnSetting) -> None:
     """Set what a column's new bodies are written in; running processes follow within ``REFRESH_S``.
 
     A dictionary that was retired is taken back by this, and copied first to clusters that lack it.
@@ -108,8 +108,8 @@ def set_column(shelves: Shelves, setting: ColumnSetting) -> None:
     codec = codec_with(setting.codec, setting.level, None, NO_DICTIONARIES)
     if setting.dictionary_id is not None:
         codec.check_takes_dictionary()
-        _copy_everywhere(shelves, setting.dictionary_id)
-    name = shelves.catalog.database
+        _copy_everywhere(dictionary_replicas, setting.dictionary_id)
+    name = dictionary_replicas.catalog.database
     statement = sql.upsert_column_codec(name, setting.column_name, setting.codec, setting.level, setting.dictionary_id)
 
     def write(connection: Connection) -> None:
@@ -118,11 +118,11 @@ def set_column(shelves: Shelves, setting: ColumnSetting) -> None:
                 _take_back(connection, name, setting.dictionary_id)
             connection.execute(statement)
 
-    shelves.catalog.pool.run(write, writes=True)
+    dictionary_replicas.catalog.pool.run(write, writes=True)
 
 
-def _copy_everywhere(shelves: Shelves, dictionary_id: int) -> None:
-    row = shelves.catalog.row(dictionary_id)
+def _copy_everywhere(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
+    row = dictionary_replicas.catalog.row(dictionary_id)
     if row is None or row.removed:
         raise _not_there(dictionary_id)
     dictionary = row.dictionary
@@ -131,7 +131,7 @@ def _copy_everywhere(shelves: Shelves, dictionary_id: int) -> None:
             f"dictionary {dictionary_id} is damaged in the catalog: {row.fault}; 'schemaless schema upgrade' mends it "
             "from a cluster's copy, 'schemaless codec import' from a file"
         )
-    spread(shelves, dictionary, row.source)
+    spread(dictionary_replicas, dictionary, row.source)
 
 
 def _not_there(dictionary_id: int) -> InvalidInput:

@@ -16,7 +16,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schemaless.cells import sql
-from schemaless.cells.dictionary_replicas import Shelf, Shelves, Stored, fault_of, highest_on, is_taken, prove, spread
+from schemaless.cells.dictionary_replicas import (
+    DictionaryReplica,
+    DictionaryReplicas,
+    Stored,
+    fault_of,
+    highest_on,
+    is_taken,
+    prove,
+    spread,
+)
 from schemaless.codec.dictionaries import Dictionaries, Dictionary, not_at_hand
 from schemaless.errors import (
     CorruptBody,
@@ -64,8 +73,8 @@ class StoredDictionaries:
     Safe to share between threads and across ``fork``.
     """
 
-    def __init__(self, shelves: Callable[[], Shelves]) -> None:
-        self._shelves = shelves
+    def __init__(self, dictionary_replicas: Callable[[], DictionaryReplicas]) -> None:
+        self._shelves = dictionary_replicas
         self._kept: dict[int, Dictionary] = {}
         # By process: a lock that a fork leaves taken is nobody's in the child.
         self._locks: dict[int, threading.Lock] = {}
@@ -99,9 +108,9 @@ class StoredDictionaries:
             UnknownDictionary, DictionaryDamaged, ServerError: as ``get``.
             InvalidInput: it is retired, or a cluster has no intact copy.
         """
-        shelves = self._shelves()
-        statement = sql.select_dictionary(shelves.catalog.database, dictionary_id)
-        rows = shelves.catalog.pool.run(lambda connection: connection.rows(statement))
+        dictionary_replicas = self._shelves()
+        statement = sql.select_dictionary(dictionary_replicas.catalog.database, dictionary_id)
+        rows = dictionary_replicas.catalog.pool.run(lambda connection: connection.rows(statement))
         _, _, removed_at, retired_at = rows[0] if rows else (None,) * 4
         if retired_at is not None and removed_at is None:
             raise InvalidInput(
@@ -110,34 +119,34 @@ class StoredDictionaries:
             )
         self._kept.pop(dictionary_id, None)
         dictionary = self.get(dictionary_id)
-        prove(shelves, dictionary)
+        prove(dictionary_replicas, dictionary)
         return dictionary
 
     def _fetch(self, dictionary_id: int) -> Dictionary:
-        shelves = self._shelves()
+        dictionary_replicas = self._shelves()
         try:
-            row = shelves.catalog.row(dictionary_id)
+            row = dictionary_replicas.catalog.row(dictionary_id)
         except ServerError as error:
             problem: SchemalessError = error
         else:
             if row is not None and (dictionary := row.dictionary) is not None:
                 return dictionary
-            problem = self._problem(shelves.catalog, dictionary_id, row)
+            problem = self._problem(dictionary_replicas.catalog, dictionary_id, row)
             if row is not None and row.removed_at is not None:
                 raise problem
-        for shelf in shelves.copies:
+        for replica in dictionary_replicas.copies:
             try:
-                copy = shelf.row(dictionary_id)
+                copy = replica.row(dictionary_id)
             except ServerError as error:
-                _log.debug("%s does not say whether it has dictionary %d: %s", shelf, dictionary_id, error)
+                _log.debug("%s does not say whether it has dictionary %d: %s", replica, dictionary_id, error)
                 continue
             if copy is not None and (dictionary := copy.dictionary) is not None:
-                _log.warning("dictionary %d is read from %s: %s", dictionary_id, shelf, problem)
+                _log.warning("dictionary %d is read from %s: %s", dictionary_id, replica, problem)
                 return dictionary
         raise problem
 
     @staticmethod
-    def _problem(catalog: Shelf, dictionary_id: int, row: Stored | None) -> SchemalessError:
+    def _problem(catalog: DictionaryReplica, dictionary_id: int, row: Stored | None) -> SchemalessError:
         if row is None or row.removed_at is not None:
             what = "does not have it" if row is None else f"had it until {row.removed_at} UTC, when it was removed"
             return UnknownDictionary(
@@ -201,7 +210,7 @@ def _utc(at: datetime) -> datetime:
     return at.replace(tzinfo=UTC)
 
 
-def keep(shelves: Shelves, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
+def keep(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
     """Write a new dictionary into the catalog and to every cluster, and return it under the id that it has there.
 
     The same bytes, whatever their id, are kept once. The id is above all that any cluster has, so that a catalog which
@@ -212,15 +221,15 @@ def keep(shelves: Shelves, dictionary: Dictionary, source: dict[str, Any]) -> Di
         OutcomeUnknown: the reply was lost; the same call again settles it.
         ServerError: a server cannot be reached, or refuses; the same call again goes on.
     """
-    highest = highest_on(shelves)
-    kept = shelves.catalog.pool.run_once(
-        lambda connection: _found_or_inserted(connection, shelves, dictionary, source, highest)
+    highest = highest_on(dictionary_replicas)
+    kept = dictionary_replicas.catalog.pool.run_once(
+        lambda connection: _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
     )
-    spread(shelves, kept, json.dumps(source))
+    spread(dictionary_replicas, kept, json.dumps(source))
     return kept
 
 
-def bring(shelves: Shelves, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
+def bring(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: dict[str, Any]) -> Dictionary:
     """Write a dictionary that comes from elsewhere into the catalog and to every cluster; return it as it is there.
 
     That is its own id, unless another dictionary has it: then it is found, or gets a new one. One that is lost, damaged
@@ -231,34 +240,38 @@ def bring(shelves: Shelves, dictionary: Dictionary, source: dict[str, Any]) -> D
         OutcomeUnknown: the reply was lost; the same call again settles it.
         ServerError: a server cannot be reached, or refuses; the same call again goes on.
     """
-    name = shelves.catalog.database
-    highest = highest_on(shelves)
-    taken = is_taken(shelves, dictionary)
+    name = dictionary_replicas.catalog.database
+    highest = highest_on(dictionary_replicas)
+    taken = is_taken(dictionary_replicas, dictionary)
 
     def write(connection: Connection) -> Dictionary:
         rows = connection.rows(sql.select_dictionary(name, dictionary.id))
         if not rows and not taken:
             return _insert(connection, name, dictionary, source)
         if not rows:
-            return _found_or_inserted(connection, shelves, dictionary, source, highest)
+            return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
         there, digest = None if rows[0][0] is None else bytes(rows[0][0]), bytes(rows[0][1])
         if there == dictionary.content and digest == dictionary.digest:
             return dictionary
         if digest == dictionary.digest or there == dictionary.content:
             connection.execute(sql.update_dictionary(name, dictionary.id, dictionary.content, dictionary.digest))
             return dictionary
-        return _found_or_inserted(connection, shelves, dictionary, source, highest)
+        return _found_or_inserted(connection, dictionary_replicas, dictionary, source, highest)
 
-    kept = shelves.catalog.pool.run_once(write)
-    spread(shelves, kept, json.dumps(source))
+    kept = dictionary_replicas.catalog.pool.run_once(write)
+    spread(dictionary_replicas, kept, json.dumps(source))
     return kept
 
 
 def _found_or_inserted(
-    connection: Connection, shelves: Shelves, dictionary: Dictionary, source: dict[str, Any], highest: int
+    connection: Connection,
+    dictionary_replicas: DictionaryReplicas,
+    dictionary: Dictionary,
+    source: dict[str, Any],
+    highest: int,
 ) -> Dictionary:
     """Return an intact dictionary that differs in its id at most, or insert this one, with an id over ``highest``."""
-    name = shelves.catalog.database
+    name = dictionary_replicas.catalog.database
     for dictionary_id, content in connection.rows(sql.select_dictionaries_of_size(name, len(dictionary.content))):
         same = dictionary.renumbered(int(dictionary_id))
         if same.content == bytes(content):

@@ -1,4 +1,4 @@
-"""Shelves: the tables that dictionaries are in. The catalog has them, and each cluster has a copy of its own.
+"""Replicas of the dictionary table: the catalog has the dictionaries, and each cluster has a copy of its own.
 
 A body that names a dictionary cannot be read without it, so a catalog that is lost must not take it along. A dictionary
 is written to every cluster and read back there before anything is written with it, and whoever reads asks the catalog
@@ -62,7 +62,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class DictionaryReplica:
     """A table of dictionaries.
 
     Attributes:
@@ -154,19 +154,23 @@ class Shelf:
             self.pool.run(lambda connection: connection.execute(statement), writes=True)
 
 
-class Shelves(NamedTuple):
-    """All shelves of a datastore: the catalog's, and one for each cluster."""
+class DictionaryReplicas(NamedTuple):
+    """All dictionary_replicas of a datastore: the catalog's, and one for each cluster."""
 
-    catalog: Shelf
-    copies: tuple[Shelf, ...]
+    catalog: DictionaryReplica
+    copies: tuple[DictionaryReplica, ...]
 
 
-def shelves_of(topology: Topology, catalog: NodePool, pool_for: Callable[[Node], NodePool]) -> Shelves:
-    """Return a datastore's shelves; no server is asked."""
-    return Shelves(
-        Shelf(catalog, topology.name),
+def dictionary_replicas_of(
+    topology: Topology, catalog: NodePool, pool_for: Callable[[Node], NodePool]
+) -> DictionaryReplicas:
+    """Return a datastore's dictionary_replicas; no server is asked."""
+    return DictionaryReplicas(
+        DictionaryReplica(catalog, topology.name),
         tuple(
-            Shelf(pool_for(cluster.primary), topology.name, cluster.name, bool(topology.shards_of(cluster.name)))
+            DictionaryReplica(
+                pool_for(cluster.primary), topology.name, cluster.name, bool(topology.shards_of(cluster.name))
+            )
             for cluster in topology.clusters
         ),
     )
@@ -187,7 +191,7 @@ def fault_of(dictionary_id: int, content: bytes, digest: bytes) -> str | None:
 # ---- what writes copies
 
 
-def spread(shelves: Shelves, dictionary: Dictionary, source: str) -> None:
+def spread(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary, source: str) -> None:
     """Write a dictionary to every cluster, and read it back there; what is there and intact is left alone.
 
     A cluster without shards that does not take it is passed over: a move of shards to it copies dictionaries first.
@@ -195,56 +199,56 @@ def spread(shelves: Shelves, dictionary: Dictionary, source: str) -> None:
     Raises:
         DictionaryDamaged, ServerError: a cluster has not got it; nothing may be written with it yet.
     """
-    for shelf in shelves.copies:
+    for replica in dictionary_replicas.copies:
         try:
-            shelf.put(dictionary, source)
+            replica.put(dictionary, source)
         except ServerError as error:
-            if shelf.in_use:
-                raise _not_on(shelf, dictionary.id, error) from error
-            _log.warning("%s has no copy of dictionary %d, and no shards: %s", shelf, dictionary.id, error)
+            if replica.in_use:
+                raise _not_on(replica, dictionary.id, error) from error
+            _log.warning("%s has no copy of dictionary %d, and no shards: %s", replica, dictionary.id, error)
 
 
-def prove(shelves: Shelves, dictionary: Dictionary) -> None:
+def prove(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> None:
     """Read a dictionary on every cluster with shards, and check that it is intact there.
 
     Raises:
         InvalidInput: it is not.
         ServerError: a server cannot be reached, or refuses.
     """
-    for shelf in shelves.copies:
-        if not shelf.in_use:
+    for replica in dictionary_replicas.copies:
+        if not replica.in_use:
             continue
-        row = shelf.row(dictionary.id)
+        row = replica.row(dictionary.id)
         if row is None or row.dictionary != dictionary:
             raise InvalidInput(
-                f"dictionary {dictionary.id} has no intact copy on {shelf} ({shelf.pool.node}), so nothing is written "
-                "with it: cells would be lost with the catalog; 'schemaless schema upgrade' copies it"
+                f"dictionary {dictionary.id} has no intact copy on {replica} ({replica.pool.node}), so nothing is "
+                "written with it: cells would be lost with the catalog; 'schemaless schema upgrade' copies it"
             )
 
 
-def highest_on(shelves: Shelves) -> int:
+def highest_on(dictionary_replicas: DictionaryReplicas) -> int:
     """Return the highest number that a dictionary has on any cluster, removed ones included; 0 without any.
 
     Raises:
         ServerError: a cluster with shards cannot be reached, or refuses.
     """
     highest = 0
-    for shelf in shelves.copies:
+    for replica in dictionary_replicas.copies:
         try:
-            highest = max(highest, shelf.highest())
+            highest = max(highest, replica.highest())
         except ServerError:
-            if shelf.in_use:
+            if replica.in_use:
                 raise
     return highest
 
 
-def is_taken(shelves: Shelves, dictionary: Dictionary) -> bool:
+def is_taken(dictionary_replicas: DictionaryReplicas, dictionary: Dictionary) -> bool:
     """Whether another dictionary has its number on some cluster; raises as ``highest_on``."""
-    for shelf in shelves.copies:
+    for replica in dictionary_replicas.copies:
         try:
-            row = shelf.row(dictionary.id)
+            row = replica.row(dictionary.id)
         except ServerError:
-            if shelf.in_use:
+            if replica.in_use:
                 raise
             continue
         if row is not None and row.dictionary not in (None, dictionary):
@@ -252,30 +256,31 @@ def is_taken(shelves: Shelves, dictionary: Dictionary) -> bool:
     return False
 
 
-def copy_dictionaries(shelves: Shelves, to: Shelf) -> int:
+def copy_dictionaries(dictionary_replicas: DictionaryReplicas, to: DictionaryReplica) -> int:
     """Copy all dictionaries of a datastore to one cluster, and read each back there; safe to repeat, at any time.
 
     Whatever brings shards to a cluster calls it before the first cell is there, and once more when the shards have been
     switched over: a dictionary that is made meanwhile is written to the clusters that the catalog names with shards.
 
     Args:
-        shelves: the datastore's, such as ``tools_of(store).shelves``.
-        to: the cluster's: one of ``shelves.copies``, or for a cluster that the catalog does not name yet
-            ``Shelf(pool, store.name, cluster)``. The account may create and write ``<datastore>_heartbeat`` there.
+        dictionary_replicas: the datastore's, such as ``internals_of(store).dictionary_replicas``.
+        to: the cluster's: one of ``dictionary_replicas.copies``, or for a cluster that the catalog does not name yet
+            ``DictionaryReplica(pool, store.name, cluster)``. The account must be allowed to create and write
+            ``<datastore>_heartbeat`` there.
 
     Returns:
         How many were written; those that were there and intact are not.
 
     Raises:
-        DictionaryDamaged: as ``Shelf.put``.
+        DictionaryDamaged: as ``DictionaryReplica.put``.
         ServerError: the catalog or the cluster cannot be reached, or refuses.
     """
-    rows, _ = _gathered(shelves)
+    rows, _ = _gathered(dictionary_replicas)
     known = _known(rows)
     return sum(to.put(dictionary, source) for dictionary, source in known.values())
 
 
-def level(shelves: Shelves) -> dict[Shelf, str]:
+def level(dictionary_replicas: DictionaryReplicas) -> dict[DictionaryReplica, str]:
     """Have the catalog and every cluster all dictionaries that any of them has, and none that was removed.
 
     Returns:
@@ -284,77 +289,77 @@ def level(shelves: Shelves) -> dict[Shelf, str]:
     Raises:
         ServerError: the catalog cannot be reached, or refuses.
     """
-    rows, failed = _gathered(shelves)
+    rows, failed = _gathered(dictionary_replicas)
     known = _known(rows)
     for dictionary, source in known.values():
-        there = rows[shelves.catalog].get(dictionary.id)
+        there = rows[dictionary_replicas.catalog].get(dictionary.id)
         if there is None or there.dictionary != dictionary:
-            shelves.catalog.write(dictionary, source)
-    removed = [row.id for row in rows[shelves.catalog].values() if row.removed]
-    for shelf in rows.keys() - {shelves.catalog}:
+            dictionary_replicas.catalog.write(dictionary, source)
+    removed = [row.id for row in rows[dictionary_replicas.catalog].values() if row.removed]
+    for replica in rows.keys() - {dictionary_replicas.catalog}:
         try:
-            make_tables(shelf.pool, shelf.datastore)
+            make_tables(replica.pool, replica.datastore)
             for dictionary, source in known.values():
-                shelf.put(dictionary, source)
+                replica.put(dictionary, source)
             for dictionary_id in removed:
-                shelf.remove(dictionary_id)
+                replica.remove(dictionary_id)
         except (ServerError, DictionaryDamaged) as error:
-            failed[shelf] = str(error)
-    return {shelf: why for shelf, why in failed.items() if shelf.in_use}
+            failed[replica] = str(error)
+    return {replica: why for replica, why in failed.items() if replica.in_use}
 
 
-def remove_copies(shelves: Shelves, dictionary_id: int) -> None:
+def remove_copies(dictionary_replicas: DictionaryReplicas, dictionary_id: int) -> None:
     """Remove a dictionary's content from every cluster, after the catalog's was removed.
 
     Raises:
         ServerError: a cluster still has it.
     """
-    for shelf in shelves.copies:
+    for replica in dictionary_replicas.copies:
         try:
-            shelf.remove(dictionary_id)
+            replica.remove(dictionary_id)
         except ServerError as error:
-            if shelf.in_use:
+            if replica.in_use:
                 raise type(error)(
-                    f"dictionary {dictionary_id} is removed from the catalog, and not from {shelf} yet: "
+                    f"dictionary {dictionary_id} is removed from the catalog, and not from {replica} yet: "
                     f"{error.message}; 'schemaless schema upgrade' removes it there",
                     node=error.node,
                     code=error.code,
                 ) from error
 
 
-def differences(shelves: Shelves) -> Iterator[str]:
+def differences(dictionary_replicas: DictionaryReplicas) -> Iterator[str]:
     """Yield what is not as it should be with the dictionaries of the catalog and their copies, for people to read."""
-    wanted = shelves.catalog.rows()
+    wanted = dictionary_replicas.catalog.rows()
     for row in wanted.values():
         if row.fault is not None:
             yield f"dictionary {row.id} is damaged in the catalog: {row.fault}; {_MEND}"
-    for shelf in shelves.copies:
+    for replica in dictionary_replicas.copies:
         try:
-            there = shelf.rows()
+            there = replica.rows()
         except SchemalessError as error:
-            yield f"the dictionaries of {shelf} cannot be read: {error}"
+            yield f"the dictionaries of {replica} cannot be read: {error}"
             continue
         for row in wanted.values():
             copy = there.pop(row.id, None)
             if row.removed:
                 if copy is not None and not copy.removed:
-                    yield f"dictionary {row.id} is removed, and {shelf} still has it; {_MEND}"
+                    yield f"dictionary {row.id} is removed, and {replica} still has it; {_MEND}"
             elif copy is None or copy.removed:
-                if shelf.in_use:
-                    yield f"dictionary {row.id} has no copy on {shelf} ({shelf.pool.node}); {_MEND}"
+                if replica.in_use:
+                    yield f"dictionary {row.id} has no copy on {replica} ({replica.pool.node}); {_MEND}"
             elif copy.fault is not None or (row.fault is None and copy.digest != row.digest):
                 why = copy.fault or f"its SHA-256 begins with {copy.digest.hex()[:16]}, in the catalog it is another"
-                yield f"dictionary {row.id} is damaged on {shelf} ({shelf.pool.node}): {why}; {_MEND}"
+                yield f"dictionary {row.id} is damaged on {replica} ({replica.pool.node}): {why}; {_MEND}"
         for row in there.values():
             if not row.removed:
-                yield f"dictionary {row.id} is on {shelf} ({shelf.pool.node}), and not in the catalog; {_MEND}"
+                yield f"dictionary {row.id} is on {replica} ({replica.pool.node}), and not in the catalog; {_MEND}"
 
 
 _MEND = "'schemaless schema upgrade' mends it, from wherever it is intact"
 
 
-def _known(rows: Mapping[Shelf, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
-    """Return each dictionary that is intact somewhere, the first shelf before the others, without the removed ones."""
+def _known(rows: Mapping[DictionaryReplica, Mapping[int, Stored]]) -> dict[int, tuple[Dictionary, str]]:
+    """Return each dictionary that is intact on some replica and was not removed; the first replica wins."""
     intact: dict[int, tuple[Dictionary, str]] = {}
     gone = {row.id for row in next(iter(rows.values())).values() if row.removed}
     for of_shelf in rows.values():
@@ -364,22 +369,24 @@ def _known(rows: Mapping[Shelf, Mapping[int, Stored]]) -> dict[int, tuple[Dictio
     return intact
 
 
-def _gathered(shelves: Shelves) -> tuple[dict[Shelf, dict[int, Stored]], dict[Shelf, str]]:
-    """Return the rows of every shelf, the catalog's first, and why others could not be read."""
-    rows = {shelves.catalog: shelves.catalog.rows()}
-    failed: dict[Shelf, str] = {}
-    for shelf in shelves.copies:
+def _gathered(
+    dictionary_replicas: DictionaryReplicas,
+) -> tuple[dict[DictionaryReplica, dict[int, Stored]], dict[DictionaryReplica, str]]:
+    """Return the rows of every replica, the catalog's first, and why others could not be read."""
+    rows = {dictionary_replicas.catalog: dictionary_replicas.catalog.rows()}
+    failed: dict[DictionaryReplica, str] = {}
+    for replica in dictionary_replicas.copies:
         try:
-            rows[shelf] = shelf.rows()
+            rows[replica] = replica.rows()
         except ServerError as error:
-            failed[shelf] = str(error)
+            failed[replica] = str(error)
     return rows, failed
 
 
-def _not_on(shelf: Shelf, dictionary_id: int, error: ServerError) -> ServerError:
+def _not_on(replica: DictionaryReplica, dictionary_id: int, error: ServerError) -> ServerError:
     return type(error)(
-        f"dictionary {dictionary_id} is in the catalog, and not on {shelf} yet: {error.message}; no column can be set "
-        "to it before it is there. Run the same command again",
+        f"dictionary {dictionary_id} is in the catalog, and not on {replica} yet: {error.message}; no column can be "
+        "set to it before it is there. Run the same command again",
         node=error.node,
         code=error.code,
     )

@@ -10,7 +10,7 @@ import click
 from schemaless.admin import ndjson as loading
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.events import Advanced
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import data_sink, progress
 
@@ -39,7 +39,7 @@ def dump(url: str, column: str | None, shards_text: str | None, stored: bool, ou
         shards = shards_of(shards_text, store.shard_count)
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         listener = stack.enter_context(
-            progress("dumping", sum(tools_of(store).id_span(shard) for shard in shards), "ids")
+            progress("dumping", sum(internals_of(store).id_span(shard) for shard in shards), "ids")
         )
         last = (-1, 0)
         for cell, lines in loading.dump_lines(store, loading.iter_dump(store, shards, column), stored=stored):

@@ -11,7 +11,7 @@ from schemaless.cli.options import open_store, url_option
 from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied
 from schemaless.events import Advanced
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.survey.sql import estimate_cells
 from schemaless.survey.table_sizes import TableSize, cell_table_sizes, other_table_sizes
 from schemaless.terminal.output import bytes_text, json_option, out, print_json, print_table, progress
@@ -34,11 +34,11 @@ def info(url: str, count: bool, as_json: bool) -> None:
       schemaless info --count --json
     """
     with open_store(url) as store:
-        clusters = [_cluster_facts(store, cluster.name, count) for cluster in tools_of(store).topology.clusters]
+        clusters = [_cluster_facts(store, cluster.name, count) for cluster in internals_of(store).topology.clusters]
         facts = {
             "name": store.name,
             "shards": store.shard_count,
-            "placement": tools_of(store).topology.placement,
+            "placement": internals_of(store).topology.placement,
             "clusters": clusters,
         }
     if as_json:
@@ -71,16 +71,16 @@ def info(url: str, count: bool, as_json: bool) -> None:
 
 
 def _cluster_facts(store: Datastore, name: str, count: bool) -> dict[str, Any]:
-    tools = tools_of(store)
-    cluster = next(cluster for cluster in tools.topology.clusters if cluster.name == name)
-    shards = tools.topology.shards_of(name)
-    pool = tools.shards.pool_for(cluster.primary)
-    databases = [tools.shards.database(shard) for shard in shards]
+    internals = internals_of(store)
+    cluster = next(cluster for cluster in internals.topology.clusters if cluster.name == name)
+    shards = internals.topology.shards_of(name)
+    pool = internals.shards.pool_for(cluster.primary)
+    databases = [internals.shards.database(shard) for shard in shards]
     if count:
         with progress(f"counting {name}", len(shards), "shards") as listener:
             cells = 0
             for shard in shards:
-                cells += sum(rows for _, _, rows in tools.id_blocks(shard, _BLOCK_ROWS))
+                cells += sum(rows for _, _, rows in internals.id_blocks(shard, _BLOCK_ROWS))
                 listener(Advanced())
     else:
         sql = estimate_cells(databases)

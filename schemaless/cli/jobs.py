@@ -30,7 +30,7 @@ from schemaless.jobs.job import (
     job_name,
     steer_command,
 )
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import Eta, JobStatus, status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.runner_names import who
@@ -147,16 +147,16 @@ def throttle_changes(command: Callable[..., Any], usual: Thresholds | None = Non
     return with_options(with_changes, *options)
 
 
-def chosen_job(ledger: Ledger, job_id: int | None, *, unfinished: bool = False, kind: Kind = "migrate") -> Job:
-    """Return the job that an option names, or that of a kind which is meant without it: see ``Ledger.latest``.
+def chosen_job(job_store: JobStore, job_id: int | None, *, unfinished: bool = False, kind: Kind = "migrate") -> Job:
+    """Return the job that an option names, or that of a kind which is meant without it: see ``JobStore.latest``.
 
     Raises:
         InvalidInput: there is none.
     """
-    job = ledger.job(job_id) if job_id is not None else ledger.latest(kind)
+    job = job_store.job(job_id) if job_id is not None else job_store.latest(kind)
     if job is None or (unfinished and job_id is None and not job.unfinished):
         what = f"unfinished {job_name(kind)}" if unfinished else f"{job_name(kind)} yet"
-        others = [f"--job {other.job_id} is a {other.kind}" for other in ledger.jobs() if other.unfinished]
+        others = [f"--job {other.job_id} is a {other.kind}" for other in job_store.jobs() if other.unfinished]
         next_step = ", ".join(others) or f"'{begin_command(kind)}' begins one"
         raise InvalidInput(f"there is no {what}; {next_step}")
     return job
@@ -173,20 +173,20 @@ def steer(url: str, job_id: int | None, before: Sequence[JobState], after: JobSt
         kind: of the job, where none is named.
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id, unfinished=True, kind=kind)
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
         if job.kind == "move" and after == "aborted":
             # What it has copied is to be dropped, and what it has fenced to be given back.
             raise JobConflict(
                 f"job {job.job_id} is a move; '{abort_command(job.kind, job.job_id)}' ends it", job.job_id
             )
-        if not ledger.change_state(job.job_id, before, after, f"by {who()}"):
-            now = ledger.job(job.job_id)
+        if not job_store.change_state(job.job_id, before, after, f"by {who()}"):
+            now = job_store.job(job.job_id)
             if now.state == after:
                 note(f"job {job.job_id} is {after} already")
                 return
             raise JobConflict(f"job {job.job_id} is {now.state}; only one that is {' or '.join(before)} can be {after}")
-        runners = sum(state.held for state in ledger.shards(job.job_id, counters=False))
+        runners = sum(state.held for state in job_store.shards(job.job_id, counters=False))
         out().print(f"job {job.job_id} is {after}; {runners} runners learn of it within two seconds")
         if after == "running" and not runners:
             note(f"no runner works on it now; start one with '{go_on_command(job.kind, job.job_id)}'")
@@ -196,21 +196,21 @@ def change_thresholds(url: str, job_id: int | None, changes: dict[str, Any], *, 
     """Change when a job waits, and say when it does; see ``steer``."""
     Thresholds(**changes)  # refuses what is none
     with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id, unfinished=True, kind=kind)
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id, unfinished=True, kind=kind)
         if not job.unfinished:
             raise JobConflict(f"job {job.job_id} is {job.state}; only one that is running or paused waits", job.job_id)
-        now = ledger.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
+        now = job_store.change_thresholds(job.job_id, changes) if changes else job.thresholds.asdict()
     out().print(f"job {job.job_id} waits by: {thresholds_text(now)}", markup=False)
 
 
 class JobProgress:
     """Shows how far a job is, on standard error: a picture where that is a terminal, else a line now and then."""
 
-    def __init__(self, ledger: Ledger, look_s: float = 1.0) -> None:
-        """Show what a ledger says, asking it no more often than every ``look_s`` seconds."""
+    def __init__(self, job_store: JobStore, look_s: float = 1.0) -> None:
+        """Show what a job_store says, asking it no more often than every ``look_s`` seconds."""
         self._look_s = look_s
-        self._ledger = ledger
+        self._ledger = job_store
         self._job_id = 0
         self._live: Live | None = None
         self._looked_s = 0.0

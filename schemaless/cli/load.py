@@ -21,7 +21,7 @@ from schemaless.codec.registry import Codec, codec_named
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Event, Listener
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, progress
 
@@ -185,8 +185,10 @@ def _reader(
     store: Datastore, key_of: loading.KeyOf | None, codec: Codec | None, created_at_of: loading.CreatedAtOf | None
 ) -> Callable[[bytes, int], NewStoredCell | None]:
     """Return what makes cells of a file's lines; without ``key_of``, of a dump's."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     if key_of is not None:
         return loading.document_reader(key_of, codec or store.codec_for, created_at_of)
-    dictionaries = loading.DumpDictionaries(tools.dictionaries, functools.partial(bring, tools.shelves))
+    dictionaries = loading.DumpDictionaries(
+        internals.dictionaries, functools.partial(bring, internals.dictionary_replicas)
+    )
     return loading.dump_reader(codec, created_at_of, codec_for=store.codec_for, dictionaries=dictionaries)

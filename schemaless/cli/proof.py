@@ -11,7 +11,7 @@ from schemaless.cell import CellKey
 from schemaless.datastore import Datastore
 from schemaless.errors import ShardIdentityMismatch, ShardMoving
 from schemaless.events import Listener, only, together
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.workers import Workers
 from schemaless.jobs.workers import workers as some_workers
 from schemaless.migrate.faults import Fault
@@ -38,7 +38,7 @@ def _id_total(store: Datastore, shards: list[int]) -> int:
     total = 0
     for shard in shards:
         with suppress(ShardIdentityMismatch, ShardMoving, DatabaseMissing):
-            total += tools_of(store).id_span(shard)
+            total += internals_of(store).id_span(shard)
     return total
 
 

@@ -9,7 +9,7 @@ import click
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
 from schemaless.cli.quantities import size_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.rebuild import REBUILD, RebuildPlan, RebuildSpec, ShardRebuilt, plan_rebuild
 from schemaless.migrate.rebuild import run as run_rebuild
@@ -98,18 +98,18 @@ def rebuild(
     )
     with open_store(url) as store:
         shards = shards_of(shards_text, store.shard_count)
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         job = None
         if job_id is not None:
             # As it was begun, whatever else is asked for.
-            job, spec, shards = REBUILD.resumed(ledger, job_id)
+            job, spec, shards = REBUILD.resumed(job_store, job_id)
         if not execute:
             with progress("sampling", len(shards), "shards") as listener:
                 plans = plan_rebuild(store, spec, shards, listener=listener)
             _show_plan(plans, as_json)
             note_dry()
             return 0
-        with JobProgress(ledger) as shown:
+        with JobProgress(job_store) as shown:
             rebuilt = run_rebuild(store, spec, shards, job=job, count=workers, dask=dask, listener=shown)
     _show_rebuilt(rebuilt, as_json)
     return EXIT_FAILED if any(outcome.state == "failed" for outcome in rebuilt) else 0

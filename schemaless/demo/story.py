@@ -18,8 +18,8 @@ from schemaless.demo.capacity import DAYS
 from schemaless.demo.capacity import report as capacity_report
 from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.events import only
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.local import servers as local_servers
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.rebuild import run as rebuild
@@ -141,7 +141,7 @@ def _steps(
             files = estimate_text(predicted, bytes_text)
             out().print(f"   their files have {bytes_text(last.file_bytes)}; step 5 said {files}", markup=False)
         page = folder.absolute() / "report.html"
-        job = Ledger(store).job(report.job_id)
+        job = JobStore(store).job(report.job_id)
         write_whole(page, reclaimed_html(reclaimed_report(store, job, datetime.now(UTC))))
 
         if data is None:
@@ -220,10 +220,10 @@ def _read_back(store: Datastore) -> list[Cell]:
 
 
 def _sizes(store: Datastore) -> TableSize:
-    tools = tools_of(store)
+    internals = internals_of(store)
     total = TableSize(0, 0)
-    for cluster in tools.topology.clusters:
-        databases = [tools.shards.database(shard) for shard in tools.topology.shards_of(cluster.name)]
-        for size in cell_table_sizes(tools.shards.pool_for(cluster.primary), databases).values():
+    for cluster in internals.topology.clusters:
+        databases = [internals.shards.database(shard) for shard in internals.topology.shards_of(cluster.name)]
+        for size in cell_table_sizes(internals.shards.pool_for(cluster.primary), databases).values():
             total += size
     return total

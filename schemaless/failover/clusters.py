@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from schemaless.cells.dictionary_replicas import Shelf, copy_dictionaries, shelves_of
+from schemaless.cells.dictionary_replicas import DictionaryReplica, copy_dictionaries, dictionary_replicas_of
 from schemaless.errors import AccessDenied, InvalidInput, ServerTimeout, ServerUnavailable, TopologyError
 from schemaless.failover.change import Change, opened
 from schemaless.failover.nodes import ARRIVAL_TIMEOUT_S, NodeChange
@@ -70,8 +70,8 @@ def add_cluster(
         _prove_fit(change, home, pool, name)
         _make_database(pool, change.topology.name)
         # Before it is named: whoever brings shards there copies those that were made meanwhile.
-        shelves = shelves_of(change.topology, home, change.pool)
-        copy_dictionaries(shelves, Shelf(pool, change.topology.name, name))
+        dictionary_replicas = dictionary_replicas_of(change.topology, home, change.pool)
+        copy_dictionaries(dictionary_replicas, DictionaryReplica(pool, change.topology.name, name))
         arrived_s = {replica: change.prove_replica(cluster, node, replica, timeout_s) for replica in cluster.replicas}
         write_new_cluster(home, change.topology, cluster)
         return NodeChange(cluster, True, arrived_s)
@@ -143,8 +143,8 @@ def _prove_fit(change: Change, home: NodePool, pool: NodePool, cluster: str) -> 
 
 def _of_another(home: NodePool, pool: NodePool, name: str, cluster: str) -> str | None:
     """Return what in a cluster's database no interrupted call has left there; None where there is nothing of it."""
-    known = Shelf(home, name).rows()
-    for number, row in Shelf(pool, name, cluster).rows().items():
+    known = DictionaryReplica(home, name).rows()
+    for number, row in DictionaryReplica(pool, name, cluster).rows().items():
         if number not in known or known[number].digest != row.digest:
             return f"a dictionary {number} that is not in the catalog"
     return f"a claim on {cluster}" if last_claim(pool, name, cluster) else None

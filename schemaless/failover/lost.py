@@ -18,7 +18,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, TopologyError
 from schemaless.events import Advanced, Listener, Total, nobody
 from schemaless.failover.change import server_of
-from schemaless.internals import Tools, tools_of
+from schemaless.internals import Internals, internals_of
 from schemaless.schema.databases import Identity, databases_like, tables_of, verify_identity
 from schemaless.topology.lost_primaries import lost_primaries, settle
 from schemaless.topology.replication import is_same_server
@@ -43,21 +43,21 @@ def lost_cells(store: Datastore, old: str, *, listener: Listener = nobody) -> It
         ShardIdentityMismatch: what it has is not of this datastore.
         ServerError: a server cannot be reached, or refuses.
     """
-    tools = tools_of(store)
-    pool = tools.shards.pools.new_pool(server_of(tools.url, old), PoolOptions(), unclaimed=True)
+    internals = internals_of(store)
+    pool = internals.shards.pools.new_pool(server_of(internals.url, old), PoolOptions(), unclaimed=True)
     try:
-        for cluster in tools.topology.clusters:
-            if is_same_server(pool, tools.shards.pool_for(cluster.primary)):
+        for cluster in internals.topology.clusters:
+            if is_same_server(pool, internals.shards.pool_for(cluster.primary)):
                 raise TopologyError(
                     f"{pool.node} is the primary of {cluster.name}: all that it has is in the datastore; name the "
                     "server that it took the place of"
                 )
-        shards = _shards_on(pool, tools)
-        spans = {shard: _span(pool, tools.shards.database(shard)) for shard in shards}
+        shards = _shards_on(pool, internals)
+        spans = {shard: _span(pool, internals.shards.database(shard)) for shard in shards}
         listener(Total(sum(spans.values())))
         for shard in shards:
             done = 0
-            for advanced, cell in _of_shard(pool, tools, shard):
+            for advanced, cell in _of_shard(pool, internals, shard):
                 if cell is not None:
                     yield cell
                 listener(Advanced(advanced))
@@ -77,29 +77,32 @@ def settle_lost(store: Datastore, old: str) -> list[str]:
     Returns:
         The clusters whose primary it was, where a takeover had written that down; dictionaries are kept until then.
     """
-    tools = tools_of(store)
-    node = server_of(tools.url, old)
+    internals = internals_of(store)
+    node = server_of(internals.url, old)
     return [
         cluster.name
-        for cluster in tools.topology.clusters
-        if settle(tools.shards.pool_for(cluster.primary), store.name, cluster.name, node)
+        for cluster in internals.topology.clusters
+        if settle(internals.shards.pool_for(cluster.primary), store.name, cluster.name, node)
     ]
 
 
 def unsettled(store: Datastore) -> list[str]:
     """Return the addresses of former primaries that a takeover has written down, and nobody has settled."""
-    tools = tools_of(store)
-    lost = [lost_primaries(tools.shards.pool_for(cluster.primary), store.name) for cluster in tools.topology.clusters]
+    internals = internals_of(store)
+    lost = [
+        lost_primaries(internals.shards.pool_for(cluster.primary), store.name)
+        for cluster in internals.topology.clusters
+    ]
     return list(dict.fromkeys(server for part in lost for _, server in part))
 
 
-def _shards_on(pool: NodePool, tools: Tools) -> list[int]:
+def _shards_on(pool: NodePool, internals: Internals) -> list[int]:
     """Return the shards whose cells a server has, each proven to be of the datastore."""
-    topology = tools.topology
+    topology = internals.topology
     there = set(databases_like(pool, topology.name))
     shards = []
     for shard in range(topology.shard_count):
-        database = tools.shards.database(shard)
+        database = internals.shards.database(shard)
         if database in there and "cell" in tables_of(pool, database):
             identity = Identity(topology.name, shard, topology.shard_count, topology.placement)
             verify_identity(pool, database, identity)
@@ -117,9 +120,9 @@ def _span(pool: NodePool, database: str) -> int:
     return 0 if low is None else int(high)
 
 
-def _of_shard(pool: NodePool, tools: Tools, shard: int) -> Iterator[tuple[int, StoredCell | None]]:
+def _of_shard(pool: NodePool, internals: Internals, shard: int) -> Iterator[tuple[int, StoredCell | None]]:
     """Yield how many ids were gone over since the last time, and a cell where one is lost."""
-    database = tools.shards.database(shard)
+    database = internals.shards.database(shard)
     after = 0
 
     def read(sql: bytes, check: Check | None = None) -> Rows:
@@ -130,39 +133,39 @@ def _of_shard(pool: NodePool, tools: Tools, shard: int) -> Iterator[tuple[int, S
         if not count:
             return
         digest = select_keys_digest(database, after, int(last))
-        if read(digest) != tools.shards.rows(shard, digest):
+        if read(digest) != internals.shards.rows(shard, digest):
             rows = every_row(read, PageSize(), database, after, int(last))
-            for cell in _lacking(tools, shard, _stored(tools, shard, rows)):
+            for cell in _lacking(internals, shard, _stored(internals, shard, rows)):
                 yield 0, cell
         yield int(last) - after, None
         after = int(last)
 
 
-def _lacking(tools: Tools, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
+def _lacking(internals: Internals, shard: int, cells: Iterator[StoredCell]) -> Iterator[StoredCell]:
     """Yield those of some cells that the datastore lacks, or has with another document."""
     part: list[StoredCell] = []
     for cell in cells:
         part.append(cell)
         if len(part) == _KEYS_AT_ONCE:
-            yield from _compared(tools, shard, part)
+            yield from _compared(internals, shard, part)
             part = []
     if part:
-        yield from _compared(tools, shard, part)
+        yield from _compared(internals, shard, part)
 
 
-def _compared(tools: Tools, shard: int, cells: list[StoredCell]) -> Iterator[StoredCell]:
+def _compared(internals: Internals, shard: int, cells: list[StoredCell]) -> Iterator[StoredCell]:
     wanted = [(cell.row_key.bytes, cell.column_name, cell.ref_key) for cell in cells]
-    sql = select_cells(tools.shards.database(shard), wanted)
-    rows = tools.reader.select(shard, sql, "primary", wanted, PLACE)
-    there = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(tools, shard, rows)}
+    sql = select_cells(internals.shards.database(shard), wanted)
+    rows = internals.reader.select(shard, sql, "primary", wanted, PLACE)
+    there = {(cell.row_key.bytes, cell.column_name, cell.ref_key): cell for cell in _stored(internals, shard, rows)}
     for place, cell in zip(wanted, cells, strict=True):
         stored = there.get(place)
         if stored is None or (stored.body != cell.body and not _same(stored, cell)):
             yield cell
 
 
-def _stored(tools: Tools, shard: int, rows: Iterable[Row]) -> Iterator[StoredCell]:
-    return (tools.stored_cell(row, shard) for row in rows)
+def _stored(internals: Internals, shard: int, rows: Iterable[Row]) -> Iterator[StoredCell]:
+    return (internals.stored_cell(row, shard) for row in rows)
 
 
 def _same(one: StoredCell, other: StoredCell) -> bool:

@@ -11,7 +11,7 @@ from schemaless.cell import Page, StoredCell
 from schemaless.datastore import Datastore
 from schemaless.feed.reader import Tail
 from schemaless.followers.membership import Pair
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 PAGE_CELLS: Final = 500
 """So many cells are dealt with before locations are written down, and so many may come again after a crash."""
@@ -62,7 +62,7 @@ def read_together(store: Datastore, together: Sequence[Behind], column_name: str
         for follower in together
         if 0 < follower.behind <= _TAIL_CELLS
     ]
-    return tools_of(store).stored_tails(tails, column_name) if tails else {}
+    return internals_of(store).stored_tails(tails, column_name) if tails else {}
 
 
 def in_turn(pairs: Iterable[Pair], last: Pair | None) -> list[Pair]:

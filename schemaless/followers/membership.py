@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 from schemaless.errors import SchemalessError
 from schemaless.followers import sql
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions
 
@@ -116,7 +116,7 @@ class Members:
     """A worker's place among the others, as a ``with`` block: alive from its beginning to its end.
 
     Args:
-        tools: of the datastore.
+        internals: of the datastore.
         worker: its name, that no other has.
         followers: the names of the followers that it serves.
         timing: how often, and how long.
@@ -129,7 +129,7 @@ class Members:
 
     def __init__(
         self,
-        tools: Tools,
+        internals: Internals,
         worker: str,
         followers: Sequence[str],
         timing: Timing,
@@ -141,8 +141,8 @@ class Members:
         self._followers = json.dumps(list(followers))
         self._timing = timing
         self._beat = beat
-        self._catalog = tools.topology.name
-        self._tools = tools
+        self._catalog = internals.topology.name
+        self._internals = internals
         self._pool = self._new_pool()
         self._renewed_s: float | None = None
         self._view: View | None = None
@@ -195,7 +195,7 @@ class Members:
             settings = connection.rows(sql.select_settings(self._catalog))
             return View(members, {str(name): str(wanted) for name, wanted, _ in settings})
 
-        if self._pool.node != self._tools.catalog.node:
+        if self._pool.node != self._internals.catalog.node:
             self._pool.close()
             self._pool = self._new_pool()
         try:
@@ -207,7 +207,7 @@ class Members:
                 )
             self.error = error
             # The catalog may be on another server by now, which is asked the next time.
-            self._tools.shards.again(self._tools.shards.routing)
+            self._internals.shards.again(self._internals.shards.routing)
             return
         if self.error is not None:
             _log.warning("%s gives signs of life again", self.worker)
@@ -217,7 +217,7 @@ class Members:
 
     def _new_pool(self) -> NodePool:
         # Of its own, with short waits: a sign of life must not stand in line behind anything.
-        return self._tools.shards.new_pool(self._tools.catalog.node, PoolOptions(_ASK_S, _ASK_S, _ASK_S, 1))
+        return self._internals.shards.new_pool(self._internals.catalog.node, PoolOptions(_ASK_S, _ASK_S, _ASK_S, 1))
 
     def _keep_alive(self) -> None:
         while not self._ended.wait(self._timing.renew_s):

@@ -15,7 +15,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.followers import sql
 from schemaless.followers.lease_state import PAUSED, RUNNING
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool
 
 NEW: Final = "new"
@@ -42,13 +42,13 @@ class Settings:
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
-        self._shards = tools_of(store).shards
+        self._shards = internals_of(store).shards
         self._catalog = store.name
 
     @property
     def _pool(self) -> NodePool:
         # Asked for each time: the catalog may be on another server by now.
-        return tools_of(self._store).catalog
+        return internals_of(self._store).catalog
 
     def all(self) -> dict[str, Setting]:
         """Return all followers by their names."""

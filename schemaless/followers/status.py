@@ -12,7 +12,7 @@ from schemaless.errors import SchemalessError
 from schemaless.followers import sql
 from schemaless.followers.lease_state import RUNNING
 from schemaless.followers.rows import FollowerRow, FollowerRows
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class WorkerStatus:
 
 def shard_statuses(store: Datastore, follower: str, missing: str) -> Iterable[ShardStatus]:
     """Yield where a follower is, shard by shard; ``missing`` is said of those that have no row for it."""
-    shards = tools_of(store).shards
+    shards = internals_of(store).shards
     looked = FollowerRows(shards).look((follower, shard) for shard in range(store.shard_count))
     for shard in range(store.shard_count):
         row = looked.rows.get((follower, shard))
@@ -83,7 +83,7 @@ def shard_statuses(store: Datastore, follower: str, missing: str) -> Iterable[Sh
 
 def workers_of(store: Datastore, follower: str) -> Iterable[WorkerStatus]:
     """Yield the workers that live and serve a follower."""
-    rows = tools_of(store).catalog.run(lambda connection: connection.rows(sql.select_workers(store.name)))
+    rows = internals_of(store).catalog.run(lambda connection: connection.rows(sql.select_workers(store.name)))
     for worker, followers, lease_s, figures in rows:
         served = tuple(json.loads(followers))
         if follower in served:

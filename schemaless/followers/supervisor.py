@@ -22,7 +22,7 @@ from schemaless.errors import InvalidInput, SchemalessError
 from schemaless.followers.handler import Dealer
 from schemaless.followers.membership import Timing, remove_worker
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.opening import Opening, opening_of
 from schemaless.runner_names import runner_name
 
@@ -134,7 +134,7 @@ class Supervisor:
     def _remove(self, child: _Child) -> None:
         """Have nobody wait for the lease of one that is known to be no more."""
         try:
-            remove_worker(tools_of(self._store).catalog, self._store.name, child.name)
+            remove_worker(internals_of(self._store).catalog, self._store.name, child.name)
         except SchemalessError as error:
             _log.warning(
                 "worker %s cannot be signed off, so the others wait for the end of its lease: %s", child.name, error

@@ -7,22 +7,22 @@ from typing import Final
 
 from schemaless.errors import SchemalessError
 from schemaless.followers.sql import SELECT_TABLE_CACHE
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 
 _TABLES: Final = 3
 """Followers read so many tables of each shard: cell, follower and parked."""
 
 
-def small_table_caches(tools: Tools) -> dict[str, str]:
+def small_table_caches(internals: Internals) -> dict[str, str]:
     """Return what to do on each primary whose cache of open tables is too small for its shards; servers as text.
 
     One that cannot be asked is absent: what is said of its shards says so.
     """
     advice = {}
-    shards = Counter(tools.shards.node_of(shard) for shard in range(tools.topology.shard_count))
+    shards = Counter(internals.shards.node_of(shard) for shard in range(internals.topology.shard_count))
     for node, count in shards.items():
         try:
-            with tools.shards.pool_for(node).connection() as connection:
+            with internals.shards.pool_for(node).connection() as connection:
                 mariadb = connection.is_mariadb
                 ((tables, instances, definitions),) = connection.rows(SELECT_TABLE_CACHE)
         except SchemalessError:

@@ -29,7 +29,7 @@ from schemaless.followers.membership import Member, Members, Pair, Timing, View
 from schemaless.followers.notes import Notes
 from schemaless.followers.poll_schedule import Pace
 from schemaless.followers.rows import FollowerRow, FollowerRows
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 _log = logging.getLogger("schemaless")
 
@@ -69,13 +69,13 @@ class Worker:
         self.store = store
         self.name = name
         self.timing = timing or Timing()
-        self._rows = FollowerRows(tools_of(store).shards)
+        self._rows = FollowerRows(internals_of(store).shards)
         self._notes = Notes(self._rows)
         self.owned: dict[Pair, Owned] = {}
         self.hand = Hand()
         self._dealers = {dealer.name: dealer for dealer in dealers}
         self._stop = stop
-        self._members = Members(tools_of(store), name, list(self._dealers), self.timing, self._beat)
+        self._members = Members(internals_of(store), name, list(self._dealers), self.timing, self._beat)
         self._generation = 0
         # Those dealt to this worker, by the members and followers that there are.
         self._deal: tuple[tuple[tuple[Member, ...], frozenset[str]], frozenset[Pair]] | None = None
@@ -99,7 +99,7 @@ class Worker:
         """Work until ``stop`` is set, or none of its followers is there any more."""
         with self._members:
             if self._listen:
-                self._wakes = Wakes(tools_of(self.store).shards, self.timing)
+                self._wakes = Wakes(internals_of(self.store).shards, self.timing)
             try:
                 while not self._stop.is_set():
                     view = self._members.view
@@ -181,7 +181,7 @@ class Worker:
         shards = {shard for _, shard in self.owned}
         if self._wakes is None:
             return shards
-        nodes = {shard: tools_of(self.store).shards.node_of(shard) for shard in shards}
+        nodes = {shard: internals_of(self.store).shards.node_of(shard) for shard in shards}
         self._wakes.listen(nodes.values())
         return {shard for shard, node in nodes.items() if not self._wakes.hears(node)}
 

@@ -22,7 +22,7 @@ from schemaless.indexes import sql
 from schemaless.indexes.definition import Definition
 from schemaless.indexes.follower import Indexing
 from schemaless.indexes.registry import BACKFILLING, DECLARED, DROPPED, DROPPING, LOOK_S, READY, IndexEntry
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.moves import refuse_beside_moves, unfinished_moves
 from schemaless.wire.connection import Connection
 
@@ -94,7 +94,7 @@ class KeepIndexes:
 
     def dealers(self, store: Datastore) -> Sequence[Dealer]:
         """Return what keeps them."""
-        return [Indexing(tools_of(store), entry) for entry in Indexes(store).kept(self.names)]
+        return [Indexing(internals_of(store), entry) for entry in Indexes(store).kept(self.names)]
 
 
 class Indexes:
@@ -102,14 +102,14 @@ class Indexes:
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
-        self._tools = tools_of(store)
-        self._shards = self._tools.shards
+        self._internals = internals_of(store)
+        self._shards = self._internals.shards
         self._settings = Settings(store)
         self._rows = FollowerRows(self._shards)
 
     def all(self) -> tuple[IndexEntry, ...]:
         """Return all indexes that are not dropped."""
-        return self._tools.registry.read()
+        return self._internals.registry.read()
 
     def named(self, name: str) -> list[IndexEntry]:
         """Return the indexes of a name: one, and another that is built beside it or was replaced by it.
@@ -144,7 +144,7 @@ class Indexes:
         """
         entry = self._like(definition)
         if entry is None:
-            refuse_beside_moves(self._tools.catalog, self._store.name)
+            refuse_beside_moves(self._internals.catalog, self._store.name)
             # None where another program was faster, whose index this then is as well.
             insert = sql.insert_index(self._store.name, definition.name, definition.text, DECLARED)
             mine = bool(self._execute(insert))
@@ -153,7 +153,7 @@ class Indexes:
                 raise _dropped(definition.name)
             try:
                 # Who begins a move looks for indexes behind that, so one of the two sees the other.
-                refuse_beside_moves(self._tools.catalog, self._store.name)
+                refuse_beside_moves(self._internals.catalog, self._store.name)
             except JobConflict:
                 if mine:
                     self._put(entry, [DECLARED], DROPPED)
@@ -161,7 +161,7 @@ class Indexes:
         if entry.state != DECLARED:
             self._settings.mend(entry.follower, lambda shard: 0)
             return entry, False
-        refuse_beside_moves(self._tools.catalog, self._store.name)
+        refuse_beside_moves(self._internals.catalog, self._store.name)
         return self._make(entry, listener), True
 
     def _like(self, definition: Definition) -> IndexEntry | None:
@@ -227,7 +227,7 @@ class Indexes:
         if not filling.done:
             return False
         replaced = [e for e in self.all() if e.name == entry.name and e.number < entry.number and e.state == READY]
-        if replaced and unfinished_moves(self._tools.catalog, self._store.name):
+        if replaced and unfinished_moves(self._internals.catalog, self._store.name):
             # Shards with an index that is being dropped are not moved, and beside a move none is dropped.
             return False
         if entry.state == BACKFILLING:
@@ -246,7 +246,7 @@ class Indexes:
             missing = "it has no progress row here; run 'schemaless index create' with the same fields again"
             shards = tuple(shard_statuses(self._store, follower, missing))
         workers = tuple(workers_of(self._store, follower))
-        small_caches = small_table_caches(self._tools) if shards else {}
+        small_caches = small_table_caches(self._internals) if shards else {}
         return IndexStatus(entry, None if setting is None else setting.wanted, shards, workers, small_caches)
 
     def drop(
@@ -264,12 +264,12 @@ class Indexes:
         Raises:
             JobConflict: shards are being moved.
         """
-        refuse_beside_moves(self._tools.catalog, self._store.name)
+        refuse_beside_moves(self._internals.catalog, self._store.name)
         self._put(entry, [DECLARED, BACKFILLING, READY, DROPPING], DROPPING)
         if entry.follower in self._settings.all():
             self._settings.remove(entry.follower)
             wait(2 * LOOK_S)
-        refuse_beside_moves(self._tools.catalog, self._store.name)
+        refuse_beside_moves(self._internals.catalog, self._store.name)
         self._drop_tables(entry, listener)
         self._put(entry, [DROPPING], DROPPED)
 
@@ -293,7 +293,7 @@ class Indexes:
         self.all()
 
     def _execute(self, statement: bytes) -> int:
-        return self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True).affected
+        return self._internals.catalog.run(lambda connection: connection.execute(statement), writes=True).affected
 
 
 def _dropped(name: str) -> InvalidInput:

@@ -20,7 +20,7 @@ from schemaless.indexes.entry_changes import Entry, PageWrites, RowState, values
 from schemaless.indexes.query import values_of as values_in_table
 from schemaless.indexes.registry import READY, IndexEntry
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.moves import last_move, refuse_beside_moves
 from schemaless.topology.placement import shard_for
 from schemaless.wire.connection import Rows
@@ -121,13 +121,13 @@ class IndexCheck:
                 f"index {entry.name} ({entry.number}) is {entry.state}; one that is ready can be checked"
             )
         self._store = store
-        self._tools = tools_of(store)
-        self._shards = self._tools.shards
+        self._internals = internals_of(store)
+        self._shards = self._internals.shards
         self._shard_count = store.shard_count
         self._entry = entry
         self._definition = entry.definition
         self._layout = entry.layout
-        self._entries = Entries(self._tools, entry)
+        self._entries = Entries(self._internals, entry)
         self._followers = FollowerRows(self._shards)
         self._repair = repair
         self._rows_at_once = rows_at_once
@@ -142,16 +142,16 @@ class IndexCheck:
         """
         listener(Total(len(shards)))
         for shard in shards:
-            before = last_move(self._tools.catalog, self._store.name) if self._repair else 0
+            before = last_move(self._internals.catalog, self._store.name) if self._repair else 0
             if self._repair:
-                refuse_beside_moves(self._tools.catalog, self._store.name)
-            check_tables(self._tools, self._entry, [shard])
+                refuse_beside_moves(self._internals.catalog, self._store.name)
+            check_tables(self._internals, self._entry, [shard])
             # Raises where nobody keeps the entries of its rows: all that differs would be said to lag.
             self._location(shard)
             tally, shown = Found(shard), _Share(listener)
             self._forward(tally, shown)
             self._backward(tally, shown)
-            if tally.repaired and (began := last_move(self._tools.catalog, self._store.name)) > before:
+            if tally.repaired and (began := last_move(self._internals.catalog, self._store.name)) > before:
                 raise JobConflict(
                     f"move {began} began while shard {shard} was repaired, and may have copied entries as they were "
                     "before; run this again for this shard and those behind it, once the move has ended",

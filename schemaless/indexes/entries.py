@@ -22,7 +22,7 @@ from schemaless.indexes.entry_changes import Change, Entry, PageWrites, Part, Ro
 from schemaless.indexes.registry import IndexEntry
 from schemaless.indexes.sql import EntryRow
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 from schemaless.topology.placement import shard_for
 from schemaless.topology.routing import Routing
 from schemaless.topology.scatter_gather import ask_shards, prove
@@ -41,17 +41,17 @@ class Entries:
     """The entries of one index.
 
     Args:
-        tools: of the datastore.
+        internals: of the datastore.
         entry: the index.
     """
 
-    def __init__(self, tools: Tools, entry: IndexEntry) -> None:
+    def __init__(self, internals: Internals, entry: IndexEntry) -> None:
         self.definition: Definition = entry.definition
         self._entry = entry
         self._layout = entry.layout
-        self._tools = tools
-        self._shards = tools.shards
-        self._shard_count = tools.topology.shard_count
+        self._internals = internals
+        self._shards = internals.shards
+        self._shard_count = internals.topology.shard_count
 
     # Rows
 
@@ -127,7 +127,7 @@ class Entries:
             for place in some:
                 by_shard.setdefault(self._shard_of(place[0]), []).append(place)
             for row in self._cells(by_shard, only(set(some), PLACE)):
-                cell = self._tools.reader.stored(row, self._shard_of(row[1]))
+                cell = self._internals.reader.stored(row, self._shard_of(row[1]))
                 place = cell.row_key.bytes, cell.column_name, cell.ref_key
                 parts[place] = self.part(cell)
                 tops[place[0]] = max(tops.get(place[0], 0), cell.added_id)
@@ -169,7 +169,7 @@ class Entries:
 
         On one server that is one transaction, and on several they are at once.
         """
-        check_tables(self._tools, self._entry, {*writes.upserts, *writes.deletes})
+        check_tables(self._internals, self._entry, {*writes.upserts, *writes.deletes})
         known = self._shards.routing
         upserts, deletes = self._by_node(writes.upserts), self._by_node(writes.deletes)
         if len({*upserts, *deletes}) == 1:

@@ -11,7 +11,7 @@ from schemaless.followers.lease_state import Owned
 from schemaless.followers.worker import Worker
 from schemaless.indexes.entries import Entries
 from schemaless.indexes.registry import BACKFILLING, LOOK_S, READY, IndexEntry
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 
 _log = logging.getLogger("schemaless")
 
@@ -21,12 +21,12 @@ class Indexing:
 
     timeout_s = None
 
-    def __init__(self, tools: Tools, entry: IndexEntry) -> None:
+    def __init__(self, internals: Internals, entry: IndexEntry) -> None:
         self.name = entry.follower
         self.column = entry.definition.sources[0] if len(entry.definition.sources) == 1 else None
         self._number = entry.number
-        self._registry = tools.registry
-        self._entries = Entries(tools, entry)
+        self._registry = internals.registry
+        self._entries = Entries(internals, entry)
         # The pages of which that was done together.
         self._kept: list[Sequence[StoredCell]] = []
 

@@ -24,7 +24,7 @@ from schemaless.indexes.definition import Definition, Field, Value
 from schemaless.indexes.registry import IndexEntry
 from schemaless.indexes.row_fetch import LatestRow
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 from schemaless.keys import check_column_name, row_key_bytes
 from schemaless.wire.connection import Rows
 
@@ -124,10 +124,10 @@ class Asked(NamedTuple):
 class Index:
     """A secondary index of an open datastore; made by ``Datastore.index``."""
 
-    def __init__(self, tools: Tools, name: str) -> None:
-        self._tools = tools
+    def __init__(self, internals: Internals, name: str) -> None:
+        self._internals = internals
         self._name = name
-        self._seen = tools.registry.ready(name)
+        self._seen = internals.registry.ready(name)
 
     def __repr__(self) -> str:
         return f"Index({self._name!r})"
@@ -168,7 +168,7 @@ class Index:
             ServerError: as every call.
         """
         check_shard_field(self._seen.definition, equals)
-        entry = self._seen = self._tools.registry.ready(self._name)
+        entry = self._seen = self._internals.registry.ready(self._name)
         asked = check_query(entry.definition, equals, where, order_by, limit, columns)
         tests = [test.statement for test in asked.tests]
         if after is not None:
@@ -189,7 +189,7 @@ class Index:
             InvalidInput, IndexNotReady, UnknownIndex, ServerError: as ``query``.
         """
         row, give_up_s, pause_s = row_key_bytes(row_key), time.monotonic() + timeout_s, _FIRST_LOOK_S
-        while not self._agrees(self._tools.registry.ready(self._name), row):
+        while not self._agrees(self._internals.registry.ready(self._name), row):
             if time.monotonic() >= give_up_s:
                 return False
             time.sleep(min(pause_s, max(0.0, give_up_s - time.monotonic())))
@@ -197,21 +197,21 @@ class Index:
         return True
 
     def _agrees(self, entry: IndexEntry, row: bytes) -> bool:
-        definition, shards = entry.definition, self._tools.shards
-        (values,) = self._tools.rows.read([row], definition.sources, lambda now: definition.values(now.documents))
+        definition, shards = entry.definition, self._internals.shards
+        (values,) = self._internals.rows.read([row], definition.sources, lambda now: definition.values(now.documents))
         shard = definition.shard_of(values[0], shards.topology.shard_count)
         if shard is None:
             return True
-        check_tables(self._tools, entry, [shard])
+        check_tables(self._internals, entry, [shard])
         entries = shards.rows(shard, sql.select_entries(shards.database(shard), entry.layout, shard, [row]))
         stored = tuple(field.stored(value) for field, value in zip(definition.all_fields, values, strict=True))
         return bool(entries) and values_of(definition, entries[0][2:]) == stored
 
     def _entries(self, entry: IndexEntry, asked: Asked, tests: Sequence[bytes]) -> Rows:
-        shards = self._tools.shards
+        shards = self._internals.shards
         shard = entry.definition.shard_of(asked.tests[0].value, shards.topology.shard_count)
         assert shard is not None
-        check_tables(self._tools, entry, [shard])
+        check_tables(self._internals, entry, [shard])
         statement = sql.select_matches(
             shards.database(shard), entry.layout, tests, descending=asked.descending, limit=asked.limit
         )
@@ -237,7 +237,7 @@ class Index:
             damaged = row.damaged and {name: row.damaged[name] for name in asked.columns if name in row.damaged}
             return IndexRow(row.row_key, entry, cells, damaged)
 
-        return [row for row in self._tools.rows.read(rows, wanted, matching, meanwhile) if row is not None]
+        return [row for row in self._internals.rows.read(rows, wanted, matching, meanwhile) if row is not None]
 
 
 def check_shard_field(definition: Definition, equals: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from schemaless.errors import SchemaMismatch
 from schemaless.indexes import sql
 from schemaless.indexes.registry import IndexEntry
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 from schemaless.topology.routing import Spot
 from schemaless.topology.scatter_gather import prove
 from schemaless.topology.shards import Shards
@@ -16,13 +16,13 @@ from schemaless.wire.errors import Elsewhere
 from schemaless.wire.node import Node
 
 
-def check_tables(tools: Tools, entry: IndexEntry, of: Iterable[int]) -> None:
+def check_tables(internals: Internals, entry: IndexEntry, of: Iterable[int]) -> None:
     """See, once for each shard in each place, that its table of an index is the one that the definition makes.
 
     Raises:
         SchemaMismatch: its comment is the digest of another definition.
     """
-    shards, checked = tools.shards, tools.registry.checked
+    shards, checked = internals.shards, internals.registry.checked
     by_node: dict[Node, dict[str, tuple[int, int, int]]] = {}
     of_node: dict[Node, Spot] = {}
     for shard in of:

@@ -17,9 +17,9 @@ from typing import Final
 from schemaless.datastore import Datastore
 from schemaless.errors import SchemalessError, ServerError, WorkersDied
 from schemaless.events import Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job, RunGoesOn
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.worker import MakeWatch, Outcome, Work, work_on
 from schemaless.jobs.workers import Workers
 from schemaless.opening import opening_of
@@ -60,7 +60,7 @@ class Driver:
         most_deaths: int = _MOST_DEATHS,
     ) -> None:
         self._store = store
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._opening = opening_of(store)
         self._job = job
         self._work = work
@@ -70,7 +70,7 @@ class Driver:
         self._turn_s = turn_s
         self._most_deaths = most_deaths
         self._name = runner_name()
-        self._ledger = Ledger(store)
+        self._ledger = JobStore(store)
         self._calls: dict[Future[Outcome], int] = {}
         # By cluster: shards to hand out, the next one last, and how many others have in hand, both as of the last look.
         self._free: dict[str, list[int]] = {}
@@ -122,7 +122,7 @@ class Driver:
         self._free = {}
         self._held = Counter()
         for state in reversed(waiting):
-            cluster = self._tools.topology.cluster_of(state.shard).name
+            cluster = self._internals.topology.cluster_of(state.shard).name
             if state.held and state.shard not in calls:
                 self._held[cluster] += 1
             elif state.shard not in calls:
@@ -134,7 +134,7 @@ class Driver:
         most = 2 * hands.size
         if len(self._calls) > hands.size:
             return
-        topology = self._tools.topology
+        topology = self._internals.topology
         load = self._held + Counter(topology.cluster_of(shard).name for shard in self._calls.values())
         now_s = time.monotonic()
         while len(self._calls) < most:
@@ -157,7 +157,7 @@ class Driver:
         done, _ = wait(self._calls, timeout=self._turn_s, return_when=FIRST_COMPLETED)
         for call in done:
             shard = self._calls.pop(call)
-            cluster = self._tools.topology.cluster_of(shard).name
+            cluster = self._internals.topology.cluster_of(shard).name
             try:
                 outcome = call.result()
             except Exception as error:

@@ -1,6 +1,6 @@
 """Jobs: what they are to do, where they are on each shard and cluster, and what they met. Values only.
 
-``ledger`` keeps them in the catalog.
+``job_store`` keeps them in the catalog.
 """
 
 from __future__ import annotations

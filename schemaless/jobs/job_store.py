@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict, LeaseLost, ServerError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs import sql
 from schemaless.jobs.job import (
     ClusterState,
@@ -55,7 +55,7 @@ _WATCH_LEASE_S: Final = 5
 """A watch is kept by looking: where its runner is through, another has it soon."""
 
 
-class Ledger:
+class JobStore:
     """A datastore's jobs.
 
     Attributes:
@@ -64,7 +64,7 @@ class Ledger:
 
     def __init__(self, store: Datastore) -> None:
         self.reads = 0
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._name = store.name
 
     # Jobs
@@ -418,10 +418,10 @@ class Ledger:
 
     def _run(self, operation: Callable[[Connection], T], *, writes: bool = True) -> T:
         try:
-            return self._tools.catalog.run(operation, writes=writes)
+            return self._internals.catalog.run(operation, writes=writes)
         except ServerError:
             # Jobs go on where the catalog is by now: whoever tries again asks the server that has it.
-            self._tools.shards.again(self._tools.shards.routing)
+            self._internals.shards.again(self._internals.shards.routing)
             raise
 
 

@@ -9,10 +9,10 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 from schemaless.datastore import Datastore
 from schemaless.errors import JobConflict
 from schemaless.events import Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.driver import GIVE_UP_S, Driver
 from schemaless.jobs.job import Job, Kind, RunBegan, check_goes_on, thresholds_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Thresholds
 from schemaless.jobs.versions import versions
@@ -112,41 +112,41 @@ class JobKind(Generic[S]):
             InvalidInput: there is no such shard, no shard at all, or what ``check`` raises.
             JobConflict: another unfinished job is about one of these shards.
         """
-        chosen = tools_of(store).chosen_shards(shards)
+        chosen = internals_of(store).chosen_shards(shards)
         self.check(store, spec, chosen)
-        ledger = Ledger(store)
-        joined = self.same(ledger, spec, chosen)
+        job_store = JobStore(store)
+        joined = self.same(job_store, spec, chosen)
         if joined is not None:
             return joined, False
-        clusters = {tools_of(store).topology.cluster_of(shard).name for shard in chosen} | {*self.reaches(spec)}
+        clusters = {internals_of(store).topology.cluster_of(shard).name for shard in chosen} | {*self.reaches(spec)}
         try:
-            job = ledger.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
+            job = job_store.create(self.name, spec.as_json(), self.weigh(store, chosen), clusters, versions(store))
         except JobConflict:
             # Somebody may have begun the same at this moment.
-            joined = self.same(ledger, spec, chosen)
+            joined = self.same(job_store, spec, chosen)
             if joined is None:
                 raise
             return joined, False
         return job, True
 
-    def same(self, ledger: Ledger, spec: S, shards: Sequence[int]) -> Job | None:
+    def same(self, job_store: JobStore, spec: S, shards: Sequence[int]) -> Job | None:
         """Return the unfinished job that is about just this, whatever its thresholds; None where there is none."""
-        for job in ledger.jobs(self.name):
+        for job in job_store.jobs(self.name):
             same = job.unfinished and replace(self.spec.of(job), thresholds=spec.thresholds) == spec
-            if same and ledger.numbers(job.job_id) == list(shards):
+            if same and job_store.numbers(job.job_id) == list(shards):
                 return job
         return None
 
-    def resumed(self, ledger: Ledger, job_id: int) -> tuple[Job, S, list[int]]:
+    def resumed(self, job_store: JobStore, job_id: int) -> tuple[Job, S, list[int]]:
         """Return a job that a run is to go on with, what it is to do, and the shards that it is about.
 
         Raises:
             InvalidInput: there is no such job, or it is of another kind.
             JobConflict: it has ended.
         """
-        job = ledger.job(job_id)
+        job = job_store.job(job_id)
         check_goes_on(job, self.name)
-        return job, self.spec.of(job), ledger.numbers(job_id)
+        return job, self.spec.of(job), job_store.numbers(job_id)
 
     def run(self, store: Datastore, spec: S, shards: Iterable[int] | None = None, **how: Unpack[HowToRun]) -> Job:
         """Begin a job, or go on with one, and work until it has ended; return it.

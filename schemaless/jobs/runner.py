@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol, Self
 
 from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost, SchemalessError, ServerError, TopologyError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure, Job, ShardState, Signal, thresholds_of
-from schemaless.jobs.job_store import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, Ledger
+from schemaless.jobs.job_store import FAILURES_KEPT, LEASE_S, RENEWED_WITHIN_S, JobStore
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
 from schemaless.topology.model import Cluster
 from schemaless.topology.shards import Shards
@@ -80,14 +80,14 @@ class ShardRun:
 
     def __init__(
         self,
-        ledger: Ledger,
+        job_store: JobStore,
         job: Job,
         state: ShardState,
         cluster: str,
         watch: Callable[[Thresholds], Watch] | None = None,
         learned: dict[str, Any] | None = None,
     ) -> None:
-        self.ledger = ledger
+        self.job_store = job_store
         self.job = job
         self.state = state
         self.cluster = cluster
@@ -124,7 +124,7 @@ class ShardRun:
             # The caller is to hear the error of the block, not one of these notes: without them the lease runs out.
             with suppress(SchemalessError):
                 self._note_failures()
-                self.ledger.release(self.job.job_id, self.state, message=message)
+                self.job_store.release(self.job.job_id, self.state, message=message)
 
     def gate(self) -> None:
         """Return when work may go on; call it before every statement that costs the servers something.
@@ -160,7 +160,7 @@ class ShardRun:
         mb_per_s = self._thresholds.max_mb_per_s
         if mb_per_s is None:
             return
-        until_s = time.monotonic() + self.ledger.spend(self.job.job_id, amount, mb_per_s * 1e6)
+        until_s = time.monotonic() + self.job_store.spend(self.job.job_id, amount, mb_per_s * 1e6)
         while (left_s := until_s - time.monotonic()) > 0:
             self.gate()
             time.sleep(min(left_s, _BEAT_S))
@@ -202,7 +202,7 @@ class ShardRun:
         """
         self._account()
         self._note_failures()
-        self.ledger.checkpoint(self.job.job_id, self.state)
+        self.job_store.checkpoint(self.job.job_id, self.state)
 
     def _account(self) -> None:
         now_s = time.monotonic()
@@ -213,7 +213,7 @@ class ShardRun:
         """Write down that the shard is through."""
         self._account()
         self._note_failures()
-        self.ledger.release(self.job.job_id, self.state, after="done")
+        self.job_store.release(self.job.job_id, self.state, after="done")
 
     def fail(self, failure: Failure) -> None:
         """Remember a cell that was left as it is; written down with the next checkpoint."""
@@ -222,7 +222,7 @@ class ShardRun:
 
     def _note_failures(self) -> None:
         if self._failures:
-            self.ledger.note_failures(self.job.job_id, self._failures)
+            self.job_store.note_failures(self.job.job_id, self._failures)
             self._failures_noted += len(self._failures)
             self._failures = []
 
@@ -254,7 +254,7 @@ class ShardRun:
             first_s = min(2 * first_s, _BEAT_S)
 
     def _renew(self) -> None:
-        signal = self.ledger.renew(self.job.job_id, self.state, self.cluster)
+        signal = self.job_store.renew(self.job.job_id, self.state, self.cluster)
         with self._changed:
             self._signal = signal
             self._renewed_s = time.monotonic()
@@ -268,13 +268,13 @@ class ShardRun:
             return
         if self._watch is None:
             self._watch = self._make_watch(self._thresholds)
-            noted = [state for state in self.ledger.clusters(self.job.job_id) if state.cluster == self.cluster]
+            noted = [state for state in self.job_store.clusters(self.job.job_id) if state.cluster == self.cluster]
             self._waits = dict(noted[0].waits) if noted else {}
         if self._runners is None or time.monotonic() - self._runners[1] >= _RUNNERS_S:
-            self._runners = self.ledger.runners(self.job.job_id), time.monotonic()
-        look = self._watch.look(self.ledger.reads, self._runners[0])
+            self._runners = self.job_store.runners(self.job.job_id), time.monotonic()
+        look = self._watch.look(self.job_store.reads, self._runners[0])
         for note in look.notes:
-            self.ledger.note_event(self.job.job_id, f"{self.cluster}: {note}")
+            self.job_store.note_event(self.job.job_id, f"{self.cluster}: {note}")
             _log.warning("%s: %s", self.cluster, note)
         now_s = time.monotonic()
         if self._waiting_for is not None:
@@ -283,7 +283,7 @@ class ShardRun:
         self._waiting_for = None if look.kind is None else (look.kind, now_s)
         changed = (look.reason, look.yields) != (signal.reason, signal.yields)
         if changed or signal.looked_ago_s is None or signal.looked_ago_s >= _NOTE_S:
-            self.ledger.note_look(
+            self.job_store.note_look(
                 self.job.job_id, self.cluster, self.state.runner or "", look.reason, look.figures, self._waits
             )
         with self._changed:
@@ -299,21 +299,21 @@ class ShardRun:
 
 def make_watch(store: Datastore, job: Job, cluster: str, runner: str, thresholds: Thresholds) -> Watch:
     """Make the watch over a cluster's servers, whichever they are at the time."""
-    tools = tools_of(store)
-    ledger = Ledger(store)
+    internals = internals_of(store)
+    job_store = JobStore(store)
 
     def make(servers: Cluster) -> Watch:
-        seen = next((state.figures for state in ledger.clusters(job.job_id) if state.cluster == cluster), {})
+        seen = next((state.figures for state in job_store.clusters(job.job_id) if state.cluster == cluster), {})
         return ClusterWatch(
-            tools.shards,
+            internals.shards,
             servers,
             thresholds,
             runner,
             proven=seen.get("proven", ()),
-            catalog=tools.catalog,
+            catalog=internals.catalog,
         )
 
-    return FollowingWatch(tools.shards, cluster, make)
+    return FollowingWatch(internals.shards, cluster, make)
 
 
 class FollowingWatch:

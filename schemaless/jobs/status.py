@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schemaless.jobs.job import ClusterState, Job, ShardState
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 
 _MOST_LIKELY: Final = 1.96
 """So many standard deviations on either side hold 95 % of a normal distribution."""
@@ -70,7 +70,7 @@ class JobStatus:
         return [(cluster.cluster, cluster.reason) for cluster in held if cluster.reason is not None]
 
 
-def status_of(ledger: Ledger, job_id: int, *, counters: bool = False) -> JobStatus:
+def status_of(job_store: JobStore, job_id: int, *, counters: bool = False) -> JobStatus:
     """Return how far a job is.
 
     Args:
@@ -80,13 +80,13 @@ def status_of(ledger: Ledger, job_id: int, *, counters: bool = False) -> JobStat
     Raises:
         InvalidInput: there is no such job.
     """
-    job = ledger.job(job_id)
-    shards = ledger.shards(job_id, counters=counters)
+    job = job_store.job(job_id)
+    shards = job_store.shards(job_id, counters=counters)
     total = float(sum(state.data_bytes for state in shards))
     through = sum(state.data_bytes * state.fraction for state in shards)
     runners = sum(state.held for state in shards)
     speed, eta = _speed(shards, runners, job.thresholds.max_mb_per_s)
-    return JobStatus(job, shards, ledger.clusters(job_id), total, through, runners, speed, eta)
+    return JobStatus(job, shards, job_store.clusters(job_id), total, through, runners, speed, eta)
 
 
 def _speed(

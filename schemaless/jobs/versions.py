@@ -9,16 +9,16 @@ from functools import cache
 from typing import Any
 
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 
 def versions(store: Datastore) -> dict[str, Any]:
     """Return the versions of everything that makes stored bytes, and of the servers."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     made_with: dict[str, Any] = {"python": platform.python_version(), "zlib": zlib.ZLIB_RUNTIME_VERSION, **_installed()}
     made_with["servers"] = {
-        cluster.name: tools.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
-        for cluster in tools.topology.clusters
+        cluster.name: internals.shards.pool_for(cluster.primary).run(lambda connection: connection.version)
+        for cluster in internals.topology.clusters
     }
     return made_with
 

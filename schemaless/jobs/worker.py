@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost, SchemalessError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.runner import ShardRun, Stopped, Watch
 from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.opening import Opening
@@ -58,7 +58,7 @@ class _Kept:
 
     store: Datastore
     opening: Opening
-    ledger: Ledger
+    job_store: JobStore
     learned: dict[int, dict[str, Any]] = field(default_factory=dict)
     watches: dict[tuple[int, str], tuple[Thresholds, KeptWatch]] = field(default_factory=dict)
 
@@ -101,14 +101,14 @@ def work_on(
     """Claim a shard and work on it; runs in a worker."""
     try:
         kept = _kept_for(opening)
-        store, ledger = kept.store, kept.ledger
-        job = ledger.job(job_id)
+        store, job_store = kept.store, kept.job_store
+        job = job_store.job(job_id)
         # The same for all shards of a worker: its watch over a cluster goes on from one to the next.
         runner = f"{driver}/{os.getpid()}.{threading.get_native_id()}"
-        state = ledger.claim(job_id, shard, runner)
+        state = job_store.claim(job_id, shard, runner)
         if state is None:
             return Outcome(shard, "busy")
-        cluster = tools_of(store).topology.cluster_of(shard).name
+        cluster = internals_of(store).topology.cluster_of(shard).name
 
         def watch(thresholds: Thresholds) -> Watch:
             key = job_id, cluster
@@ -122,7 +122,12 @@ def work_on(
             return kept.watches[key][1]
 
         with ShardRun(
-            ledger, job, state, cluster, watch if make_watch is not None else None, kept.learned.setdefault(job_id, {})
+            job_store,
+            job,
+            state,
+            cluster,
+            watch if make_watch is not None else None,
+            kept.learned.setdefault(job_id, {}),
         ) as run:
             work(store, run)
     except Stopped:
@@ -141,7 +146,7 @@ def _kept_for(opening: Opening) -> _Kept:
         let_go()
         _step_aside()
         store = opening.open()
-        kept = _Kept(store, opening, Ledger(store))
+        kept = _Kept(store, opening, JobStore(store))
         _kept.kept = kept
     return kept
 
@@ -149,7 +154,7 @@ def _kept_for(opening: Opening) -> _Kept:
 def make_ready(opening: Opening) -> None:
     """Do what this worker's first call would have to wait for."""
     store = store_for(opening)
-    tools_of(store).catalog.run(lambda connection: connection.version)
+    internals_of(store).catalog.run(lambda connection: connection.version)
 
 
 def store_for(opening: Opening) -> Datastore:

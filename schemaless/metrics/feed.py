@@ -8,7 +8,7 @@ from typing import Final
 from schemaless.cells.sql import select_id_span
 from schemaless.datastore import Datastore
 from schemaless.errors import ServerTimeout, ServerUnavailable
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 
 _EVERY_S: Final = 30.0
@@ -21,7 +21,7 @@ END: Final = Metric(
 
 
 def _reading(store: Datastore) -> Read:
-    shards = tools_of(store).shards
+    shards = internals_of(store).shards
 
     def read() -> Iterator[Sample]:
         for cluster in shards.topology.clusters:

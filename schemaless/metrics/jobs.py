@@ -7,7 +7,7 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.jobs.job import Job, ShardState
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import JobStatus, status_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 
@@ -45,14 +45,14 @@ WAITED: Final = Metric(
 
 
 def _reading(store: Datastore) -> Read:
-    ledger = Ledger(store)
+    job_store = JobStore(store)
 
     def read() -> Iterator[Sample]:
-        jobs = ledger.jobs()
+        jobs = job_store.jobs()
         newest = {job.kind: job.job_id for job in jobs}
         for job in jobs:
             if job.unfinished or newest[job.kind] == job.job_id:
-                yield from _samples(job, status_of(ledger, job.job_id))
+                yield from _samples(job, status_of(job_store, job.job_id))
 
     return read
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from schemaless.datastore import Datastore
 from schemaless.errors import ServerError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.metrics.metric import Collector, Metric, Read, Sample
 from schemaless.topology.model import Cluster
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
@@ -44,12 +44,12 @@ LAG: Final = Metric(
 
 class _Servers:
     def __init__(self, store: Datastore) -> None:
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._pools: dict[Node, NodePool] = {}
         self._moments: dict[Node, deque[tuple[float, str]]] = {}
 
     def read(self) -> Iterator[Sample]:
-        clusters = self._tools.shards.topology.clusters
+        clusters = self._internals.shards.topology.clusters
         for samples in on_servers([(cluster.primary, cluster) for cluster in clusters], self._of_cluster, 1):
             yield from samples
 
@@ -90,7 +90,7 @@ class _Servers:
         """Return a pool that gives up soon: a server that is down keeps no other from being asked."""
         pool = self._pools.get(node)
         if pool is None:
-            pool = self._pools[node] = self._tools.shards.new_pool(node, _OPTIONS)
+            pool = self._pools[node] = self._internals.shards.new_pool(node, _OPTIONS)
         return pool
 
 

@@ -10,7 +10,7 @@ from schemaless.codec.envelope import check_canonical
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidCell
 from schemaless.events import Event
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import cell_key
 
 
@@ -50,6 +50,6 @@ def faults_of(store: Datastore, cell: StoredCell) -> Iterator[tuple[str, str]]:
         yield "InvalidCell", str(error)
     try:
         cell.decode()
-        check_canonical(cell.body, tools_of(store).dictionaries)
+        check_canonical(cell.body, internals_of(store).dictionaries)
     except CorruptBody as error:
         yield type(error).__name__, error.message

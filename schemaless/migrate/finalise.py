@@ -13,7 +13,7 @@ from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, JobConflict
 from schemaless.events import Listener, nobody
 from schemaless.jobs.job import Failure, Job, ShardState, go_on_command
-from schemaless.jobs.job_store import FAILURES_KEPT, Ledger
+from schemaless.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.jobs.workers import Workers
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.originals import Missing, Originals, missing_of, missing_text
@@ -63,7 +63,7 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
         return None
     if own is not None and not named:
         if not Path(own).is_dir():
-            states = Ledger(store).shards(job.job_id, counters=False)
+            states = JobStore(store).shards(job.job_id, counters=False)
             if job.state == "finalised" or not any(state.cells for state in states):
                 return None
             raise InvalidInput(
@@ -74,12 +74,12 @@ def archive_of(store: Datastore, job: Job, folders: Iterable[Path] = ()) -> Orig
     return Originals.of(store, named, job_id=job.job_id)
 
 
-def named_failures(ledger: Ledger, job_id: int, states: Iterable[ShardState]) -> list[Failure]:
+def named_failures(job_store: JobStore, job_id: int, states: Iterable[ShardState]) -> list[Failure]:
     """Return every cell that a job has left and named."""
     failures: list[Failure] = []
     for state in states:
         if state.left_cells:
-            failures += ledger.failures(job_id, FAILURES_KEPT, [state.shard])
+            failures += job_store.failures(job_id, FAILURES_KEPT, [state.shard])
     return failures
 
 
@@ -122,13 +122,13 @@ def finalise(
             else "run another to its end, and finalise that"
         )
         raise JobConflict(f"job {job.job_id} is {job.state}; {next_step}", job.job_id)
-    ledger = Ledger(store)
-    states = ledger.shards(job.job_id)
+    job_store = JobStore(store)
+    states = job_store.shards(job.job_id)
     originals = archive_of(store, job, folders)
     shards = [state.shard for state in states]
     depth = Depth(
         MigrateSpec.of(job),
-        named_failures(ledger, job.job_id, states),
+        named_failures(job_store, job.job_id, states),
         archive=originals,
         replicas=replicas,
         lag_timeout_s=lag_timeout_s,
@@ -145,8 +145,8 @@ def finalise(
         for count, what in ((proof.left.total(), "left as they are"), (proof.faults[ERASED], "erased since"))
         if count
     )
-    ledger.change_state(job.job_id, ("done",), "finalised", f"{proof.cells:,} cells verified{left}")
-    result.job = ledger.job(job.job_id)
+    job_store.change_state(job.job_id, ("done",), "finalised", f"{proof.cells:,} cells verified{left}")
+    result.job = job_store.job(job.job_id)
     result.files = [] if originals is None else originals.files
     return result
 

@@ -19,7 +19,7 @@ from schemaless.codec.envelope import same_document
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
 from schemaless.events import only
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import ShardState
 from schemaless.migrate.archive import ArchivedCell, created_text
 from schemaless.migrate.archive_files import ArchiveFile, HeadlessFile, archive_files, read_archive
@@ -57,8 +57,8 @@ def digests(rows: Iterable[Sequence[Any]]) -> dict[int, StoredDigest]:
 
 def stored_digests(store: Datastore, shard: int, ids: Iterable[int]) -> dict[int, StoredDigest]:
     """Read cells from a shard's primary, but not their bodies."""
-    tools = tools_of(store)
-    return digests(tools.shards.rows(shard, select_stored_digests(tools.shards.database(shard), ids)))
+    internals = internals_of(store)
+    return digests(internals.shards.rows(shard, select_stored_digests(internals.shards.database(shard), ids)))
 
 
 def digested(cell: StoredCell) -> StoredDigest:
@@ -276,16 +276,16 @@ def bodies_of(
     store: Datastore, shard: int, cells: Iterable[StoredDigest], most_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
     """Read the bodies of cells, ``most_bytes`` at a time; those that are gone meanwhile are absent."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     ids: list[int] = []
     size = 0
     for cell in cells:
         if ids and size + cell.body_bytes > most_bytes:
-            for stored in tools.read_stored(shard, ids):
+            for stored in internals.read_stored(shard, ids):
                 yield stored.added_id, stored.body
             ids, size = [], 0
         ids.append(cell.added_id)
         size += cell.body_bytes
     if ids:
-        for stored in tools.read_stored(shard, ids):
+        for stored in internals.read_stored(shard, ids):
             yield stored.added_id, stored.body

@@ -21,7 +21,7 @@ from schemaless.codec.registry import DEFAULT, Codec, codec_names
 from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, InvalidInput, VerificationFailed
 from schemaless.events import Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
 from schemaless.migrate.binlog_cost import BinaryLog, binary_log, predicted_bytes
 from schemaless.numbers import Interval, summed
@@ -216,10 +216,10 @@ def plan_migration(
     for name in sources or ():
         if name not in codec_names():
             raise InvalidInput(f"no codec is called {name!r}; take one of {', '.join(codec_names())}")
-    numbers = tools_of(store).chosen_shards(shards)
+    numbers = internals_of(store).chosen_shards(shards)
     work = _Work(store, codec, sources, columns, _layouts(store, numbers))
     taken = sample(
-        tools_of(store).shards,
+        internals_of(store).shards,
         numbers,
         work.look,
         seed=time.time_ns() % 1_000_000 if seed is None else seed,
@@ -251,7 +251,7 @@ class _Work:
         kind = str(layout)
         now, after = Packer(layout), Packer(layout)
         waited = time.perf_counter()
-        for row in window_rows(tools_of(self.store).shards, window, self.size):
+        for row in window_rows(internals_of(self.store).shards, window, self.size):
             self.read_s += time.perf_counter() - waited
             rows += 1
             body_bytes += len(row[4])
@@ -281,7 +281,7 @@ class _Work:
             return None
         started = time.perf_counter()
         try:
-            dictionaries = tools_of(self.store).dictionaries
+            dictionaries = internals_of(self.store).dictionaries
             done = counts_as(body, self.codec, dictionaries)
             recoded = None if done else recode(body, self.codec, dictionaries=dictionaries)
         except _LEFT as error:
@@ -359,11 +359,11 @@ def _run_time(taken: Sample, work: _Work, total: Change) -> RunTime:
 
 
 def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCost:
-    tools = tools_of(store)
+    internals = internals_of(store)
     grants: dict[str, str] = {}
     kept = False
-    for cluster in {tools.topology.cluster_of(number) for number in numbers}:
-        log = tools.shards.pool_for(cluster.primary).run(binary_log)
+    for cluster in {internals.topology.cluster_of(number) for number in numbers}:
+        log = internals.shards.pool_for(cluster.primary).run(binary_log)
         kept = kept or log.kept
         if log.grant is not None:
             grants[cluster.name] = log.grant
@@ -378,14 +378,14 @@ def _log_cost(store: Datastore, total: Change, numbers: Iterable[int]) -> LogCos
 
 def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | None:
     """Return how each shard's server lays pages out; None where one does it in a way that is not known."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     by_cluster: dict[str, Layout] = {}
     layouts = {}
     for number in numbers:
-        cluster = tools.topology.cluster_of(number)
+        cluster = internals.topology.cluster_of(number)
         if cluster.name not in by_cluster:
             try:
-                by_cluster[cluster.name] = layout_of(tools.shards.pool_for(cluster.primary))
+                by_cluster[cluster.name] = layout_of(internals.shards.pool_for(cluster.primary))
             except InvalidInput:
                 return None
         layouts[number] = by_cluster[cluster.name]
@@ -395,10 +395,10 @@ def _layouts(store: Datastore, numbers: Iterable[int]) -> dict[int, Layout] | No
 def _space(taken: Sample, work: _Work, numbers: Sequence[int]) -> FilesForecast | None:
     if work.layouts is None:
         return None
-    tools = tools_of(work.store)
+    internals = internals_of(work.store)
     sizes: list[TableSize] = []
-    for node, databases in tools.databases_by_node(numbers).items():
-        sizes += known_table_sizes(tools.shards.pool_for(node), list(databases)).values()
+    for node, databases in internals.databases_by_node(numbers).items():
+        sizes += known_table_sizes(internals.shards.pool_for(node), list(databases)).values()
     files = sum(sizes, TableSize(0, 0))
     kinds = Counter(work.layouts[number] for number in numbers)
     rebuilt = {

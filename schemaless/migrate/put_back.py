@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from schemaless.codec.envelope import dictionary_of
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, DictionaryDamaged, UnknownDictionary
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure, ShardState
 from schemaless.migrate.archive import ArchivedCell
 from schemaless.migrate.originals import (
@@ -139,7 +139,7 @@ class _PutBack:
 
     def __init__(self, store: Datastore, shard: int, tally: ShardRestored, send: Send | None, fail: Fail) -> None:
         self._store = store
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._shard = shard
         self._tally = tally
         self._send = send
@@ -198,7 +198,7 @@ class _PutBack:
         try:
             number = dictionary_of(cell.body)
             if number is not None:
-                self._tools.dictionaries.get(number)
+                self._internals.dictionaries.get(number)
         except (UnknownDictionary, DictionaryDamaged) as error:
             return error
         except CorruptBody:
@@ -224,7 +224,7 @@ class _PutBack:
 
     def _statements(self, changes: Sequence[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
         """Cut changes into UPDATE statements that the server takes; an original that is too long alone is left."""
-        database = self._tools.shards.database(self._shard)
+        database = self._internals.shards.database(self._shard)
 
         def update(part: Sequence[_Change]) -> bytes:
             return replace_bodies(
@@ -239,7 +239,7 @@ class _PutBack:
                 "max_allowed_packet",
             )
 
-        most_bytes = self._tools.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+        most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
         return in_packets(changes, update, most_bytes, leave)
 
     def _count(self, cell: ArchivedCell) -> None:

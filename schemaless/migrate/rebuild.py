@@ -15,9 +15,9 @@ from typing import Final, Unpack
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput, ServerError, ServerRefused, ServerTimeout
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job, ShardState
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.sql import rebuild_table, select_table_made
@@ -118,15 +118,15 @@ def plan_rebuild(
         InvalidInput: there is no such shard, or a server's page size is not known.
         ServerError: a server cannot be reached.
     """
-    chosen = tools_of(store).chosen_shards(shards)
+    chosen = internals_of(store).chosen_shards(shards)
     seed = time.time_ns() % 1_000_000 if seed is None else seed
-    speeds = _speeds(Ledger(store))
+    speeds = _speeds(JobStore(store))
 
     def ask(shard: int) -> RebuildPlan:
         return _plan_shard(store, shard, spec, speeds, seed)
 
     plans = {}
-    for plan in on_servers([(tools_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
+    for plan in on_servers([(internals_of(store).topology.cluster_of(shard).primary, shard) for shard in chosen], ask):
         plans[plan.shard] = plan
         listener(Advanced())
     return [plans[shard] for shard in chosen]
@@ -135,10 +135,10 @@ def plan_rebuild(
 def _plan_shard(
     store: Datastore, shard: int, spec: RebuildSpec, speeds: Mapping[str, Interval], seed: int
 ) -> RebuildPlan:
-    tools = tools_of(store)
-    cluster = tools.topology.cluster_of(shard)
-    pool = tools.shards.pool_for(cluster.primary)
-    database = tools.shards.database(shard)
+    internals = internals_of(store)
+    cluster = internals.topology.cluster_of(shard)
+    pool = internals.shards.pool_for(cluster.primary)
+    database = internals.shards.database(shard)
     size = known_table_sizes(pool, [database]).get(database, TableSize(0, 0))
     prediction = predict(store, shard, layout_of(pool), seed)
     speed = speeds.get(cluster.name, ASSUMED_BYTES_PER_S)
@@ -162,12 +162,12 @@ def _plan_shard(
     return RebuildPlan(shard, cluster.name, len(cluster.replicas), size, prediction, seconds, needed, free, refusal)
 
 
-def _speeds(ledger: Ledger) -> dict[str, Interval]:
+def _speeds(job_store: JobStore) -> dict[str, Interval]:
     """Return the bytes a second of each cluster whose last rebuilds were measured."""
     bytes_done: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
-    for job in ledger.jobs("rebuild")[-_JOBS_MEASURED:]:
-        for state in ledger.clusters(job.job_id):
+    for job in job_store.jobs("rebuild")[-_JOBS_MEASURED:]:
+        for state in job_store.clusters(job.job_id):
             bytes_done[state.cluster] += state.measures.get(_BYTES, 0)
             seconds[state.cluster] += state.measures.get(_SECONDS, 0)
     means = {cluster: bytes_done[cluster] / took_s for cluster, took_s in seconds.items() if took_s}
@@ -208,10 +208,10 @@ class ShardRebuilt:
 
 def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
     """Return the bytes of each shard's file."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     sizes: dict[int, int] = {}
-    for node, names in tools.databases_by_node(shards).items():
-        known = known_table_sizes(tools.shards.pool_for(node), list(names))
+    for node, names in internals.databases_by_node(shards).items():
+        known = known_table_sizes(internals.shards.pool_for(node), list(names))
         sizes |= {shard: max(1, known.get(name, TableSize(1, 1)).file_bytes) for name, shard in names.items()}
     return sizes
 
@@ -241,8 +241,8 @@ def run(
 def outcome_of(store: Datastore, job: Job) -> list[ShardRebuilt]:
     """Return what a job has done so far."""
     return [
-        _rebuilt(state, tools_of(store).topology.cluster_of(state.shard).name)
-        for state in Ledger(store).shards(job.job_id)
+        _rebuilt(state, internals_of(store).topology.cluster_of(state.shard).name)
+        for state in JobStore(store).shards(job.job_id)
     ]
 
 
@@ -264,9 +264,10 @@ def _rebuilt(state: ShardState, cluster: str) -> ShardRebuilt:
 
 def work(store: Datastore, shard_run: ShardRun) -> None:
     """Do a job's work on one shard; runs in a worker."""
-    tools = tools_of(store)
-    pool = tools.shards.new_pool(
-        tools.topology.cluster_of(shard_run.state.shard).primary, PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1)
+    internals = internals_of(store)
+    pool = internals.shards.new_pool(
+        internals.topology.cluster_of(shard_run.state.shard).primary,
+        PoolOptions(read_timeout_s=_STATEMENT_S, pool_size=1),
     )
     try:
         with pool.connection(shard_run.state.shard) as connection, connection.whole():
@@ -285,18 +286,18 @@ class _ShardWork:
 
     def __init__(self, store: Datastore, shard_run: ShardRun, connection: Connection) -> None:
         self._store = store
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._run = shard_run
         self._state = shard_run.state
         self._connection = connection
-        self._database = self._tools.shards.database(shard_run.state.shard)
+        self._database = self._internals.shards.database(shard_run.state.shard)
         self._spec = RebuildSpec.of(shard_run.job)
 
     def rebuild(self) -> None:
         """Rebuild it, unless that was done already, or is refused."""
         self._take_turn()
         # Its identity is proven before anything is changed.
-        self._tools.shards.verify(self._state.shard, self._node)
+        self._internals.shards.verify(self._state.shard, self._node)
         noted = self._state.counters
         if "made" in noted and noted["made"] != self._made():
             # The server went on with the ALTER of a runner that ended.
@@ -304,7 +305,7 @@ class _ShardWork:
             self._finish()
             return
         planned = _plan_shard(
-            self._store, self._state.shard, self._spec, _speeds(self._run.ledger), time.time_ns() % 1_000_000
+            self._store, self._state.shard, self._spec, _speeds(self._run.job_store), time.time_ns() % 1_000_000
         )
         if planned.refusal is not None:
             self._leave(planned.refusal)
@@ -325,7 +326,7 @@ class _ShardWork:
 
     @property
     def _node(self) -> Node:
-        return self._tools.topology.cluster_of(self._state.shard).primary
+        return self._internals.topology.cluster_of(self._state.shard).primary
 
     def _take_turn(self) -> None:
         """Wait until no other shard is being rebuilt on this server, by whomever.
@@ -382,21 +383,21 @@ class _ShardWork:
 
     def _measure_speed(self, took_s: float) -> None:
         """Add to the cluster's measures; nobody else does at this moment, by the turns that are taken."""
-        job_id, ledger = self._run.job.job_id, self._run.ledger
-        (state,) = (state for state in ledger.clusters(job_id) if state.cluster == self._run.cluster)
+        job_id, job_store = self._run.job.job_id, self._run.job_store
+        (state,) = (state for state in job_store.clusters(job_id) if state.cluster == self._run.cluster)
         size = max(self._state.bytes_before, self._state.bytes_after)
         measures = {
             _BYTES: state.measures.get(_BYTES, 0) + size,
             _SECONDS: round(state.measures.get(_SECONDS, 0) + took_s, 3),
         }
-        ledger.note_on_cluster(job_id, self._run.cluster, measures)
+        job_store.note_on_cluster(job_id, self._run.cluster, measures)
 
     def _leave(self, why: str) -> None:
         self._run.checkpoint()
-        self._run.ledger.release(self._run.job.job_id, self._state, after="failed", message=why)
+        self._run.job_store.release(self._run.job.job_id, self._state, after="failed", message=why)
 
     def _finish(self) -> None:
-        size = known_table_sizes(self._tools.shards.pool_for(self._node), [self._database])[self._database]
+        size = known_table_sizes(self._internals.shards.pool_for(self._node), [self._database])[self._database]
         self._state.bytes_after = size.file_bytes
         self._state.counters["allocated_after"] = size.allocated_bytes
         self._run.finish()

@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import Final
 
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import ClusterState, Job, ShardState
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.binlog_cost import BinaryLogPoint, bytes_between
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
@@ -37,24 +37,24 @@ def note_sizes(store: Datastore, job: Job, when: str) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
-    tools = tools_of(store)
-    ledger = Ledger(store)
+    internals = internals_of(store)
+    job_store = JobStore(store)
     by_cluster: dict[str, list[int]] = {}
-    for shard in ledger.numbers(job.job_id):
-        by_cluster.setdefault(tools.topology.cluster_of(shard).name, []).append(shard)
-    for cluster in ledger.clusters(job.job_id):
-        pool = tools.shards.pool_for(tools.topology.cluster(cluster.cluster).primary)
-        names = {tools.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
+    for shard in job_store.numbers(job.job_id):
+        by_cluster.setdefault(internals.topology.cluster_of(shard).name, []).append(shard)
+    for cluster in job_store.clusters(job.job_id):
+        pool = internals.shards.pool_for(internals.topology.cluster(cluster.cluster).primary)
+        names = {internals.shards.database(shard): shard for shard in by_cluster.get(cluster.cluster, ())}
         noted = {
             names[name]: {"file": size.file_bytes, "allocated": size.allocated_bytes, "measured": size.measured}
             for name, size in known_table_sizes(pool, list(names)).items()
         }
-        ledger.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
+        job_store.note_on_shards(job.job_id, {shard: {f"size_{when}": size} for shard, size in noted.items()})
         points = [cluster.measures.get(f"binary_log_{moment}") for moment in ("before", "after")]
         if when == "after" and None not in points:
             start, end = (BinaryLogPoint(*point) for point in points)  # type: ignore[misc]
             written = pool.run(lambda connection, start=start, end=end: bytes_between(connection, start, end))  # type: ignore[misc]
-            ledger.note_on_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
+            job_store.note_on_cluster(job.job_id, cluster.cluster, {"binary_log_bytes": written})
 
 
 def note_plan(store: Datastore, job: Job) -> None:
@@ -63,17 +63,17 @@ def note_plan(store: Datastore, job: Job) -> None:
     Raises:
         ServerError: a server cannot be reached.
     """
-    tools = tools_of(store)
-    ledger = Ledger(store)
+    internals = internals_of(store)
+    job_store = JobStore(store)
     spec = MigrateSpec.of(job)
-    shards = set(ledger.numbers(job.job_id))
-    for cluster in ledger.clusters(job.job_id):
+    shards = set(job_store.numbers(job.job_id))
+    for cluster in job_store.clusters(job.job_id):
         planned = plan_migration(
             store,
-            spec.codec(tools.dictionaries),
+            spec.codec(internals.dictionaries),
             sources=spec.sources or None,
             columns=spec.columns or None,
-            shards=[shard for shard in tools.topology.shards_of(cluster.cluster) if shard in shards],
+            shards=[shard for shard in internals.topology.shards_of(cluster.cluster) if shard in shards],
             seed=time.time_ns() % 1_000_000,
             bounds=_PREDICTED,
         )
@@ -92,7 +92,7 @@ def note_plan(store: Datastore, job: Job) -> None:
         if planned.space is not None:
             predicted["growth"] = _noted(planned.space.growth)
             predicted["file_rebuilt"] = _noted(planned.space.rebuilt_after)
-        ledger.note_on_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
+        job_store.note_on_cluster(job.job_id, cluster.cluster, {"predicted": predicted})
 
 
 def _noted(estimate: Interval) -> list[int]:
@@ -194,21 +194,21 @@ def reclaimed_report(store: Datastore, job: Job, made_at: datetime) -> Reclaimed
         job: a migration.
         made_at: now, UTC.
     """
-    ledger = Ledger(store)
-    states = ledger.shards(job.job_id)
+    job_store = JobStore(store)
+    states = job_store.shards(job.job_id)
     rebuilds: dict[int, ShardState] = {}
-    for rebuild in ledger.jobs("rebuild"):
+    for rebuild in job_store.jobs("rebuild"):
         if rebuild.created_at >= job.created_at:
-            done = (state for state in ledger.shards(rebuild.job_id) if state.state == "done")
+            done = (state for state in job_store.shards(rebuild.job_id) if state.state == "done")
             rebuilds |= {state.shard: state for state in done}
     tallies = {state.shard: ShardTally.of(state) for state in states}
     shards = [
         _shard_part(
-            state, tallies[state.shard].total(), tools_of(store).topology.cluster_of(state.shard).name, rebuilds
+            state, tallies[state.shard].total(), internals_of(store).topology.cluster_of(state.shard).name, rebuilds
         )
         for state in states
     ]
-    clusters = ledger.clusters(job.job_id)
+    clusters = job_store.clusters(job.job_id)
     columns: dict[str, Tally] = {}
     for tally in tallies.values():
         for name, column in tally.columns.items():

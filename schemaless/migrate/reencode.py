@@ -23,7 +23,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
 from schemaless.errors import BodyTooLarge, CorruptBody, SchemalessError, VerificationFailed
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.job_store import INTERRUPTED
 from schemaless.jobs.runner import ShardRun, Stopped
@@ -106,16 +106,16 @@ class _ShardWork:
     def __init__(self, store: Datastore, shard_run: ShardRun, bounds: BlockBounds) -> None:
         self._store = store
         self._bounds = bounds
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._run = shard_run
         self._state = shard_run.state
         self._shard = shard_run.state.shard
-        self._database = self._tools.shards.database(self._shard)
+        self._database = self._internals.shards.database(self._shard)
         self._spec = MigrateSpec.of(shard_run.job)
         if self._spec.dictionary is not None:
             # What the catalog says now, after the job has been written there: 'codec remove' looks for jobs.
-            self._tools.dictionaries.to_write_with(self._spec.dictionary)
-        self._codec = self._spec.codec(self._tools.dictionaries)
+            self._internals.dictionaries.to_write_with(self._spec.dictionary)
+        self._codec = self._spec.codec(self._internals.dictionaries)
         self._archived_dictionaries: set[int] = set()
         self._wanted = self._spec.wanted
         self._tally = ShardTally.of(self._state)
@@ -130,7 +130,7 @@ class _ShardWork:
         self._sender = ThreadPoolExecutor(1, thread_name_prefix=f"shard {self._shard}")
         self._unverified: dict[int, bytes] = {}
         full_images = self._spec.full_row_images
-        self._log_settings = self._tools.shards.run(
+        self._log_settings = self._internals.shards.run(
             self._shard, lambda connection: log_settings(connection, full_images=full_images)
         )
         self._verified_to = self._state.checkpoint
@@ -179,7 +179,7 @@ class _ShardWork:
         self._run.finish()
 
     def _begin_pass(self) -> None:
-        low, high = self._tools.shards.rows(self._shard, select_id_span(self._database))[0]
+        low, high = self._internals.shards.rows(self._shard, select_id_span(self._database))[0]
         self._state.first_id = int(low or 0)
         self._state.top_id = int(high or 0)
         self._state.checkpoint = max(0, self._state.first_id - 1)
@@ -192,12 +192,12 @@ class _ShardWork:
             began_s = time.monotonic()
             most_bytes = self._bounds.most_bytes
             sql = select_block(self._database, self._read_to, self._rows, most_bytes // self._rows, self._wanted)
-            rows = self._tools.shards.rows(self._shard, sql)
+            rows = self._internals.shards.rows(self._shard, sql)
             worked_s = self._statement_s = time.monotonic() - began_s
             if not rows:
                 break
             at_end = len(rows) < self._rows
-            cells = [self._tools.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
+            cells = [self._internals.stored_cell(row[:6], self._shard) for row in rows if row[4] is not None]
             size = sum(len(cell.body) for cell in cells)
             self._run.spend(size)
             began_s = time.monotonic()
@@ -206,7 +206,7 @@ class _ShardWork:
                 # Longer than their share of a block's memory; together they may fit into it all the same.
                 if not fit:
                     self._settle()
-                more = list(self._tools.read_stored(self._shard, ids))
+                more = list(self._internals.read_stored(self._shard, ids))
                 self._run.spend(sum(len(cell.body) for cell in more))
                 if fit:
                     cells += more
@@ -300,7 +300,7 @@ class _ShardWork:
             self._update_s = time.monotonic() - began_s
             updated.append(_Updated(part, affected, resent))
         if not parts:
-            self._tools.shards.run(self._shard, note_read)
+            self._internals.shards.run(self._shard, note_read)
 
     def _judge(self, updated: list[_Updated]) -> None:
         """Count what became of cells; those that changed meanwhile are tried again."""
@@ -317,7 +317,7 @@ class _ShardWork:
         changes = []
         for cell in cells:
             try:
-                recoded = recode(cell.body, self._codec, dictionaries=self._tools.dictionaries)
+                recoded = recode(cell.body, self._codec, dictionaries=self._internals.dictionaries)
             except LEAVES as error:
                 self._leave(cell, type(error).__name__, getattr(error, "message", str(error)))
             else:
@@ -351,7 +351,7 @@ class _ShardWork:
             elif stored is None:
                 self._tally.column(cell.column_name).erased += 1
                 self._outdated -= 1
-            elif stored.body == change.body or _is_done(stored.body, self._codec, self._tools.dictionaries):
+            elif stored.body == change.body or _is_done(stored.body, self._codec, self._internals.dictionaries):
                 # Another run was there first.
                 continue
             else:
@@ -369,12 +369,12 @@ class _ShardWork:
                 connection.ensure(self._log_settings)
             return connection.execute(sql).affected
 
-        return self._tools.shards.run(self._shard, operation, writes=True), attempts > 1
+        return self._internals.shards.run(self._shard, operation, writes=True), attempts > 1
 
     def _read_again(self, part: Sequence[_Change]) -> dict[int, StoredCell]:
         """Read the cells of a statement that matched fewer rows than it named."""
         ids = [change.cell.added_id for change in part]
-        return {cell.added_id: cell for cell in self._tools.read_stored(self._shard, ids)}
+        return {cell.added_id: cell for cell in self._internals.read_stored(self._shard, ids)}
 
     def _statements(self, changes: list[_Change]) -> Iterator[tuple[bytes, Sequence[_Change]]]:
         """Cut changes into UPDATE statements that the server takes; a body that is too long alone is left."""
@@ -392,7 +392,7 @@ class _ShardWork:
                 "raise the server's max_allowed_packet",
             )
 
-        most_bytes = self._tools.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
+        most_bytes = self._internals.shards.run(self._shard, lambda connection: connection.max_statement_bytes)
         return in_packets(changes, update, most_bytes, leave)
 
     def _archive(self, part: Sequence[_Change]) -> None:
@@ -410,7 +410,7 @@ class _ShardWork:
             )
         for number in {dictionary_of(change.cell.body) for change in part} - {None} - self._archived_dictionaries:
             assert number is not None
-            dictionary = self._tools.dictionaries.get(number)
+            dictionary = self._internals.dictionaries.get(number)
             archive_dictionary(Path(self._spec.archive) / self._store.name, dictionary)
             self._archived_dictionaries.add(number)
         self._writer.append([archived(change.cell, change.body) for change in part])
@@ -426,7 +426,7 @@ class _ShardWork:
         rows = self._bounds.most_rows
         for start_at in range(0, len(ids), rows):
             sql = select_digests(self._database, ids[start_at : start_at + rows])
-            digests = self._tools.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
+            digests = self._internals.shards.run_on(node, self._shard, lambda connection, sql=sql: connection.rows(sql))  # type: ignore[misc]
             for added_id, digest in digests:
                 if digest != expected[int(added_id)]:
                     raise VerificationFailed(
@@ -440,10 +440,10 @@ class _ShardWork:
     def _where_to_verify(self) -> Node:
         """Return the server to read from; a replica once it has what was written."""
         if self._spec.verify_after == "primary":
-            return self._tools.shards.node_of(self._shard)
-        node = self._tools.shards.node_of(self._shard, "replica")
-        position = self._tools.shards.run(self._shard, gtid_position)
-        while not self._tools.shards.run_on(
+            return self._internals.shards.node_of(self._shard)
+        node = self._internals.shards.node_of(self._shard, "replica")
+        position = self._internals.shards.run(self._shard, gtid_position)
+        while not self._internals.shards.run_on(
             node, self._shard, lambda connection: wait_for_gtid(connection, position, _REPLICA_WAIT_S)
         ):
             self._run.gate()

@@ -10,7 +10,7 @@ from typing import Final
 from schemaless.cells.sql import select_id_span
 from schemaless.datastore import Datastore
 from schemaless.errors import FeedRefused
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.originals import StoredDigest, digests, stored_digests
 from schemaless.migrate.sql import select_block_digests, select_stored_digests
 from schemaless.topology.replica_position import gtid_position, wait_for_gtid
@@ -62,9 +62,9 @@ def differing(
         ReplicaLags: the replica has not caught up in time.
         ServerError: a server cannot be reached, or refuses.
     """
-    tools = tools_of(store)
-    sql = select_block_digests(tools.shards.database(shard), after, up_to)
-    theirs = digests(tools.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
+    internals = internals_of(store)
+    sql = select_block_digests(internals.shards.database(shard), after, up_to)
+    theirs = digests(internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
     ids = [added_id for added_id in {**seen, **theirs} if seen.get(added_id) != theirs.get(added_id)]
     return _look_again(store, shard, replica, ids, lag_timeout_s) if ids else []
 
@@ -75,11 +75,11 @@ def top_beyond(store: Datastore, shard: int, replica: Node) -> int | None:
     Raises:
         ServerError: a server cannot be reached, or refuses.
     """
-    tools = tools_of(store)
-    sql = select_id_span(tools.shards.database(shard))
-    theirs = tools.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
+    internals = internals_of(store)
+    sql = select_id_span(internals.shards.database(shard))
+    theirs = internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql))[0][1]
     # Later than the replica, which cannot be ahead of its primary.
-    ours = tools.shards.rows(shard, sql)[0][1]
+    ours = internals.shards.rows(shard, sql)[0][1]
     return int(theirs) if theirs is not None and int(theirs) > int(ours or 0) else None
 
 
@@ -109,16 +109,16 @@ def _look_again(
 
 
 def _on_replica(store: Datastore, shard: int, replica: Node, ids: Iterable[int]) -> dict[int, StoredDigest]:
-    tools = tools_of(store)
-    sql = select_stored_digests(tools.shards.database(shard), ids)
-    return digests(tools.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
+    internals = internals_of(store)
+    sql = select_stored_digests(internals.shards.database(shard), ids)
+    return digests(internals.shards.run_on(replica, shard, lambda connection: connection.rows(sql)))
 
 
 def _arrival(store: Datastore, shard: int, replica: Node, give_up_s: float) -> _Arrival:
     """Wait until a replica has got what the primary has committed by now."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     try:
-        position = tools.shards.run(shard, gtid_position)
+        position = internals.shards.run(shard, gtid_position)
     except FeedRefused:
         return _Arrival.UNKNOWN
 
@@ -126,7 +126,7 @@ def _arrival(store: Datastore, shard: int, replica: Node, give_up_s: float) -> _
         # 0 would be for ever.
         return wait_for_gtid(connection, position, max(0.01, min(_WAIT_S, give_up_s - time.monotonic())))
 
-    while not tools.shards.run_on(replica, shard, wait):
+    while not internals.shards.run_on(replica, shard, wait):
         if time.monotonic() >= give_up_s:
             return _Arrival.NO
     return _Arrival.YES

@@ -17,9 +17,9 @@ from typing import Final, Unpack
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import Advanced, Listener, Total, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
-from schemaless.jobs.job_store import FAILURES_KEPT, Ledger
+from schemaless.jobs.job_store import FAILURES_KEPT, JobStore
 from schemaless.jobs.kind import HowToRun, JobKind, JobSpec
 from schemaless.jobs.runner import ShardRun
 from schemaless.migrate.binlog_cost import log_settings
@@ -95,12 +95,14 @@ class _Restore:
             InvalidInput: a folder is missing, there is nothing of these shards in them, or the job is no migration.
             CorruptArchive: a file's header is damaged.
         """
-        self._ledger = ledger = Ledger(store)
-        jobs = ledger.jobs()
+        self._ledger = job_store = JobStore(store)
+        jobs = job_store.jobs()
         migrations = [job for job in jobs if job.kind == "migrate"]
         # Before the files are looked for: what is noted until now has to be in them.
         through = {
-            job.job_id: {state.shard for state in ledger.shards(job.job_id, counters=False) if state.state != "waiting"}
+            job.job_id: {
+                state.shard for state in job_store.shards(job.job_id, counters=False) if state.state != "waiting"
+            }
             for job in migrations
             if job.unfinished
         }
@@ -124,7 +126,7 @@ class _Restore:
         self._noted = {
             job_id: [
                 state
-                for state in ledger.shards(job_id)
+                for state in job_store.shards(job_id)
                 if (spec.shards is None or state.shard in spec.shards)
                 and (job_id not in through or state.shard in through[job_id])
             ]
@@ -216,39 +218,39 @@ def run(
     restore = _Restore(store, spec)
     shards = restore.originals.shards()
     if how.get("job") is None:
-        _end_abandoned(Ledger(store), spec, shards)
+        _end_abandoned(JobStore(store), spec, shards)
     ended = replace(RESTORE, work=partial(work, chunk_cells=chunk_cells)).run(store, spec, shards, **how)
-    ledger = Ledger(store)
-    tallies = {state.shard: ShardRestored.of(state) for state in ledger.shards(ended.job_id)}
-    outcome = restore.outcome(tallies, ledger.failures(ended.job_id), ended.job_id)
+    job_store = JobStore(store)
+    tallies = {state.shard: ShardRestored.of(state) for state in job_store.shards(ended.job_id)}
+    outcome = restore.outcome(tallies, job_store.failures(ended.job_id), ended.job_id)
     restore.note(outcome)
     return outcome
 
 
-def _end_abandoned(ledger: Ledger, spec: RestoreSpec, shards: Sequence[int]) -> None:
-    if RESTORE.same(ledger, spec, shards) is not None:
+def _end_abandoned(job_store: JobStore, spec: RestoreSpec, shards: Sequence[int]) -> None:
+    if RESTORE.same(job_store, spec, shards) is not None:
         return
-    for job in ledger.jobs("restore"):
+    for job in job_store.jobs("restore"):
         if job.state != "running":
             continue
-        waiting = [state for state in ledger.shards(job.job_id, counters=False) if state.state == "waiting"]
+        waiting = [state for state in job_store.shards(job.job_id, counters=False) if state.state == "waiting"]
         held = any(state.held and not is_dead_here(state.runner or "") for state in waiting)
         if not held and not {state.shard for state in waiting}.isdisjoint(shards):
-            ledger.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was begun")
+            job_store.change_state(job.job_id, ("running",), "aborted", "another restore of its shards was begun")
 
 
 def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) -> None:
     """Put a shard's originals back; runs in a worker."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     state, learned = shard_run.state, shard_run.learned
     spec = RestoreSpec.of(shard_run.job)
     if "originals" not in learned:
-        learned["originals"] = spec.originals(store, shard_run.ledger.numbers(shard_run.job.job_id))
+        learned["originals"] = spec.originals(store, shard_run.job_store.numbers(shard_run.job.job_id))
     originals = learned["originals"].only(state.shard)
     if not originals.files:
         raise InvalidInput(f"{', '.join(spec.archives)} has no originals of shard {state.shard} where this worker runs")
     full_images = spec.full_row_images
-    settings = tools.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
+    settings = internals.shards.run(state.shard, lambda connection: log_settings(connection, full_images=full_images))
     tally = ShardRestored.of(state).again()
 
     def send(sql: bytes, body_bytes: int) -> None:
@@ -260,7 +262,7 @@ def work(store: Datastore, shard_run: ShardRun, chunk_cells: int = CHUNK_CELLS) 
         shard_run.gate()
         shard_run.spend(body_bytes)
         began_s = time.monotonic()
-        tools.shards.run(state.shard, operation, writes=True)
+        internals.shards.run(state.shard, operation, writes=True)
         shard_run.rest(time.monotonic() - began_s)
 
     shard_run.gate()

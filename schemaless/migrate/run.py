@@ -12,9 +12,9 @@ from typing import Any, Final, Unpack
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import HowToRun, JobKind
 from schemaless.migrate.binlog_cost import binary_log, binary_log_point
 from schemaless.migrate.blocks import BLOCK_BOUNDS, BlockBounds
@@ -32,10 +32,10 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
         InvalidInput: the dictionary is retired, or there is no replica to verify on.
         CorruptBody: the dictionary cannot be had.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
     if spec.dictionary is not None:
-        tools.dictionaries.to_write_with(spec.dictionary)
-    clusters = {tools.topology.cluster_of(shard).name: tools.topology.cluster_of(shard) for shard in shards}
+        internals.dictionaries.to_write_with(spec.dictionary)
+    clusters = {internals.topology.cluster_of(shard).name: internals.topology.cluster_of(shard) for shard in shards}
     alone = [name for name, cluster in sorted(clusters.items()) if not cluster.replicas]
     if spec.verify_after == "replica" and alone:
         raise InvalidInput(
@@ -46,28 +46,28 @@ def _check(store: Datastore, spec: MigrateSpec, shards: Sequence[int]) -> None:
 
 def weights_of(store: Datastore, shards: Iterable[int]) -> dict[int, int]:
     """Return what each shard's table takes, as InnoDB estimates, in bytes: to weigh shards against each other."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     return {
         shard: lengths.get(database, 1)
-        for node, databases in tools.databases_by_node(shards).items()
-        for lengths in [data_lengths(tools.shards.pool_for(node), list(databases))]
+        for node, databases in internals.databases_by_node(shards).items()
+        for lengths in [data_lengths(internals.shards.pool_for(node), list(databases))]
         for database, shard in databases.items()
     }
 
 
 def _measure(store: Datastore, job: Job, when: str) -> None:
     """Note how far each cluster's binary log is, and how it will be written, and what the shards' files take."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     full_images = MigrateSpec.of(job).full_row_images
-    ledger = Ledger(store)
-    for state in ledger.clusters(job.job_id):
-        pool = tools.shards.pool_for(tools.topology.cluster(state.cluster).primary)
+    job_store = JobStore(store)
+    for state in job_store.clusters(job.job_id):
+        pool = internals.shards.pool_for(internals.topology.cluster(state.cluster).primary)
         point = pool.run(binary_log_point)
         measures: dict[str, Any] = {f"binary_log_{when}": point}
         if when == "before":
             log = pool.run(lambda connection: binary_log(connection, full_images=full_images))
             measures["binary_log"] = {**asdict(log), "settings": None}
-        ledger.note_on_cluster(job.job_id, state.cluster, measures)
+        job_store.note_on_cluster(job.job_id, state.cluster, measures)
     note_sizes(store, job, when)
 
 
@@ -116,11 +116,11 @@ def run(
 
 def outcome_of(store: Datastore, job: Job) -> MigrateOutcome:
     """Return what a job has done so far."""
-    ledger = Ledger(store)
+    job_store = JobStore(store)
     outcome = MigrateOutcome(job.job_id, MigrateSpec.of(job).target)
-    for state in ledger.shards(job.job_id):
+    for state in job_store.shards(job.job_id):
         tally = ShardTally.of(state)
         outcome.interruptions += tally.interruptions
         outcome.tallies |= {(state.shard, name): column for name, column in tally.columns.items()}
-    outcome.failures = ledger.failures(job.job_id)
+    outcome.failures = job_store.failures(job.job_id)
     return outcome

@@ -32,7 +32,7 @@ from schemaless.errors import (
     ShardMoving,
 )
 from schemaless.events import Advanced, Event, Listener, nobody, only
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.job_store import FAILURES_KEPT
 from schemaless.jobs.worker import store_for
@@ -152,7 +152,7 @@ def check(
     each cluster they have to be the bytes that were written.
     """
     report = verify(store, shards, CELLS, hands=hands, listener=listener)
-    for message in differences(tools_of(store).shelves):
+    for message in differences(internals_of(store).dictionary_replicas):
         report.faults[DictionaryDamaged.__name__] += 1
         listener(Fault(DictionaryDamaged.__name__, None, None, None, message))
     return report
@@ -188,7 +188,7 @@ def verify(
     depth = depth or Depth()
     if depth.sample is not None and not 0 < depth.sample < 1:
         raise InvalidInput(f"a sample is a share of the cells, over 0 and below 1, got {depth.sample!r}")
-    numbers = tools_of(store).chosen_shards(shards)
+    numbers = internals_of(store).chosen_shards(shards)
     total = Proof()
     if depth.archive is not None:
         total.torn.update(depth.archive.torn)
@@ -248,7 +248,7 @@ class _ShardProof:
     def __init__(self, store: Datastore, shard: int, depth: Depth, listener: Listener, gone: set[Node]) -> None:
         self._report = Proof(shards=1)
         self._store = store
-        self._tools = tools_of(store)
+        self._internals = internals_of(store)
         self._shard = shard
         self._depth = depth
         self._named = {left.added_id: left for left in depth.named}
@@ -262,8 +262,8 @@ class _ShardProof:
         store, shard, archive = self._store, self._shard, self._depth.archive
         try:
             # Also where this process has done so before: a proof trusts no earlier answer.
-            tools_of(store).shards.verify(shard, tools_of(store).shards.node_of(shard))
-            self._walk(tools_of(store).topology.cluster_of(shard).replicas if self._depth.replicas else ())
+            internals_of(store).shards.verify(shard, internals_of(store).shards.node_of(shard))
+            self._walk(internals_of(store).topology.cluster_of(shard).replicas if self._depth.replicas else ())
         except (ShardIdentityMismatch, ShardMoving, DatabaseMissing) as error:
             self._fault(type(error).__name__, None, None, str(error))
         if archive is not None:
@@ -292,7 +292,7 @@ class _ShardProof:
     def _blocks(self, rows: int) -> Iterator[tuple[int, int]]:
         """Yield the blocks to look at, by the added_id before and the last one."""
         report, sample = self._report, self._depth.sample
-        blocks: Iterable[tuple[int, int, int]] = self._tools.id_blocks(self._shard, rows)
+        blocks: Iterable[tuple[int, int, int]] = self._internals.id_blocks(self._shard, rows)
         if sample is not None:
             every = list(blocks)
             report.blocks_of = len(every)
@@ -320,7 +320,7 @@ class _ShardProof:
             left = self._named.get(cell.added_id)
             try:
                 report.by_codec[describe_body(cell.body).name] += 1
-                due = wanted is not None and _is_due(wanted, cell, self._tools.dictionaries)
+                due = wanted is not None and _is_due(wanted, cell, self._internals.dictionaries)
             except CorruptBody:
                 due = False
             faults = list(faults_of(self._store, cell))
@@ -349,9 +349,9 @@ class _ShardProof:
         try:
             recode(
                 cell.body,
-                wanted.codec(self._tools.dictionaries),
-                dictionaries=self._tools.dictionaries,
-                limits=self._tools.limits,
+                wanted.codec(self._internals.dictionaries),
+                dictionaries=self._internals.dictionaries,
+                limits=self._internals.limits,
             )
         except LEAVES as error:
             return type(error).__name__

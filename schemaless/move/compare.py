@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from schemaless.datastore import Datastore
 from schemaless.errors import MoveRefused
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.move import sql
 from schemaless.move.fence import session
 from schemaless.move.record import MoveRecord
@@ -60,17 +60,17 @@ def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) 
         MoveRefused: there is no table of cells left.
         ServerError: a server cannot be reached.
     """
-    tools, compared = tools_of(store), Compared(left.record)
-    shard, database = left.record.shard, tools.shards.database(left.record.shard)
+    internals, compared = internals_of(store), Compared(left.record)
+    shard, database = left.record.shard, internals.shards.database(left.record.shard)
     if not left.has_cells:
         raise MoveRefused(f"shard {shard} has left no cells behind on {left.node}; was the table dropped by hand?")
     table, after = left.tables[-1], 0
     digests = hashlib.sha256(), hashlib.sha256()
-    with session(tools.shards, left.node, shard) as source:
+    with session(internals.shards, left.node, shard) as source:
         while block := source.rows(sql.select_ids_and_lengths(database, table, after, BLOCK_ROWS)):
             last = int(block[-1][0])
             statements = (sql.select_digests(database, name, after, last) for name in (table, "cell"))
-            before, now = by_id(source.rows(next(statements))), by_id(tools.shards.rows(shard, next(statements)))
+            before, now = by_id(source.rows(next(statements))), by_id(internals.shards.rows(shard, next(statements)))
             for digest, rows in zip(digests, (before, now), strict=True):
                 digest.update(repr(sorted(rows.items())).encode())
             compared.cells += len(before)
@@ -80,9 +80,9 @@ def compare(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) 
                 if before[added_id] == now[added_id]:
                     continue
                 (row,) = source.rows(sql.select_rows(database, table, [added_id]))
-                (other,) = tools.read_stored(shard, [added_id])
+                (other,) = internals.read_stored(shard, [added_id])
                 same = before[added_id][:4] == now[added_id][:4]
-                if same and same_document(other, tools.stored_cell((added_id, *row[1:]), shard)):
+                if same and same_document(other, internals.stored_cell((added_id, *row[1:]), shard)):
                     compared.re_encoded += 1
                 else:
                     compared.differing.append(added_id)

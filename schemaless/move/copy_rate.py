@@ -174,7 +174,7 @@ class TargetServers:
         if self._watch is None:
             runner = f"{run.state.runner} to"[-255:]
             self._watch = make_watch(self._store, run.job, self._target, runner, run.job.thresholds)
-        look = self._watch.look(run.ledger.reads)
+        look = self._watch.look(run.job_store.reads)
         self._looked_s = time.monotonic()
         self.lags = list(look.figures["lag_s"].values())
         self._called = look.yields

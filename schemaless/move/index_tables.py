@@ -23,7 +23,7 @@ from schemaless.indexes.query import values_of
 from schemaless.indexes.registry import BACKFILLING, DECLARED, READY, IndexEntry
 from schemaless.indexes.sql import EntryRow, Layout
 from schemaless.indexes.tables import check_tables
-from schemaless.internals import Tools
+from schemaless.internals import Internals
 from schemaless.jobs.runner import ShardRun
 from schemaless.move import sql
 from schemaless.move.fence import Fence, Side, index_tables, session, side_of
@@ -72,13 +72,13 @@ class MovedIndexes:
     """The indexes of a shard on its way, in the hands of a mover.
 
     Args:
-        tools: of the datastore.
+        internals: of the datastore.
         run: the shard's.
         gate: returns when work may go on.
     """
 
-    def __init__(self, tools: Tools, run: ShardRun, gate: Callable[[], None]) -> None:
-        self._tools = tools
+    def __init__(self, internals: Internals, run: ShardRun, gate: Callable[[], None]) -> None:
+        self._internals = internals
         self._run = run
         self._gate = gate
 
@@ -93,7 +93,7 @@ class MovedIndexes:
         source, target = fence.sides()
         fence.drop_indexes(target)
         there = index_tables(source.plain)
-        entries = [e for e in self._tools.registry.read() if entries_sql.index_table(e.number) in there]
+        entries = [e for e in self._internals.registry.read() if entries_sql.index_table(e.number) in there]
         if not entries:
             return set()
         note = sql.noted(token)
@@ -102,7 +102,7 @@ class MovedIndexes:
         rows = self._locations([entry.follower for entry in entries])
         self._insert(fence, rows, lambda part: sql.insert_noted(fence.database, note, part))
         for entry in entries:
-            check_tables(self._tools, entry, [self._run.state.shard])
+            check_tables(self._internals, entry, [self._run.state.shard])
             layout = entry.layout
             incoming = replace(layout, named=moving.incoming(layout.table, token))
             fence.target.execute(entries_sql.create_index_table(fence.database, incoming))
@@ -147,7 +147,7 @@ class MovedIndexes:
         Raises:
             ServerError: some shards were not to be reached.
         """
-        shards, database = self._tools.shards, self._tools.shards.database(self._run.state.shard)
+        shards, database = self._internals.shards, self._internals.shards.database(self._run.state.shard)
         with session(shards, node, self._run.state.shard) as connection:
             for note in side_of(connection, database).notes:
                 noted = connection.rows(sql.select_noted(database, note))
@@ -174,7 +174,7 @@ class MovedIndexes:
 
     @property
     def _all(self) -> range:
-        return range(self._tools.topology.shard_count)
+        return range(self._internals.topology.shard_count)
 
     def _ask_all(
         self, select: Callable[[Iterable[tuple[str, int]]], bytes], *, whole: bool = True
@@ -185,9 +185,9 @@ class MovedIndexes:
             select: returns the statement about some shards.
             whole: whether a server that fails is an error; else what it was asked for is absent.
         """
-        shards, rows = self._tools.shards, list[Sequence[Any]]()
+        shards, rows = self._internals.shards, list[Sequence[Any]]()
         known = shards.routing
-        for node, databases in self._tools.databases_by_node(self._all).items():
+        for node, databases in self._internals.databases_by_node(self._all).items():
             items = list(databases.items())
             for start in range(0, len(items), _SHARDS_AT_ONCE):
                 part = items[start : start + _SHARDS_AT_ONCE]

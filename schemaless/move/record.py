@@ -8,7 +8,7 @@ from typing import cast
 
 from schemaless.datastore import Datastore
 from schemaless.errors import LeaseLost
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.runner import ShardRun
 from schemaless.move import sql
 from schemaless.move.spec import BEFORE_COMMIT, Phase
@@ -58,21 +58,23 @@ class Records:
     """The moves of a datastore."""
 
     def __init__(self, store: Datastore) -> None:
-        self._tools = tools_of(store)
-        shards = self._tools.shards
+        self._internals = internals_of(store)
+        shards = self._internals.shards
         # Of its own, which is open beforehand; it waits for no longer than this program does.
-        self._flipping = shards.new_pool(self._tools.catalog.node, replace(shards.pools.options, pool_size=1))
+        self._flipping = shards.new_pool(self._internals.catalog.node, replace(shards.pools.options, pool_size=1))
         self._name = store.name
 
     def all(self, job_id: int | None = None, shard: int | None = None) -> list[MoveRecord]:
         """Return moves, those of older jobs first: all, of one job, of one shard."""
-        rows = self._tools.catalog.run(lambda connection: connection.rows(sql.select_moves(self._name, job_id, shard)))
+        rows = self._internals.catalog.run(
+            lambda connection: connection.rows(sql.select_moves(self._name, job_id, shard))
+        )
         return [_record(row) for row in rows]
 
     def begin(self, job_id: int, shard: int, source: str, target: str, phase: Phase = "preparing") -> MoveRecord:
         """Note a shard's move where that was not done, and return it as it is."""
         statement = sql.insert_move(self._name, job_id, shard, source, target, phase)
-        self._tools.catalog.run(lambda connection: connection.execute(statement), writes=True)
+        self._internals.catalog.run(lambda connection: connection.execute(statement), writes=True)
         return self.all(job_id, shard)[0]
 
     def note(self, run: ShardRun, changes: Mapping[str, Value], *, token: str | None, phases: Sequence[Phase]) -> None:
@@ -82,7 +84,7 @@ class Records:
             LeaseLost: it is another runner's by now, or in another phase.
         """
         statement = self._guarded(run, changes, token, phases)
-        if not self._tools.catalog.run(lambda connection: connection.execute(statement).affected, writes=True):
+        if not self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True):
             raise self._lost(run)
 
     def flip(self, run: ShardRun, before: Topology, target: str, token: str, changes: Mapping[str, Value]) -> None:
@@ -112,7 +114,7 @@ class Records:
     def note_outcome(self, job_id: int, shard: int, before: Sequence[Phase], changes: Mapping[str, Value]) -> bool:
         """Change what is noted of a shard that nobody works on; False where it is in another phase."""
         statement = sql.note_outcome(self._name, job_id, shard, before, changes)
-        return bool(self._tools.catalog.run(lambda connection: connection.execute(statement).affected, writes=True))
+        return bool(self._internals.catalog.run(lambda connection: connection.execute(statement).affected, writes=True))
 
     def _guarded(
         self, run: ShardRun, changes: Mapping[str, Value], token: str | None, phases: Sequence[Phase]

@@ -9,9 +9,9 @@ from typing import Final, Unpack
 from schemaless.datastore import Datastore
 from schemaless.errors import AccessDenied, InvalidInput, JobConflict, MoveRefused, ServerUnavailable
 from schemaless.events import Advanced, Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.kind import HowToRun, JobKind
 from schemaless.move import sql
 from schemaless.move.accounts import lacking_grants
@@ -39,18 +39,18 @@ _JOBS_MEASURED: Final = 5
 
 
 def _weigh(store: Datastore, shards: Sequence[int]) -> dict[int, int]:
-    tools = tools_of(store)
+    internals = internals_of(store)
     sizes: dict[int, int] = {}
-    for node, names in tools.databases_by_node(shards).items():
-        lengths = data_lengths(tools.shards.pool_for(node), list(names))
+    for node, names in internals.databases_by_node(shards).items():
+        lengths = data_lengths(internals.shards.pool_for(node), list(names))
         sizes |= {shard: max(1, lengths.get(name, 1)) for name, shard in names.items()}
     return sizes
 
 
 def _check(store: Datastore, spec: MoveSpec, shards: Sequence[int]) -> None:
-    target = tools_of(store).topology.cluster(spec.target)
+    target = internals_of(store).topology.cluster(spec.target)
     for cluster in _sources(store, shards, target):
-        pools = tools_of(store).shards
+        pools = internals_of(store).shards
         if is_same_server(pools.pool_for(cluster.primary), pools.pool_for(target.primary)):
             raise InvalidInput(f"{cluster.name} and {target.name} are one server, by two addresses")
 
@@ -59,7 +59,7 @@ MOVE: Final = JobKind("move", MoveSpec, _weigh, work, _check, reaches=lambda spe
 
 
 def _sources(store: Datastore, shards: Sequence[int], target: Cluster) -> list[Cluster]:
-    topology = tools_of(store).topology
+    topology = internals_of(store).topology
     clusters = {topology.cluster_of(shard).name: topology.cluster_of(shard) for shard in shards}
     return [cluster for cluster in clusters.values() if cluster != target]
 
@@ -99,17 +99,17 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
         InvalidInput: there is no such shard or cluster.
         ServerError: a server cannot be reached.
     """
-    tools = tools_of(store)
-    tools.shards.again(tools.shards.routing)
-    chosen = tools.chosen_shards(shards)
+    internals = internals_of(store)
+    internals.shards.again(internals.shards.routing)
+    chosen = internals.chosen_shards(shards)
     _check(store, spec, chosen)
-    node = tools.topology.cluster(spec.target).primary
+    node = internals.topology.cluster(spec.target).primary
     sizes, speed, busy = sizes_of(store, chosen), _speed(store), _busy(store)
-    space = disk_space_of(tools.shards.pool_for(node), store.name)
+    space = disk_space_of(internals.shards.pool_for(node), store.name)
     free_bytes = None if space is None else space.free_bytes
     needed = 0
     plans = []
-    with session(tools.shards, node, chosen[0]) as at_target:
+    with session(internals.shards, node, chosen[0]) as at_target:
         for shard in chosen:
             refusal, grants = _looked_at(store, shard, spec, at_target)
             size = sizes.get(shard, TableSize(0, 0))
@@ -120,7 +120,7 @@ def plan(store: Datastore, spec: MoveSpec, shards: Iterable[int], *, listener: L
                 if free_bytes is not None and needed > free_bytes:
                     refusal = f"it has no room there beside the other shards: {node} has {free_bytes:,} bytes free"
             seconds = Interval(*(size.file_bytes / rate for rate in (speed.high, speed.mid, speed.low)))
-            source = tools.topology.cluster_of(shard).name
+            source = internals.topology.cluster_of(shard).name
             plans.append(ShardPlan(shard, source, spec.target, size, seconds, free_bytes, refusal, grants))
             listener(Advanced())
     return plans
@@ -130,16 +130,16 @@ def _looked_at(
     store: Datastore, shard: int, spec: MoveSpec, at_target: Connection
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return why a shard cannot be moved, and what is to be granted first."""
-    tools = tools_of(store)
-    source = tools.topology.cluster_of(shard)
+    internals = internals_of(store)
+    source = internals.topology.cluster_of(shard)
     if source.name == spec.target:
         return "it is there already", ()
-    database = tools.shards.database(shard)
-    with session(tools.shards, source.primary, shard) as at_source:
+    database = internals.shards.database(shard)
+    with session(internals.shards, source.primary, shard) as at_source:
         while True:
-            indexes = tools.registry.read()
+            indexes = internals.registry.read()
             sides = side_of(at_source, database), side_of(at_target, database)
-            if indexes == tools.registry.read():
+            if indexes == internals.registry.read():
                 break
         refusal = refusal_of(*sides, database, at_source, at_target, indexes)
         if refusal is not None or not spec.accounts:
@@ -153,30 +153,30 @@ def _looked_at(
 
 def sizes_of(store: Datastore, shards: Sequence[int]) -> dict[int, TableSize]:
     """Return what the files of shards take; those that cannot be seen are absent."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     sizes: dict[int, TableSize] = {}
-    for node, names in tools.databases_by_node(shards).items():
-        known = known_table_sizes(tools.shards.pool_for(node), list(names))
+    for node, names in internals.databases_by_node(shards).items():
+        known = known_table_sizes(internals.shards.pool_for(node), list(names))
         sizes |= {shard: known[name] for name, shard in names.items() if name in known}
     return sizes
 
 
 def _busy(store: Datastore) -> dict[int, int]:
     """Return the shards that unfinished jobs are not through with, and whose each is."""
-    ledger = Ledger(store)
+    job_store = JobStore(store)
     return {
         state.shard: job.job_id
-        for job in ledger.jobs()
+        for job in job_store.jobs()
         if job.unfinished
-        for state in ledger.shards(job.job_id, counters=False)
+        for state in job_store.shards(job.job_id, counters=False)
         if state.state == "waiting"
     }
 
 
 def _speed(store: Datastore) -> Interval:
     """Return how many bytes of bodies the last moves copied in a second."""
-    ledger = Ledger(store)
-    states = [state for job in ledger.jobs("move")[-_JOBS_MEASURED:] for state in ledger.shards(job.job_id)]
+    job_store = JobStore(store)
+    states = [state for job in job_store.jobs("move")[-_JOBS_MEASURED:] for state in job_store.shards(job.job_id)]
     size, took_s = sum(state.bytes_before for state in states), sum(state.busy_s for state in states)
     if not size or not took_s:
         return ASSUMED_BYTES_PER_S
@@ -190,8 +190,8 @@ def begin_or_join(store: Datastore, spec: MoveSpec, shards: Iterable[int]) -> tu
         MoveRefused: some of the shards cannot be moved; no job was begun.
         JobConflict: another unfinished job is about one of them.
     """
-    chosen = tools_of(store).chosen_shards(shards)
-    joined = MOVE.same(Ledger(store), spec, chosen)
+    chosen = internals_of(store).chosen_shards(shards)
+    joined = MOVE.same(JobStore(store), spec, chosen)
     if joined is not None:
         return joined, False
     busy = _busy(store)
@@ -247,33 +247,33 @@ def abort(store: Datastore, move: Job, *, uncompared: bool = False, **how: Unpac
         MoveRefused: a shard is not to be compared, and the server that it came from can be reached.
         SchemalessError: what a server met.
     """
-    ledger, records = Ledger(store), Records(store)
+    job_store, records = JobStore(store), Records(store)
     job_id = move.job_id
     move.check_kind("move")
     if not move.unfinished:
         raise JobConflict(f"job {job_id} is {move.state}; only one that is running or paused can be aborted")
-    spec, topology = MoveSpec.of(move), tools_of(store).topology
-    for shard in ledger.numbers(job_id):
+    spec, topology = MoveSpec.of(move), internals_of(store).topology
+    for shard in job_store.numbers(job_id):
         records.begin(job_id, shard, topology.cluster_of(shard).name, spec.target)
         records.note_outcome(job_id, shard, BEFORE_COMMIT, {"phase": "aborting"})
     if uncompared:
         for record in records.all(job_id):
             if record.phase == "moved":
                 _leave_uncompared(store, record)
-    ledger.change_state(job_id, ("paused",), "running", f"to be aborted, by {who()}")
-    how["job"] = ledger.job(job_id)
+    job_store.change_state(job_id, ("paused",), "running", f"to be aborted, by {who()}")
+    how["job"] = job_store.job(job_id)
     MOVE.run(store, spec, **how)
     outcomes = records.all(job_id)
     if not any(record.phase in ("moved", "verified", "dropped") for record in outcomes):
-        ledger.change_state(job_id, ("done",), "aborted", f"by {who()}")
+        job_store.change_state(job_id, ("done",), "aborted", f"by {who()}")
     return outcomes
 
 
 def _leave_uncompared(store: Datastore, record: MoveRecord) -> None:
-    tools = tools_of(store)
-    node = tools.topology.cluster(record.source).primary
+    internals = internals_of(store)
+    node = internals.topology.cluster(record.source).primary
     try:
-        with session(tools.shards, node, record.shard):
+        with session(internals.shards, node, record.shard):
             pass
     except ServerUnavailable:
         # What was left behind is gone with its server.
@@ -313,22 +313,22 @@ def left_behind(store: Datastore, shards: Iterable[int] | None = None) -> list[L
     Raises:
         ServerError: a server cannot be reached.
     """
-    tools = tools_of(store)
-    chosen = set(tools.chosen_shards(shards))
-    tools.shards.again(tools.shards.routing)
+    internals = internals_of(store)
+    chosen = set(internals.chosen_shards(shards))
+    internals.shards.again(internals.shards.routing)
     left = []
     for record in Records(store).all():
         if record.shard not in chosen or record.phase not in ("moved", "verified"):
             continue
-        node = tools.topology.cluster(record.source).primary
-        with session(tools.shards, node, record.shard) as connection:
+        node = internals.topology.cluster(record.source).primary
+        with session(internals.shards, node, record.shard) as connection:
             left.append(_left_there(store, record, node, connection))
     return left
 
 
 def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Connection) -> LeftBehind:
-    tools = tools_of(store)
-    database = tools.shards.database(record.shard)
+    internals = internals_of(store)
+    database = internals.shards.database(record.shard)
     side = side_of(connection, database)
     # Of this move and no other, the cells last: as long as they are there, they are counted.
     of_move = [(table, moving.moved(table, record.token or "")) for table in (*index_tables(side.moved), *sql.FENCED)]
@@ -338,7 +338,7 @@ def _left_there(store: Datastore, record: MoveRecord, node: Node, connection: Co
     refusal = None
     if record.phase == "moved":
         refusal = f"it was not compared with the moved shard yet; job {record.job_id} has not finished"
-    elif side.has_cell or tools.topology.cluster_of(record.shard).name == record.source:
+    elif side.has_cell or internals.topology.cluster_of(record.shard).name == record.source:
         refusal = f"the shard is on {node} again"
     elif counts and counts != [record.fence_rows]:
         refusal = f"it has {counts[0]:,} cells, and {record.fence_rows:,} were compared"
@@ -356,11 +356,11 @@ def drop(store: Datastore, left: LeftBehind, *, listener: Listener = nobody) -> 
         MoveRefused: it has to stay.
         ServerError: the server refused or failed; the same again goes on.
     """
-    record, tools = left.record, tools_of(store)
-    database = tools.shards.database(record.shard)
-    with session(tools.shards, left.node, record.shard) as connection:
+    record, internals = left.record, internals_of(store)
+    database = internals.shards.database(record.shard)
+    with session(internals.shards, left.node, record.shard) as connection:
         take_locks(connection, database, record.shard)
-        tools.shards.again(tools.shards.routing)
+        internals.shards.again(internals.shards.routing)
         now = _left_there(store, record, left.node, connection)
         if now.refusal is not None:
             raise MoveRefused(f"shard {record.shard}: {now.refusal}; nothing was dropped")

@@ -25,7 +25,7 @@ from schemaless.cells.dictionary_replicas import copy_dictionaries
 from schemaless.datastore import Datastore
 from schemaless.errors import MoveRefused, ServerTimeout, ShardIdentityMismatch
 from schemaless.feed.reader import Changes
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.server_load import note_read
 from schemaless.move import sql
@@ -81,8 +81,8 @@ class _ShardMove:
         self._store = store
         self._run = run
         self._hold_off_times = hold_off
-        self._tools = tools_of(store)
-        self._shards = self._tools.shards
+        self._internals = internals_of(store)
+        self._shards = self._internals.shards
         self._shard = run.state.shard
         self._spec = MoveSpec.of(run.job)
         self._records = Records(store)
@@ -90,7 +90,7 @@ class _ShardMove:
         self._phases: tuple[Phase, ...] = BEFORE_COMMIT
         self._servers = TargetServers(store, run, self._spec.target)
         self._pace = Pace(self._shard, self._spec.give_up_s)
-        self._indexes = MovedIndexes(self._tools, run, self._servers.gate)
+        self._indexes = MovedIndexes(self._internals, run, self._servers.gate)
         self._carried: frozenset[str] = frozenset(TABLES)
 
     def go_on(self) -> None:
@@ -183,7 +183,7 @@ class _ShardMove:
             what = "tables ..._incoming_... and ..._noted_... there"
             left = f"shard {self._shard}: {cluster.primary} cannot be reached; {fence.database} may have {what}"
             _log.warning("%s, drop them by hand if it comes back", left)
-            self._run.ledger.note_event(self._run.job.job_id, left[:255])
+            self._run.job_store.note_event(self._run.job.job_id, left[:255])
         match source.has_cell, moved, target.has_cell:
             case True, False, False if aborting:
                 fence.drop_incoming(target)
@@ -225,8 +225,11 @@ class _ShardMove:
         return not indexes or (not self._replaced and indexes == index_tables(target.incoming) and bool(target.notes))
 
     def _copy_dictionaries(self) -> None:
-        shelves = self._tools.shelves
-        copy_dictionaries(shelves, next(shelf for shelf in shelves.copies if shelf.cluster == self._spec.target))
+        dictionary_replicas = self._internals.dictionary_replicas
+        copy_dictionaries(
+            dictionary_replicas,
+            next(replica for replica in dictionary_replicas.copies if replica.cluster == self._spec.target),
+        )
 
     # Before the cut
 
@@ -237,7 +240,7 @@ class _ShardMove:
             MoveRefused: it cannot.
         """
         fence = self._fence
-        entries = self._tools.registry.read()
+        entries = self._internals.registry.read()
         refusal = refusal_of(*fence.sides(), fence.database, fence.source, fence.target, entries)
         if refusal is not None:
             raise MoveRefused(f"shard {self._shard}: {refusal}")
@@ -329,7 +332,7 @@ class _ShardMove:
                 if self._pace.told is not None:
                     told, self._pace.told = self._pace.told, None
                     _log.warning("%s", told)
-                    self._run.ledger.note_event(self._run.job.job_id, told[:255])
+                    self._run.job_store.note_event(self._run.job.job_id, told[:255])
 
     def _top(self) -> int:
         return int(self._fence.source.rows(moving.select_top(self._fence.database, "cell"))[0][0] or 0)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from schemaless.cell import StoredCell
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, MoveRefused
-from schemaless.internals import Tools, tools_of
+from schemaless.internals import Internals, internals_of
 from schemaless.jobs.job import Failure
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.server_load import note_read
@@ -41,11 +41,11 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
         MoveRefused: a cell is another one there; the message says which.
         SchemalessError: what a server met.
     """
-    tools = tools_of(store)
+    internals = internals_of(store)
     records = Records(store)
-    database = tools.shards.database(run.state.shard)
-    proof = _Proof(tools, run, record, database)
-    with session(tools.shards, tools.topology.cluster(record.source).primary, run.state.shard) as source:
+    database = internals.shards.database(run.state.shard)
+    proof = _Proof(internals, run, record, database)
+    with session(internals.shards, internals.topology.cluster(record.source).primary, run.state.shard) as source:
         names = side_of(source, database).moved.get("cell", ())
         if len(names) != 1:
             raise MoveRefused(
@@ -58,8 +58,8 @@ def verify_shard(store: Datastore, run: ShardRun, record: MoveRecord, rest: Call
 
 
 class _Proof:
-    def __init__(self, tools: Tools, run: ShardRun, record: MoveRecord, database: str) -> None:
-        self._tools = tools
+    def __init__(self, internals: Internals, run: ShardRun, record: MoveRecord, database: str) -> None:
+        self._internals = internals
         self._run = run
         self._record = record
         self._database = database
@@ -97,7 +97,7 @@ class _Proof:
             note_read(connection)
             return connection.rows(sql.select_digests(self._database, "cell", after, last))
 
-        return self._tools.shards.run(self._run.state.shard, rows)
+        return self._internals.shards.run(self._run.state.shard, rows)
 
     def _note(self, records: Records, after: int) -> None:
         records.note(self._run, {"verified_id": after}, token=self._record.token, phases=("moved",))
@@ -108,7 +108,7 @@ class _Proof:
     ) -> None:
         shard = self._run.state.shard
         row = source.rows(sql.select_rows(self._database, table, [added_id]))[0]
-        cell = self._tools.stored_cell((int(row[0]), *row[1:]), shard)
+        cell = self._internals.stored_cell((int(row[0]), *row[1:]), shard)
         if there is None:
             # As it was, and before anybody is told that it is verified.
             self._put_back((int(row[0]), *row[1:]))
@@ -116,13 +116,13 @@ class _Proof:
             return
         if there[:4] != left[:4]:
             raise self._differs(added_id, "has another key or time")
-        (now,) = self._tools.read_stored(shard, [added_id])
+        (now,) = self._internals.read_stored(shard, [added_id])
         if not same_document(now, cell):
             raise self._differs(added_id, "has another document")
 
     def _put_back(self, row: CellRow) -> None:
         """Insert a cell, and have followers that are past it go on from there: both or none, once or repeated."""
-        shards, shard, added_id = self._tools.shards, self._run.state.shard, row[0]
+        shards, shard, added_id = self._internals.shards, self._run.state.shard, row[0]
 
         def operation(connection: Connection) -> None:
             with connection.transaction():
@@ -143,7 +143,7 @@ class _Proof:
         )
 
     def _differs(self, added_id: int, how: str) -> MoveRefused:
-        source: Node = self._tools.topology.cluster(self._record.source).primary
+        source: Node = self._internals.topology.cluster(self._record.source).primary
         return MoveRefused(
             f"shard {self._run.state.shard}: the cell with added_id {added_id} {how}; the old table stays on {source}, "
             "so compare the two"

@@ -17,7 +17,7 @@ from schemaless.codec.dictionaries import NO_DICTIONARIES, Dictionaries
 from schemaless.codec.registry import Codec
 from schemaless.datastore import Datastore
 from schemaless.events import Listener, nobody
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import check_column_name
 from schemaless.numbers import Interval
 from schemaless.survey.page_model import PAGE_BYTES, Layout, Packer
@@ -177,8 +177,8 @@ def sample_cells(
         InvalidCell: no column may have this name.
         ServerError: a server cannot be reached.
     """
-    tools = tools_of(store)
-    numbers = tools_of(store).chosen_shards(shards)
+    internals = internals_of(store)
+    numbers = internals_of(store).chosen_shards(shards)
     wanted = None if columns is None else frozenset(map(check_column_name, columns))
     by_window: dict[tuple[int, int, int], list[SampledCell]] = {}
     size = PageSize()
@@ -187,7 +187,7 @@ def sample_cells(
         values: Counter[tuple[str, ...]] = Counter()
         cells: list[SampledCell] = []
         rows = body_bytes = 0
-        for _, row_key, column_name, _, body, _ in window_rows(tools.shards, window, size):
+        for _, row_key, column_name, _, body, _ in window_rows(internals.shards, window, size):
             rows += 1
             body_bytes += len(body)
             if wanted is None or column_name in wanted:
@@ -198,16 +198,16 @@ def sample_cells(
         return WindowFigures(values, rows, body_bytes)
 
     drawn = time.time_ns() % 1_000_000 if seed is None else seed
-    taken = sample(tools.shards, numbers, look, seed=drawn, bounds=bounds, listener=listener)
+    taken = sample(internals.shards, numbers, look, seed=drawn, bounds=bounds, listener=listener)
     by_cluster = {
-        cluster.name: layout_of(tools.shards.pool_for(cluster.primary))
-        for cluster in {tools.topology.cluster_of(window.shard) for window in taken.windows}
+        cluster.name: layout_of(internals.shards.pool_for(cluster.primary))
+        for cluster in {internals.topology.cluster_of(window.shard) for window in taken.windows}
     }
     return CellSample(
         taken,
         [by_window[window.shard, window.after, window.up_to] for window in taken.windows],
-        [by_cluster[tools.topology.cluster_of(window.shard).name] for window in taken.windows],
-        tools.dictionaries,
+        [by_cluster[internals.topology.cluster_of(window.shard).name] for window in taken.windows],
+        internals.dictionaries,
     )
 
 

@@ -13,7 +13,7 @@ from schemaless.cells.paging import PageSize
 from schemaless.codec.registry import Codec
 from schemaless.codec.trial import try_codec
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval
 from schemaless.survey.page_model import Content, Layout, Packer, rebuilt_file_bytes
 from schemaless.survey.sampling import Bounds, Key, Sample, Window, WindowFigures, sample, window_rows
@@ -80,7 +80,7 @@ def predict(
             {**content_values(packer.content(), "file"), ("bytes",): body_bytes}, len(lengths), body_bytes
         )
 
-    taken = sample(tools_of(store).shards, [shard], look, seed=seed, bounds=bounds, read_from=read_from)
+    taken = sample(internals_of(store).shards, [shard], look, seed=seed, bounds=bounds, read_from=read_from)
     if taken.exact:
         # All of it, in its order: no page is begun with each window.
         packer = Packer(layout)
@@ -95,14 +95,15 @@ def predict(
 
 def _lengths(store: Datastore, window: Window, codec: Codec | None, read_from: ReadFrom) -> Iterable[tuple[str, int]]:
     """Return each row's column, and the length of its body, after a migration where there is a codec."""
-    tools = tools_of(store)
+    internals = internals_of(store)
     if codec is None:
-        sql = select_lengths(tools.shards.database(window.shard), window.after, window.up_to)
+        sql = select_lengths(internals.shards.database(window.shard), window.after, window.up_to)
         return [
-            (str(column), int(length)) for column, length in tools.shards.rows(window.shard, sql, read_from=read_from)
+            (str(column), int(length))
+            for column, length in internals.shards.rows(window.shard, sql, read_from=read_from)
         ]
-    rows = list(window_rows(tools.shards, window, PageSize(), read_from=read_from))
-    tried = try_codec((row[4] for row in rows), codec, dictionaries=tools.dictionaries)
+    rows = list(window_rows(internals.shards, window, PageSize(), read_from=read_from))
+    tried = try_codec((row[4] for row in rows), codec, dictionaries=internals.dictionaries)
     return zip((row[2] for row in rows), tried.migrated_bytes, strict=True)
 
 

@@ -17,7 +17,7 @@ from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Setting, Settings
 from schemaless.followers.status import ShardStatus, WorkerStatus, shard_statuses, workers_of
 from schemaless.followers.table_cache import small_table_caches
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.model import check_shard
 from schemaless.triggers import sql
 from schemaless.triggers.declaration import follower_name, is_trigger, trigger_name
@@ -78,8 +78,8 @@ class Triggers:
 
     def __init__(self, store: Datastore) -> None:
         self._store = store
-        self._tools = tools_of(store)
-        self._shards = self._tools.shards
+        self._internals = internals_of(store)
+        self._shards = self._internals.shards
         self._settings = Settings(store)
         self._rows = FollowerRows(self._shards)
 
@@ -100,7 +100,7 @@ class Triggers:
         )
         shards = tuple(shard_statuses(self._store, follower, missing))
         workers = tuple(workers_of(self._store, follower))
-        return TriggerStatus(name, setting, shards, workers, small_table_caches(self._tools))
+        return TriggerStatus(name, setting, shards, workers, small_table_caches(self._internals))
 
     def pause(self, name: str) -> None:
         """Have workers begin no more calls, until ``resume``; raises what ``status`` does."""
@@ -173,7 +173,7 @@ class Triggers:
         """Return a location before every cell of a shard that was stored at a time or later, or 10 minutes before."""
         at = (since - _SINCE_MARGIN).replace(tzinfo=None).isoformat(" ")
         database = self._shards.database(shard)
-        for after, up_to, _ in self._tools.id_blocks(shard, _SCANNED_ROWS):
+        for after, up_to, _ in self._internals.id_blocks(shard, _SCANNED_ROWS):
             rows = self._shards.rows(shard, sql.select_first_since(database, after, up_to, at))
             if rows:
                 return int(rows[0][0]) - 1

@@ -14,7 +14,7 @@ from schemaless.errors import CorruptBody, ParkCell, RetryLater, ServerError
 from schemaless.followers.lease_state import STOPPED, Owned
 from schemaless.followers.sql import ParkedRow
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.triggers.declaration import Call, Trigger, follower_name
 
 _log = logging.getLogger("schemaless")
@@ -75,7 +75,7 @@ class Calls:
         """Call the function again for the parked cells that somebody wants to be."""
         for added_id, attempts, begun in worker.rows.to_replay(owned.pair):
             worker.go_on(owned)
-            cell = next(iter(tools_of(worker.store).read_stored(owned.pair[1], [added_id])), None)
+            cell = next(iter(internals_of(worker.store).read_stored(owned.pair[1], [added_id])), None)
             failed = _Failed("the cell is not there any more")
             if begun >= _REPLAYS:
                 failed = _Failed(DIED)

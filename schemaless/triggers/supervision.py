@@ -13,7 +13,7 @@ from schemaless.followers.membership import Pair
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
 from schemaless.followers.supervisor import _log
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.declaration import Trigger, follower_name, import_trigger
 
@@ -66,7 +66,7 @@ def caught_up(store: Datastore, trigger: Trigger) -> Callable[[], bool]:
 
     Of a shard that cannot be asked, or has no row, nobody knows: it is waited for, until it can be.
     """
-    rows = FollowerRows(tools_of(store).shards)
+    rows = FollowerRows(internals_of(store).shards)
     pairs = [(follower_name(trigger.name), shard) for shard in range(store.shard_count)]
     ends: dict[Pair, int] = {}
     said: set[int] = set()

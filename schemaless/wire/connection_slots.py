@@ -44,7 +44,7 @@ class Living(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceAwaited(Event):
+class SlotAwaited(Event):
     """All connections to a server were in use, and a call had to wait for one."""
 
     seconds: float
@@ -56,7 +56,7 @@ class Place:
     __slots__ = ("__weakref__",)
 
 
-class Places:
+class ConnectionSlots:
     """As many places as there may be connections: a semaphore, but in C."""
 
     def __init__(self, size: int) -> None:
@@ -80,7 +80,7 @@ class Places:
                 self._replace_lost()
             else:
                 if began_s and listener is not None:
-                    listener(PlaceAwaited(time.monotonic() - began_s))
+                    listener(SlotAwaited(time.monotonic() - began_s))
                 return True
         return False
 

@@ -32,7 +32,7 @@ from schemaless.events import Event, Listener
 from schemaless.wire.breaker import PROBE_S, Breaker
 from schemaless.wire.claims import Claim
 from schemaless.wire.connection import Connection
-from schemaless.wire.connection_slots import Living, Place, Places
+from schemaless.wire.connection_slots import ConnectionSlots, Living, Place
 from schemaless.wire.errors import NO_CLAIMS, ConnectionLost, Deadlock, ReplyTimedOut, interruption, translated
 from schemaless.wire.node import Node
 from schemaless.wire.route import Route, follow, outcome_unknown, speaks
@@ -152,7 +152,7 @@ class NodePool:
     """The connections to one server.
 
     Attributes:
-        listener: told of ``Retried`` and ``PlaceAwaited``, which no call meets as long as all is well; or None.
+        listener: told of ``Retried`` and ``SlotAwaited``, which no call meets as long as all is well; or None.
         retry_pause_s: about how long a call waits before its second attempt; twice as long before each further one.
     """
 
@@ -183,7 +183,7 @@ class NodePool:
         self.idle: deque[Connection] = deque()
         # Every driver connection there is, in use or not: a forked child has to let go of them.
         self.opened = Living[Any]()
-        self.places = Places(self.options.pool_size)
+        self.places = ConnectionSlots(self.options.pool_size)
 
     def __repr__(self) -> str:
         return f"NodePool({self.node})"

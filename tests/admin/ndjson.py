@@ -10,7 +10,7 @@ from typing import Any
 from schemaless import Datastore
 from schemaless.admin import ndjson as loading
 from schemaless.cell import CellKey, StoredCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
 from schemaless.topology.shards import Shards
 
@@ -63,5 +63,5 @@ def put_raw(store: Datastore, shards: Shards, row: uuid.UUID, body: bytes) -> No
     shards.execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'DOC', 1, x'%b')"
-        % (tools_of(store).shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
+        % (internals_of(store).shards.database(shard).encode(), row.hex.encode(), body.hex().encode()),
     )

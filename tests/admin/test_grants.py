@@ -10,7 +10,7 @@ import pytest
 import schemaless
 from schemaless import InvalidInput
 from schemaless.admin.grants import CATALOG_WRITERS, ROLES, grants, parse_account
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import shard_database
 from schemaless.schema.creation import catalog_tables
 from schemaless.topology.model import Cluster, ShardRange, Topology
@@ -307,7 +307,7 @@ def test_created_account_cannot_log_in_until_it_has_a_password(accounts, server_
     root = connect(server_urls[0], accounts.password)
     node = parse_url(server_urls[0]).node
     try:
-        for part in grants("app", account, tools_of(fresh_store).topology, node, create_user=True):
+        for part in grants("app", account, internals_of(fresh_store).topology, node, create_user=True):
             if part.node == node:
                 for _ in range(2):
                     for statement in part.statements:

@@ -149,12 +149,12 @@ def test_the_busiest_day_of_the_week_fills_disks_that_an_average_one_does_not():
 def test_full_with_retention_is_where_a_ledger_of_days_is_full(plan):
     """What came and what went, day by day: the first day on which the room is taken, and none where it never is."""
     come = [plan.growth.until(day + 1) - plan.growth.until(day) for day in range(300)]
-    ledger = [plan.stored_bytes]
+    job_store = [plan.stored_bytes]
     for day in range(1, 301):
         left = max(0.0, 1 - day / plan.retention_days) * plan.stored_bytes
-        ledger.append(left + sum(come[max(0, day - plan.retention_days) : day]) * 1_000)
-    full = next((day for day, stored in enumerate(ledger) if stored >= plan.disk_bytes_per_host), math.inf)
-    assume(all(not math.isclose(stored, plan.disk_bytes_per_host, rel_tol=1e-3) for stored in ledger))
+        job_store.append(left + sum(come[max(0, day - plan.retention_days) : day]) * 1_000)
+    full = next((day for day, stored in enumerate(job_store) if stored >= plan.disk_bytes_per_host), math.inf)
+    assume(all(not math.isclose(stored, plan.disk_bytes_per_host, rel_tol=1e-3) for stored in job_store))
 
     days = days_until_full(plan)
     assert math.ceil(days) == full if full < math.inf else days > 300

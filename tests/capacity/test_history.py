@@ -12,7 +12,7 @@ from schemaless import AccessDenied, InvalidInput
 from schemaless.capacity import history
 from schemaless.capacity.history import Kept, thinned
 from schemaless.capacity.measurement import ClusterFiles, DayIntake, Group, Measurement
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval
 
 NOW = datetime(2026, 5, 20, 3, 0, 0, 123456, tzinfo=UTC)
@@ -65,7 +65,9 @@ def test_thinning_keeps_days_then_weeks_then_months():
 def test_kept_measurements_are_listed_read_and_thinned(accounts, fresh_store):
     """Under the role measure, and under no lesser one; the same one twice is one."""
     accounts.allow("measure", fresh_store.name, 4)
-    with schemaless.connect(accounts.url("measure", tools_of(fresh_store).url.for_database(fresh_store.name))) as store:
+    with schemaless.connect(
+        accounts.url("measure", internals_of(fresh_store).url.for_database(fresh_store.name))
+    ) as store:
         assert history.latest(store) is None
         old = [dataclasses.replace(MEASUREMENT, taken_at=NOW - timedelta(days=200, hours=hour)) for hour in range(4)]
         numbers = [history.keep(store, each) for each in (*old, MEASUREMENT)]

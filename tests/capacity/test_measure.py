@@ -20,7 +20,7 @@ from schemaless.capacity.measurement import Measurement
 from schemaless.codec.envelope import describe_body
 from schemaless.datastore import Datastore
 from schemaless.failover.nodes import add_replica
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval, added
 from schemaless.wire.node import Node
 from tests.accounts import accounts_on
@@ -242,9 +242,9 @@ def test_a_cluster_that_is_down_is_said_to_be_and_nothing_is_made_up_for_it(fres
     """The other one is measured; a disk that was given is still told."""
     fresh_store.put_cells([NewCell(new_row(), "BASE", 1, {}) for _ in range(40)])
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-    up, down = tools_of(fresh_store).topology.clusters
+    up, down = internals_of(fresh_store).topology.clusters
     topology = dataclasses.replace(
-        tools_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,)))
+        internals_of(fresh_store).topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,)))
     )
     with opened_as(fresh_store, topology) as half:
         found = measure(half, disks={down.name: GivenDisk(1_000, 400)})
@@ -316,10 +316,10 @@ def test_a_replica_is_read_where_there_is_one_and_the_primary_where_it_does_not_
         add_replica(own.url("admin", url), "cluster-1", own.url("admin", replicated.replicas[0].url))
         with schemaless.connect(own.url("measure", url)) as store:
             found = measure(store)
-            cluster = tools_of(store).topology.clusters[0]
+            cluster = internals_of(store).topology.clusters[0]
             gone = dataclasses.replace(cluster.replicas[0], socket=str(tmp_path / "gone.sock"))
             topology = dataclasses.replace(
-                tools_of(store).topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
+                internals_of(store).topology, clusters=(dataclasses.replace(cluster, nodes=(cluster.primary, gone)),)
             )
             with opened_as(store, topology) as other:
                 without = measure(other)

@@ -12,7 +12,7 @@ import schemaless
 from schemaless import NewStoredCell
 from schemaless.capacity.rebuilt import disk_per_body, predicted_files, unit_of
 from schemaless.capacity.reporting import Asked, make
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
@@ -87,8 +87,8 @@ def test_the_report_predicts_what_a_migration_and_rebuild_give(fresh_store, migr
     assert [shard.state for shard in outcomes] == ["done"] * 4, outcomes
     shards = by_hand(fresh_store)
     then = 0
-    for cluster in tools_of(fresh_store).topology.clusters:
-        databases = [shards.database(shard) for shard in tools_of(fresh_store).topology.shards_of(cluster.name)]
+    for cluster in internals_of(fresh_store).topology.clusters:
+        databases = [shards.database(shard) for shard in internals_of(fresh_store).topology.shards_of(cluster.name)]
         then += sum(size.file_bytes for size in cell_table_sizes(shards.pool_for(cluster.primary), databases).values())
 
     assert predicted.low <= then <= predicted.high, (predicted, then, outcomes)

@@ -11,7 +11,7 @@ import pytest
 
 import schemaless
 from schemaless.cell import CellKey
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import MAX_REF_KEY
 from schemaless.wire.connection import Connection
 from schemaless.wire.driver import Reply
@@ -127,7 +127,7 @@ def test_anothers_equal_body_is_not_taken_for_ours(
 ) -> None:
     """The COMMIT never arrives, and another appends the same body meanwhile: comparing bodies would lose one."""
     faults = _Faults(monkeypatch, [(b"COMMIT", False)])
-    run = tools_of(store).shards.run
+    run = internals_of(store).shards.run
     beaten = []
 
     def beat(*arguments, **options):
@@ -140,7 +140,7 @@ def test_anothers_equal_body_is_not_taken_for_ours(
 
         return run(arguments[0], operation, **options)
 
-    monkeypatch.setattr(tools_of(store).shards, "run", beat)
+    monkeypatch.setattr(internals_of(store).shards, "run", beat)
     put = store.append_cell(row, "STATUS", "same")
     monkeypatch.undo()
     assert beaten

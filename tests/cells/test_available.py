@@ -14,7 +14,7 @@ import pytest
 import schemaless
 from schemaless import Cell, Datastore, InvalidInput, ServerUnavailable, StaleAbsence, StaleCell
 from schemaless.cells import reading
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.testing.servers import private_servers
@@ -41,14 +41,14 @@ def lagging(primary: LocalServer) -> Iterator[Datastore]:
     (replica,) = primary.replicas
     node = Node("replica", socket=str(replica.socket))
     with schemaless.connect(schemaless.create("lagging", 1, [primary.url]), read_timeout_s=1) as store:
-        topology = tools_of(store).topology
+        topology = internals_of(store).topology
         cluster = topology.clusters[0]
         opened = opened_as(store, topology.with_nodes(cluster.name, (cluster.primary, node)))
     with opened:
         for ref_key in (1, 2):
             opened.put_cell(BOTH, "BASE", ref_key, ref_key)
         opened.put_cell(BOTH, "NOTE", 1, "seen")
-        pools = tools_of(opened).shards
+        pools = internals_of(opened).shards
         assert has_everything_of(pools.pool_for(node), pools.pool_for(cluster.primary), 60)
         sql(replica, f"STOP {word(replica)}")
         opened.put_cell(BOTH, "BASE", 3, 3)
@@ -195,7 +195,7 @@ def test_every_read_is_right_marked_or_refused(primary, lagging, outage, eventua
         name: there for name, (_, there, _) in CALLS.items()
     }
     with outage(primary):
-        guard = tools_of(lagging).shards.pool_for(tools_of(lagging).shards.node_of(0)).breaker
+        guard = internals_of(lagging).shards.pool_for(internals_of(lagging).shards.node_of(0)).breaker
         # The call that finds it out is answered as well.
         assert outcome(lagging, CALLS["the latest"][0]) == ([2], [True])
         assert {name: outcome(lagging, call) for name, (call, _, _) in CALLS.items()} == {
@@ -226,7 +226,7 @@ def test_a_replica_fallback_is_marked_stale(lagging, primary):
 @pytest.mark.mysql
 def test_versions_that_end_on_a_replica_are_not_all_there_are(lagging, monkeypatch):
     """Where the primary goes away between two pages, and the replica has nothing more, the end is not the end."""
-    reader = tools_of(lagging).reader
+    reader = internals_of(lagging).reader
     kept = reader._available()
     kept._lost[0] = ServerUnavailable("gone", node="db-1")
     monkeypatch.setattr(reading, "Available", lambda *_: kept)

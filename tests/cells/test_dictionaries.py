@@ -31,11 +31,11 @@ from schemaless.cells import column_codecs as columns
 from schemaless.cells import dictionaries
 from schemaless.cells.column_codecs import ColumnCodecs, ColumnSetting, settings, unset_column
 from schemaless.cells.dictionaries import bring, entries, keep
-from schemaless.cells.dictionary_replicas import Shelf, Stored
+from schemaless.cells.dictionary_replicas import DictionaryReplica, Stored
 from schemaless.codec.dictionaries import FIRST_ID, Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import DEFAULT, codec_named
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.shards import Shards
 from tests.dictionaries import COLUMN, ZSTD, cells, document, kept, set_to, training
 
@@ -51,12 +51,12 @@ def admin(admin_url: str) -> Iterator[Datastore]:
 @pytest.fixture
 def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
     """Run SQL on the catalog and on every cluster's copy, as nobody else may."""
-    shelves = tools_of(admin).shelves
+    dictionary_replicas = internals_of(admin).dictionary_replicas
 
     def run(sql: str) -> None:
-        for shelf in (shelves.catalog, *shelves.copies):
-            text = sql.format(table=f"`{shelf.database}`.dictionary").encode()
-            by_hand(admin).pool_for(shelf.pool.node).run(lambda connection, text=text: connection.execute(text))
+        for replica in (dictionary_replicas.catalog, *dictionary_replicas.copies):
+            text = sql.format(table=f"`{replica.database}`.dictionary").encode()
+            by_hand(admin).pool_for(replica.pool.node).run(lambda connection, text=text: connection.execute(text))
 
     return run
 
@@ -151,14 +151,14 @@ def test_ten_thousand_reads_fetch_a_dictionary_once(
     """Threads that meet it at the same moment wait for one fetch, and children of a fork have what the parent has."""
     _, made = written
     asked: list[int] = []
-    fetch = Shelf.row
+    fetch = DictionaryReplica.row
 
-    def counted(self: Shelf, dictionary_id: int) -> Stored | None:
+    def counted(self: DictionaryReplica, dictionary_id: int) -> Stored | None:
         asked.append(os.getpid())
         time.sleep(0.05)  # others come meanwhile
         return fetch(self, dictionary_id)
 
-    monkeypatch.setattr(Shelf, "row", counted)
+    monkeypatch.setattr(DictionaryReplica, "row", counted)
     with schemaless.connect(fresh_url) as store:
         rows = [cell.row_key for cell in made]
         wrong: list[object] = []
@@ -196,7 +196,7 @@ def test_rows_are_read_with_a_dictionary_that_has_to_be_fetched_by_one_connectio
     with schemaless.connect(fresh_url, pool_size=1) as store:
         rows = [row.bytes for row in bodies]
         for _ in range(2):
-            found = tools_of(store).rows.read(rows, [COLUMN], lambda latest: latest)
+            found = internals_of(store).rows.read(rows, [COLUMN], lambda latest: latest)
             assert [(row.row_key, row.cells[COLUMN].body, row.damaged) for row in found] == [
                 (row, body, {}) for row, body in bodies.items()
             ]
@@ -208,15 +208,15 @@ def test_a_fork_while_another_thread_fetches_goes_on(
     """The child does not wait for a thread that it does not have."""
     _, made = written
     parent, begun, go_on = os.getpid(), threading.Event(), threading.Event()
-    fetch = Shelf.row
+    fetch = DictionaryReplica.row
 
-    def held(self: Shelf, dictionary_id: int) -> Stored | None:
+    def held(self: DictionaryReplica, dictionary_id: int) -> Stored | None:
         if os.getpid() == parent:
             begun.set()
             go_on.wait(30)
         return fetch(self, dictionary_id)
 
-    monkeypatch.setattr(Shelf, "row", held)
+    monkeypatch.setattr(DictionaryReplica, "row", held)
     with schemaless.connect(fresh_url) as store:
         thread = threading.Thread(target=lambda: store.get_cell(made[0].row_key, COLUMN, 1))
         thread.start()
@@ -275,7 +275,7 @@ def test_lost_or_altered_dictionary_is_named_and_restoring_it_heals(
         # Writing goes on, without the dictionary.
         store.put_cell(made[0].row_key, COLUMN, 7, document(7))
         assert store.get_cell(made[0].row_key, COLUMN, 7).body == document(7)  # type: ignore[union-attr]
-        assert bring(tools_of(admin).shelves, dictionary, {}) == dictionary
+        assert bring(internals_of(admin).dictionary_replicas, dictionary, {}) == dictionary
         for cell in made:
             assert store.get_cell(cell.row_key, COLUMN, 1).body == cell.body  # type: ignore[union-attr]
 
@@ -297,14 +297,18 @@ def test_numbers_are_given_once_and_the_same_bytes_kept_once(admin: Datastore, b
     """Ids begin at 32,768; a lost number is not given again; what is the same but for its number is found."""
     first, second = kept(admin), kept(admin, 900)
     assert (first.id, second.id) == (FIRST_ID, FIRST_ID + 1)
-    assert keep(tools_of(admin).shelves, first.renumbered(50_000), {}) == first
-    assert bring(tools_of(admin).shelves, first.renumbered(second.id), {}) == first, "the number is taken"
+    assert keep(internals_of(admin).dictionary_replicas, first.renumbered(50_000), {}) == first
+    assert bring(internals_of(admin).dictionary_replicas, first.renumbered(second.id), {}) == first, (
+        "the number is taken"
+    )
     third = training(1800).dictionary
-    assert bring(tools_of(admin).shelves, third.renumbered(first.id), {}).id == FIRST_ID + 2
-    assert bring(tools_of(admin).shelves, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, "it is free"
+    assert bring(internals_of(admin).dictionary_replicas, third.renumbered(first.id), {}).id == FIRST_ID + 2
+    assert bring(internals_of(admin).dictionary_replicas, third.renumbered(FIRST_ID + 9), {}).id == FIRST_ID + 9, (
+        "it is free"
+    )
     by_root(f"DELETE FROM {{table}} WHERE dictionary_id={FIRST_ID + 9}")
     assert kept(admin, 2700).id == FIRST_ID + 10
-    found = entries(tools_of(admin).catalog, admin.name)
+    found = entries(internals_of(admin).catalog, admin.name)
     assert [each.fault for each in found] == [None] * 4
     assert all(each.size_bytes == 2_048 for each in found)
 
@@ -323,7 +327,7 @@ def test_a_writing_process_learns_of_a_change_and_a_silent_catalog_stops_diction
         assert store.codec_for(COLUMN) == DEFAULT
         now[0] += 2
         assert store.codec_for(COLUMN) == replace(ZSTD, dictionary=dictionary)
-        unset_column(tools_of(admin).catalog, admin.name, COLUMN)
+        unset_column(internals_of(admin).catalog, admin.name, COLUMN)
         now[0] += columns.REFRESH_S + 1
         assert store.codec_for(COLUMN) == DEFAULT
 
@@ -346,10 +350,10 @@ def test_settings_that_cannot_be_had_are_refused(admin: Datastore) -> None:
         (ColumnSetting(COLUMN, "legacy"), "no checksum"),
     ):
         with pytest.raises(InvalidInput, match=complaint):
-            columns.set_column(tools_of(admin).shelves, setting)
+            columns.set_column(internals_of(admin).dictionary_replicas, setting)
     with pytest.raises(schemaless.InvalidCell):
-        columns.set_column(tools_of(admin).shelves, ColumnSetting("no such name", "msgpack+zstd"))
-    assert settings(tools_of(admin).catalog, admin.name) == []
+        columns.set_column(internals_of(admin).dictionary_replicas, ColumnSetting("no such name", "msgpack+zstd"))
+    assert settings(internals_of(admin).catalog, admin.name) == []
 
 
 def test_removal_is_refused_while_anything_may_need_it(
@@ -364,13 +368,13 @@ def test_removal_is_refused_while_anything_may_need_it(
     assert not first.removed
     assert not remove(admin, dictionary.id).removed, "the hour is not over"
     with pytest.raises(InvalidInput, match="retired"):
-        tools_of(admin).dictionaries.to_write_with(dictionary.id)
+        internals_of(admin).dictionaries.to_write_with(dictionary.id)
     with pytest.raises(DictionaryInUse, match="needs it") as raised:
         remove(admin, dictionary.id, grace_s=0)
     assert COLUMN in str(raised.value)
-    assert [each.fault for each in entries(tools_of(admin).catalog, admin.name)] == [None]
+    assert [each.fault for each in entries(internals_of(admin).catalog, admin.name)] == [None]
     set_to(admin, dictionary.id)
-    assert entries(tools_of(admin).catalog, admin.name)[0].retired_at is None, "taken back"
+    assert entries(internals_of(admin).catalog, admin.name)[0].retired_at is None, "taken back"
 
 
 def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_store: Datastore) -> None:
@@ -387,25 +391,25 @@ def test_a_dictionary_that_no_cell_needs_is_removed(admin: Datastore, fresh_stor
     remove(admin, dictionary.id, grace_s=0)
     done = remove(admin, dictionary.id, grace_s=0)
     assert (done.removed, done.cells) == (True, 30)
-    assert entries(tools_of(admin).catalog, admin.name)[0].removed_at is not None
+    assert entries(internals_of(admin).catalog, admin.name)[0].removed_at is not None
     with pytest.raises(UnknownDictionary, match="until"):
-        tools_of(fresh_store).dictionaries.get(dictionary.id)
+        internals_of(fresh_store).dictionaries.get(dictionary.id)
     with pytest.raises(InvalidInput):
         remove(admin, dictionary.id, grace_s=0)
     assert kept(admin, 1800).id == other.id + 1
-    assert bring(tools_of(admin).shelves, dictionary, {}) == dictionary
-    assert tools_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
+    assert bring(internals_of(admin).dictionary_replicas, dictionary, {}) == dictionary
+    assert internals_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
 
 
 def test_the_roles_that_read_may_not_write_dictionaries(fresh_store: Datastore, admin: Datastore) -> None:
     """``app`` reads with them, and can neither keep nor set one."""
     dictionary = kept(admin)
-    assert tools_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
+    assert internals_of(fresh_store).dictionaries.get(dictionary.id) == dictionary
     with pytest.raises(schemaless.AccessDenied):
-        keep(tools_of(fresh_store).shelves, training(900).dictionary, {})
+        keep(internals_of(fresh_store).dictionary_replicas, training(900).dictionary, {})
     with pytest.raises(schemaless.AccessDenied):
         set_to(fresh_store, dictionary.id)
-    assert bring(tools_of(fresh_store).shelves, dictionary, {}) == dictionary, "it is there"
+    assert bring(internals_of(fresh_store).dictionary_replicas, dictionary, {}) == dictionary, "it is there"
 
 
 def test_lines_of_dictionaries_are_verified() -> None:

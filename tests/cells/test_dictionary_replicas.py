@@ -12,13 +12,13 @@ from schemaless.admin.dictionary_removal import remove
 from schemaless.admin.upgrades import upgrade_schema
 from schemaless.cells.column_codecs import settings
 from schemaless.cells.dictionaries import bring
-from schemaless.cells.dictionary_replicas import Shelf, copy_dictionaries, differences
+from schemaless.cells.dictionary_replicas import DictionaryReplica, copy_dictionaries, differences
 from schemaless.codec.dictionaries import FIRST_ID
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.shards import Shards
 from tests.dictionaries import COLUMN, cells, kept, set_to, training
 
-Sql = Callable[[Shelf, str], None]
+Sql = Callable[[DictionaryReplica, str], None]
 
 
 @pytest.fixture
@@ -31,17 +31,17 @@ def admin(admin_url: str) -> Iterator[Datastore]:
 def by_root(admin: Datastore, by_hand: Callable[[Datastore], Shards]) -> Sql:
     """Run SQL about a table of dictionaries as nobody else may."""
 
-    def run(shelf: Shelf, sql: str) -> None:
-        text = sql.format(table=f"`{shelf.database}`.dictionary").encode()
-        by_hand(admin).pool_for(shelf.pool.node).run(lambda connection: connection.execute(text))
+    def run(replica: DictionaryReplica, sql: str) -> None:
+        text = sql.format(table=f"`{replica.database}`.dictionary").encode()
+        by_hand(admin).pool_for(replica.pool.node).run(lambda connection: connection.execute(text))
 
     return run
 
 
 def on_each(store: Datastore) -> list[object]:
     """Return the one dictionary of a datastore as the catalog has it, and each cluster."""
-    shelves = tools_of(store).shelves
-    found = [shelf.rows() for shelf in (shelves.catalog, *shelves.copies)]
+    dictionary_replicas = internals_of(store).dictionary_replicas
+    found = [replica.rows() for replica in (dictionary_replicas.catalog, *dictionary_replicas.copies)]
     return [None if not rows else next(iter(rows.values())).dictionary for rows in found]
 
 
@@ -52,7 +52,7 @@ def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
     dictionary = kept(admin)
     set_to(admin, dictionary.id)
     made = cells(12)
-    catalog, *copies = tools_of(admin).shelves.catalog, *tools_of(admin).shelves.copies
+    catalog, *copies = internals_of(admin).dictionary_replicas.catalog, *internals_of(admin).dictionary_replicas.copies
     with schemaless.connect(fresh_url) as store:
         store.put_cells(made)
     for damage in (
@@ -69,26 +69,28 @@ def test_a_catalog_that_loses_its_dictionaries_loses_no_body(
         caplog.clear()
         if "RENAME" in damage:
             by_root(catalog, "RENAME TABLE {table}_away TO {table}")
-        assert list(differences(tools_of(admin).shelves)) != []
-        assert upgrade_schema(tools_of(admin).url).failed == {}
+        assert list(differences(internals_of(admin).dictionary_replicas)) != []
+        assert upgrade_schema(internals_of(admin).url).failed == {}
         assert on_each(admin) == [dictionary] * 3
-        assert list(differences(tools_of(admin).shelves)) == []
+        assert list(differences(internals_of(admin).dictionary_replicas)) == []
     assert kept(admin, 900).id == dictionary.id + 1
 
 
 def test_no_number_is_given_again_by_a_catalog_that_lost_the_last_one(admin: Datastore, by_root: Sql) -> None:
     """Numbers go on above the highest of any cluster; one that is taken there is not given to what is imported."""
     first = kept(admin)
-    shelves = tools_of(admin).shelves
-    by_root(shelves.catalog, "TRUNCATE {table}")
-    by_root(shelves.copies[0], "DELETE FROM {table}")
-    by_root(shelves.copies[1], "UPDATE {table} SET content=NULL, removed_at=UTC_TIMESTAMP()")
+    dictionary_replicas = internals_of(admin).dictionary_replicas
+    by_root(dictionary_replicas.catalog, "TRUNCATE {table}")
+    by_root(dictionary_replicas.copies[0], "DELETE FROM {table}")
+    by_root(dictionary_replicas.copies[1], "UPDATE {table} SET content=NULL, removed_at=UTC_TIMESTAMP()")
     assert kept(admin, 900).id == FIRST_ID + 1, "the number of a removed one is taken, too"
-    by_root(shelves.copies[1], f"UPDATE {{table}} SET dictionary_id=40000 WHERE dictionary_id={first.id + 1}")
-    by_root(shelves.catalog, "DELETE FROM {table}")
+    by_root(
+        dictionary_replicas.copies[1], f"UPDATE {{table}} SET dictionary_id=40000 WHERE dictionary_id={first.id + 1}"
+    )
+    by_root(dictionary_replicas.catalog, "DELETE FROM {table}")
     assert kept(admin, 900).id == 40_001
     other = training(1800).dictionary
-    assert bring(shelves, other.renumbered(40_001), {}).id == 40_002
+    assert bring(dictionary_replicas, other.renumbered(40_001), {}).id == 40_002
 
 
 def test_nothing_is_written_with_a_dictionary_that_a_cluster_lacks(
@@ -96,39 +98,39 @@ def test_nothing_is_written_with_a_dictionary_that_a_cluster_lacks(
 ) -> None:
     """Setting a column copies it first, and is refused where that cannot be read back; a migration is refused."""
     dictionary = kept(admin)
-    shelves = tools_of(admin).shelves
-    by_root(shelves.copies[1], "DELETE FROM {table}")
+    dictionary_replicas = internals_of(admin).dictionary_replicas
+    by_root(dictionary_replicas.copies[1], "DELETE FROM {table}")
     with pytest.raises(InvalidInput, match=r"no intact copy on cluster-2 .*schema upgrade"):
-        tools_of(admin).dictionaries.to_write_with(dictionary.id)
+        internals_of(admin).dictionaries.to_write_with(dictionary.id)
     set_to(admin, dictionary.id)
     assert on_each(admin) == [dictionary] * 3
     set_to(admin, None)
-    by_root(shelves.copies[1], "DELETE FROM {table}")
+    by_root(dictionary_replicas.copies[1], "DELETE FROM {table}")
     with monkeypatch.context() as patched:
-        patched.setattr(Shelf, "write", lambda *_: None)
+        patched.setattr(DictionaryReplica, "write", lambda *_: None)
         with pytest.raises(DictionaryDamaged, match="not what was written"):
             set_to(admin, dictionary.id)
-    assert [each.dictionary_id for each in settings(shelves.catalog.pool, admin.name)] == [None]
+    assert [each.dictionary_id for each in settings(dictionary_replicas.catalog.pool, admin.name)] == [None]
     other = training(900).dictionary.renumbered(dictionary.id)
-    shelves.copies[1].write(other, "{}")
+    dictionary_replicas.copies[1].write(other, "{}")
     with pytest.raises(DictionaryDamaged, match="cluster-2 has another dictionary under the number"):
         set_to(admin, dictionary.id)
-    assert shelves.copies[1].rows()[dictionary.id].dictionary == other, "cells may need it"
+    assert dictionary_replicas.copies[1].rows()[dictionary.id].dictionary == other, "cells may need it"
 
 
 def test_copy_to_a_cluster_and_check_name_what_differs(admin: Datastore, fresh_store: Datastore, by_root: Sql) -> None:
     """What a move calls makes a cluster whole, and says how many it wrote; ``app`` sees each difference."""
     dictionaries = [kept(admin), kept(admin, 900)]
-    shelves = tools_of(admin).shelves
-    cluster = shelves.copies[1]
-    assert copy_dictionaries(shelves, cluster) == 0
+    dictionary_replicas = internals_of(admin).dictionary_replicas
+    cluster = dictionary_replicas.copies[1]
+    assert copy_dictionaries(dictionary_replicas, cluster) == 0
     by_root(cluster, "DROP TABLE {table}")
-    assert copy_dictionaries(shelves, Shelf(cluster.pool, admin.name, "cluster-3")) == 2
+    assert copy_dictionaries(dictionary_replicas, DictionaryReplica(cluster.pool, admin.name, "cluster-3")) == 2
     assert [row.dictionary for row in cluster.rows().values()] == dictionaries
     by_root(cluster, f"DELETE FROM {{table}} WHERE dictionary_id={dictionaries[0].id}")
     by_root(cluster, "UPDATE {table} SET content=REPLACE(content, 'currency', 'currenzy')")
     by_root(cluster, "INSERT INTO {table} SET dictionary_id=50000, digest=REPEAT('x', 32), size_bytes=1, source='{{}}'")
-    found = list(differences(tools_of(fresh_store).shelves))
+    found = list(differences(internals_of(fresh_store).dictionary_replicas))
     assert len(found) == 3
     for number, words in ((32768, "no copy on cluster-2"), (32769, "damaged on cluster-2"), (50000, "not in the cat")):
         assert any(f"dictionary {number}" in each and words in each and "schema upgrade" in each for each in found)
@@ -137,24 +139,26 @@ def test_copy_to_a_cluster_and_check_name_what_differs(admin: Datastore, fresh_s
 def test_removal_covers_the_copies_and_waits_for_moves(admin: Datastore, by_root: Sql) -> None:
     """No cluster keeps one that the catalog removed; what a move has put aside holds it."""
     dictionary = kept(admin)
-    shelves = tools_of(admin).shelves
-    shard = tools_of(admin).topology.shards_of("cluster-2")[0]
-    moved = f"`{tools_of(admin).shards.database(shard)}`.cell_moved_7"
-    by_root(shelves.copies[1], f"CREATE TABLE {moved} (one INT)")
+    dictionary_replicas = internals_of(admin).dictionary_replicas
+    shard = internals_of(admin).topology.shards_of("cluster-2")[0]
+    moved = f"`{internals_of(admin).shards.database(shard)}`.cell_moved_7"
+    by_root(dictionary_replicas.copies[1], f"CREATE TABLE {moved} (one INT)")
     with pytest.raises(DictionaryInUse, match="cell_moved_7 on "):
         remove(admin, dictionary.id, grace_s=0)
-    by_root(shelves.copies[1], f"DROP TABLE {moved}")
+    by_root(dictionary_replicas.copies[1], f"DROP TABLE {moved}")
     columns = "kind='move', state='running', spec='{{}}', versions='', created_by=''"
-    by_root(shelves.catalog, f"INSERT INTO `{admin.name}`.job SET {columns}")
+    by_root(dictionary_replicas.catalog, f"INSERT INTO `{admin.name}`.job SET {columns}")
     with pytest.raises(DictionaryInUse, match="move job 1 "):
         remove(admin, dictionary.id, grace_s=0)
-    by_root(shelves.catalog, f"DELETE FROM `{admin.name}`.job")
+    by_root(dictionary_replicas.catalog, f"DELETE FROM `{admin.name}`.job")
     remove(admin, dictionary.id, grace_s=0)
     assert remove(admin, dictionary.id, grace_s=0).removed
     assert on_each(admin) == [None] * 3
     with pytest.raises(UnknownDictionary, match="until"):
-        tools_of(admin).dictionaries.get(dictionary.id)
-    by_root(shelves.copies[0], f"UPDATE {{table}} SET removed_at=NULL, content=x'{dictionary.content.hex()}'")
-    assert ["cluster-1 still has it" in each for each in differences(shelves)] == [True]
-    upgrade_schema(tools_of(admin).url)
+        internals_of(admin).dictionaries.get(dictionary.id)
+    by_root(
+        dictionary_replicas.copies[0], f"UPDATE {{table}} SET removed_at=NULL, content=x'{dictionary.content.hex()}'"
+    )
+    assert ["cluster-1 still has it" in each for each in differences(dictionary_replicas)] == [True]
+    upgrade_schema(internals_of(admin).url)
     assert on_each(admin) == [None] * 3

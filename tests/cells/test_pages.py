@@ -8,7 +8,7 @@ import pytest
 
 import schemaless
 from schemaless.cells.paging import PageSize, read_page
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -38,7 +38,7 @@ class Reader:
         self.body_bytes = []
 
     def __call__(self, sql, check=None):
-        rows = tools_of(self.store).shards.rows(0, sql, check=check)
+        rows = internals_of(self.store).shards.rows(0, sql, check=check)
         self.body_bytes.append(sum(len(row[4] or b"") for row in rows if len(row) == 6))
         return rows
 
@@ -50,7 +50,7 @@ def test_pages_have_every_cell_once_and_are_never_too_long(uneven, column_name):
     read, size, after, more = Reader(store), PageSize(), 0, True
     seen = []
     while more:
-        rows, more = read_page(read, size, tools_of(store).shards.database(0), after, None, column_name=column_name)
+        rows, more = read_page(read, size, internals_of(store).shards.database(0), after, None, column_name=column_name)
         seen += [(row[0], len(row[4])) for row in rows]
         after = rows[-1][0]
 
@@ -77,7 +77,7 @@ def test_pages_of_small_cells_take_one_statement_each(fresh_store):
     read, size, after, more = Reader(fresh_store), PageSize(), 0, True
     counts = []
     while more:
-        rows, more = read_page(read, size, tools_of(fresh_store).shards.database(0), after, None)
+        rows, more = read_page(read, size, internals_of(fresh_store).shards.database(0), after, None)
         counts.append(len(rows))
         after = rows[-1][0]
 
@@ -90,4 +90,4 @@ def test_no_page_of_an_empty_shard(fresh_store):
     """Nothing there: nothing comes, and nothing more is to be expected."""
     read = Reader(fresh_store)
 
-    assert read_page(read, PageSize(), tools_of(fresh_store).shards.database(1), 0, None) == ((), False)
+    assert read_page(read, PageSize(), internals_of(fresh_store).shards.database(1), 0, None) == ((), False)

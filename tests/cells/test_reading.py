@@ -13,7 +13,7 @@ import pytest
 from schemaless import CorruptBody, InvalidCell, InvalidInput, NewCell, NewStoredCell, StoredCell, connect
 from schemaless.codec.envelope import Limits, encode_body
 from schemaless.codec.registry import codec_named, codec_names
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -171,7 +171,7 @@ def test_get_rotten_body_raises_naming_cell_and_shard(fresh_store, row, damage, 
         "text": b"'{\"fare\": 1'",
     }[damage]
     by_hand(fresh_store).execute(
-        shard, b"UPDATE `%b`.cell SET body=%b" % (tools_of(fresh_store).shards.database(shard).encode(), change)
+        shard, b"UPDATE `%b`.cell SET body=%b" % (internals_of(fresh_store).shards.database(shard).encode(), change)
     )
     reads = [
         lambda: fresh_store.get_cell(row, "BASE", 1),
@@ -211,15 +211,15 @@ def test_scan_shard_of_a_column_fetches_no_other_body(fresh_store, new_row, monk
     )
     expected = [cell.added_id for cell in fresh_store.scan_shard(3) if cell.column_name == "RARE"]
     fetched: list[bytes] = []
-    read = tools_of(fresh_store).shards.rows
+    read = internals_of(fresh_store).shards.rows
 
     def watched(shard: int, sql: bytes, **options: str) -> list[tuple]:
         found = read(shard, sql, **options)
         fetched.extend(row[4] for row in found if len(row) == 6)
         return found
 
-    monkeypatch.setattr(tools_of(fresh_store).shards, "rows", watched)
-    scan = functools.partial(tools_of(fresh_store).scan, column_name="RARE", block_rows=25)
+    monkeypatch.setattr(internals_of(fresh_store).shards, "rows", watched)
+    scan = functools.partial(internals_of(fresh_store).scan, column_name="RARE", block_rows=25)
     found = list(scan(3))
     part = list(scan(3, after=expected[1], up_to=expected[-2]))
 

@@ -17,7 +17,7 @@ from schemaless import BatchError, CellConflict, Datastore, InvalidCell, NewCell
 from schemaless.cells.column_codecs import REFRESH_S, ColumnSetting, set_column
 from schemaless.codec.envelope import describe_body, dictionary_of, same_put
 from schemaless.codec.registry import codec_names
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.migrate.verify import check
@@ -68,7 +68,7 @@ class Store(RuleBasedStateMachine):
         self.locations = dict.fromkeys(range(self.store.shard_count), 0)
         self.tailed: list[tuple[int, int, tuple[uuid.UUID, str, int]]] = []
         for shard in range(self.store.shard_count):
-            self.shards.execute(shard, f"DELETE FROM `{tools_of(self.store).shards.database(shard)}`.cell".encode())
+            self.shards.execute(shard, f"DELETE FROM `{internals_of(self.store).shards.database(shard)}`.cell".encode())
 
     def expect(self, key: tuple[uuid.UUID, str, int], body: object) -> str:
         if key not in self.model:
@@ -161,7 +161,9 @@ class Store(RuleBasedStateMachine):
 
     @rule(column=columns, dictionary=dictionaries)
     def set_column(self, column, dictionary) -> None:
-        set_column(tools_of(self.admin).shelves, ColumnSetting(column, "msgpack+zstd", None, dictionary))
+        set_column(
+            internals_of(self.admin).dictionary_replicas, ColumnSetting(column, "msgpack+zstd", None, dictionary)
+        )
         late_s = next(LATE) * 2 * REFRESH_S
         with pytest.MonkeyPatch.context() as patch:
             clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s)

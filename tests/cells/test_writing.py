@@ -25,7 +25,7 @@ from schemaless import (
 )
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import LEGACY, codec_named
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.node import Node
 from tests.topologies import opened_as
 
@@ -181,11 +181,11 @@ def test_put_cells_with_one_conflict_writes_nothing_in_that_shard(store, new_row
 
 def test_put_cells_over_a_server_that_is_down_names_each_of_its_shards(fresh_store, new_row, tmp_path):
     """Its other shards are not tried, and yet each has an error of its own, with its own number."""
-    tools = tools_of(fresh_store)
-    up, down = tools.topology.clusters
-    shards = tools.topology.shards_of(down.name)
+    internals = internals_of(fresh_store)
+    up, down = internals.topology.clusters
+    shards = internals.topology.shards_of(down.name)
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-    topology = dataclasses.replace(tools.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
+    topology = dataclasses.replace(internals.topology, clusters=(up, dataclasses.replace(down, nodes=(nobody,))))
     cells = [NewCell(new_row(), "BASE", 1, {}) for _ in range(40)]
     with (
         opened_as(fresh_store, topology) as half,
@@ -276,7 +276,7 @@ def test_put_cells_larger_than_a_packet_is_one_transaction(fresh_store, new_row)
     """What does not fit into one statement is still written whole or not at all."""
     rows = rows_in_shard(fresh_store, new_row, 0, 12)
     text = b'"' + b"x" * 6_000_000 + b'"'
-    packet = tools_of(fresh_store).shards.run(0, lambda connection: connection.max_allowed_packet)
+    packet = internals_of(fresh_store).shards.run(0, lambda connection: connection.max_allowed_packet)
     cells = [NewStoredCell(row, "BIG", 1, text) for row in rows]
     assert len(text) * len(rows) > packet
     fresh_store.put_cell(rows[7], "BIG", 1, "in the way")
@@ -359,7 +359,7 @@ def test_put_cells_from_many_threads_all_agree_on_one_winner(store, new_row):
 def test_put_cells_added_ids_are_true_under_bulk_inserts_beside_them(fresh_store, new_row, by_hand):
     """The ids of a batch are computed from the first one: that holds while others insert rows of unknown number."""
     rows = rows_in_shard(fresh_store, new_row, 0, 400)
-    database = tools_of(fresh_store).shards.database(0).encode()
+    database = internals_of(fresh_store).shards.database(0).encode()
     stop = threading.Event()
 
     def insert_select() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from schemaless import NewCell, Put, WrongReply
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 
 pytestmark = pytest.mark.mysql
@@ -23,15 +23,15 @@ CALLS: dict[str, Callable[[Datastore, uuid.UUID, int, int], object]] = {
     "get_versions": lambda store, row, shard, last: list(store.get_versions(row, "BASE")),
     "put_cell, there already": lambda store, row, shard, last: store.put_cell(row, "BASE", 1, "mine"),
     "append_cell": lambda store, row, shard, last: store.append_cell(row, "BASE", 2),
-    "read_stored": lambda store, row, shard, last: list(tools_of(store).read_stored(shard, [last])),
+    "read_stored": lambda store, row, shard, last: list(internals_of(store).read_stored(shard, [last])),
     "iter_shard": lambda store, row, shard, last: list(store.iter_shard(shard, last - 1)),
 }
 
 
 def idle(store: Datastore) -> set[Connection]:
     """Return the connections that the next call may get."""
-    tools = tools_of(store)
-    pools = (tools.shards.pool_for(cluster.primary) for cluster in tools.topology.clusters)
+    internals = internals_of(store)
+    pools = (internals.shards.pool_for(cluster.primary) for cluster in internals.topology.clusters)
     return set(itertools.chain.from_iterable(pool.idle for pool in pools))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import schemaless
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from tests.faults.kinds import ONE_KIND
@@ -46,7 +46,7 @@ def test_restore_counts_first_and_changes_only_with_execute(invoke, migrate_url,
     assert f"{some.json['restored']} cells have their original already" in done.out
     assert everything(fresh_store) == before
     with schemaless.connect(migrate_url) as store:
-        events = Ledger(store).events(1)
+        events = JobStore(store).events(1)
     assert events[-1][2] == f"restored {len(TEXTS) - some.json['restored']} cells in 4 shards"
 
 
@@ -55,7 +55,7 @@ def test_restore_that_leaves_cells_is_exit_1_and_names_them(
 ):
     """One line for each, with its reason; --json has them as objects."""
     shard, added_id = next(iter(before))
-    sql = f"UPDATE `{tools_of(fresh_store).shards.database(shard)}`.cell SET body='[1]' WHERE added_id={added_id}"
+    sql = f"UPDATE `{internals_of(fresh_store).shards.database(shard)}`.cell SET body='[1]' WHERE added_id={added_id}"
     by_hand(fresh_store).execute(shard, sql.encode())
     command = ("migrate", "restore", "--archive", tmp_path / "originals", "--execute")
     plain, data = invoke(*command, url=migrate_url), invoke(*command, "--json", url=migrate_url)
@@ -180,10 +180,10 @@ def test_restore_says_where_a_runner_ended_without_a_word(invoke, fresh_store, n
     archive = ("--archive", tmp_path / "originals")
     with schemaless.connect(migrate_url) as store:
         spec = MigrateSpec(archive=str(tmp_path / "originals"))
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         job, _ = migrate.MIGRATE.begin_or_join(store, spec)
-        assert ledger.claim(job.job_id, 1, "somebody") is not None
-        ledger.release_dead(job.job_id, "somebody")
+        assert job_store.claim(job.job_id, 1, "somebody") is not None
+        job_store.release_dead(job.job_id, "somebody")
     assert invoke("migrate", "run", "--execute", *archive, url=migrate_url).code == 0
     plain = invoke("migrate", "restore", *archive, url=migrate_url)
     data = invoke("migrate", "restore", *archive, "--json", url=migrate_url).json

@@ -20,7 +20,7 @@ from schemaless.capacity.disks import GivenDisk
 from schemaless.capacity.report import CapacityReport
 from schemaless.capacity.reporting import Asked, make
 from schemaless.events import Listener
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.pages.capacity_json import report_json
 from schemaless.pages.capacity_words import answer
 from schemaless.testing.datastores import Datastores
@@ -205,8 +205,8 @@ def test_report_with_a_cluster_that_is_down_answers_for_the_other(grown, tmp_pat
     disks = {name: GivenDisk(40 << 30, 1 << 18) for name in ("cluster-1", "cluster-2")}
     with schemaless.connect(grown) as store:
         nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-        up, down = tools_of(store).topology.clusters
-        topology = replace(tools_of(store).topology, clusters=(up, replace(down, nodes=(nobody,))))
+        up, down = internals_of(store).topology.clusters
+        topology = replace(internals_of(store).topology, clusters=(up, replace(down, nodes=(nobody,))))
         with opened_as(store, topology) as half:
             found = make(half, Asked(disks=disks), fresh=True)
 

@@ -9,7 +9,7 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
 from tests.dictionaries import COLUMN, document, kept, set_to
 
@@ -210,7 +210,7 @@ def test_get_of_a_corrupt_body_names_the_cell(invoke, store, datastore_url, row,
     """Exit 1, and history still lists it."""
     store.put_stored_cells([NewStoredCell(row, "BASE", 1, b"{}")])
     shard = store.shard_of(row)
-    database = tools_of(store).shards.database(shard).encode()
+    database = internals_of(store).shards.database(shard).encode()
     by_hand(store).execute(
         shard, b"UPDATE `%b`.cell SET body = x'C1FF' WHERE row_key = x'%b'" % (database, row.hex.encode())
     )

@@ -8,7 +8,7 @@ import pytest
 
 from schemaless import NewStoredCell
 from schemaless.codec.envelope import describe_body
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -36,7 +36,7 @@ def damage(fresh_store, by_hand):
         by_hand(fresh_store).execute(
             shard,
             b"UPDATE `%b`.cell SET body = x'%b' WHERE row_key = x'%b'"
-            % (tools_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), key[0].hex.encode()),
+            % (internals_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), key[0].hex.encode()),
         )
         return shard
 
@@ -88,7 +88,7 @@ def test_check_is_exit_1_with_one_line_for_each_bad_cell(invoke, fresh_url, lega
 
 def test_check_names_a_shard_that_is_gone_and_checks_the_others(invoke, fresh_url, fresh_store, legacy, by_hand):
     """A database that was dropped is a fault, not the end of the command."""
-    gone = tools_of(fresh_store).shards.database(2)
+    gone = internals_of(fresh_store).shards.database(2)
     by_hand(fresh_store).execute(2, f"DROP DATABASE `{gone}`".encode())
     result = invoke("check", url=fresh_url)
     left = sum(fresh_store.shard_of(row) != 2 for row, _, _ in legacy)

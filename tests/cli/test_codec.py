@@ -12,7 +12,7 @@ import schemaless
 from schemaless.codec.engine import ENGINE
 from schemaless.codec.envelope import dictionary_of
 from schemaless.codec.trial import NEEDS_NATIVE, NOT_TRIED
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.schema.engine import session
 from tests.dictionaries import COLUMN, cells, everywhere, kept, training
 
@@ -141,7 +141,7 @@ def test_list_set_export_import_and_remove(invoke, fresh_store, admin_url, fresh
         assert "would retire" in invoke("codec", "remove", number, url=admin_url).out
         retired = invoke("codec", "remove", number, "--execute", url=admin_url)
         assert (retired.code, "60 minutes" in retired.out) == (1, True)
-        with session(tools_of(admin).catalog, admin.name) as connection:
+        with session(internals_of(admin).catalog, admin.name) as connection:
             connection.exec_driver_sql("UPDATE dictionary SET retired_at=retired_at - INTERVAL 61 MINUTE")
         removed = invoke("codec", "remove", number, "--execute", url=admin_url)
         assert (removed.code, "removed" in removed.out) == (0, True), removed

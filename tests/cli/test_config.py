@@ -176,13 +176,13 @@ def test_a_name_opens_the_datastore_with_its_settings(invoke, file, datastore_ur
     assert invoke("-d", "mine", "cell", "get", row, "BASE", "--json").json["body"] == {"a": 1}
     assert invoke("topology", "show", "-d", "mine").code == 0
 
-    from schemaless.internals import tools_of
+    from schemaless.internals import internals_of
 
     with schemaless.connect("mine") as store:
-        assert tools_of(store).shards.pools.options.pool_size == 3
+        assert internals_of(store).shards.pools.options.pool_size == 3
         assert store.get_cell_latest(row, "BASE").body == {"a": 1}
     with schemaless.connect("mine", pool_size=2) as store:
-        assert tools_of(store).shards.pools.options.pool_size == 2
+        assert internals_of(store).shards.pools.options.pool_size == 2
     with pytest.raises(schemaless.InvalidInput, match="no datastore is named 'yours'"):
         schemaless.connect("yours")
 

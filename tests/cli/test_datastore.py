@@ -8,7 +8,7 @@ import pytest
 
 from schemaless import connect
 from schemaless.admin.upgrades import DatabaseState, UpgradeOutcome
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -108,7 +108,7 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
     """All current: 0. A shard that lacks its revision: 1 and its name. An upgrade that fails there: 1, and the rest."""
     current = invoke("schema", "status", "--json", url=admin_url)
     upgraded = invoke("schema", "upgrade", "--json", url=admin_url)
-    database, other = tools_of(fresh_store).shards.database(2), tools_of(fresh_store).shards.database(3)
+    database, other = internals_of(fresh_store).shards.database(2), internals_of(fresh_store).shards.database(3)
     by_hand(fresh_store).execute(2, f"DROP TABLE `{database}`.alembic_version".encode())
     by_hand(fresh_store).execute(2, f"ALTER TABLE `{database}`.cell MODIFY body BLOB NOT NULL".encode())
     by_hand(fresh_store).execute(3, f"DROP TABLE `{other}`.alembic_version".encode())
@@ -140,7 +140,7 @@ def test_schema_status_and_upgrade(invoke, fresh_store, by_hand, admin_url):
 
 def test_schema_status_and_upgrade_of_shards_that_cannot_be_asked(invoke, fresh_store, by_hand, admin_url):
     """A database that is gone, a revision of a later version: named with the reason, the others are done."""
-    gone, later, none = (tools_of(fresh_store).shards.database(shard) for shard in (0, 1, 2))
+    gone, later, none = (internals_of(fresh_store).shards.database(shard) for shard in (0, 1, 2))
     by_hand(fresh_store).execute(0, f"DROP DATABASE `{gone}`".encode())
     by_hand(fresh_store).execute(1, f"UPDATE `{later}`.alembic_version SET version_num = 'shard_9999'".encode())
     for table in ("alembic_version", "cell", "shard_identity"):
@@ -195,7 +195,7 @@ def test_schema_says_for_many_shards_once_what_is_the_same(invoke, monkeypatch):
 
 def test_schema_upgrade_says_what_it_did(invoke, fresh_store, by_hand, admin_url):
     """A shard whose tables are gone gets them."""
-    database = tools_of(fresh_store).shards.database(1)
+    database = internals_of(fresh_store).shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
         by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
     result = invoke("schema", "upgrade", "--at-once", 1, url=admin_url)

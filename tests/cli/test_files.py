@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.terminal.files import unwritable_folder, write_whole
 from tests.faults.kinds import ONE_KIND
 from tests.migrate.originals import load
@@ -112,4 +112,4 @@ def test_archive_that_cannot_be_made_begins_no_job(invoke, migrate_url, migrate_
     result = invoke("migrate", "run", "--execute", "--archive", tmp_path / "file" / "x", url=migrate_url)
 
     assert (result.code, "cannot keep originals in " in result.err) == (2, True)
-    assert Ledger(migrate_store).jobs() == []
+    assert JobStore(migrate_store).jobs() == []

@@ -6,7 +6,7 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.accounts import Account
 from schemaless.wire.urls import parse_url
 from tests.accounts import connect, run
@@ -87,7 +87,7 @@ def test_grants_that_are_run_as_printed_make_the_account(invoke, accounts, fresh
     printed = invoke("grants", "--role", "app", "--account", account, "--create-user", url=fresh_url)
     by_server = {
         server: invoke("grants", "--role", "app", "--account", account, "--server", server, url=fresh_url).out
-        for server in map(str, (cluster.primary for cluster in tools_of(fresh_store).topology.clusters))
+        for server in map(str, (cluster.primary for cluster in internals_of(fresh_store).topology.clusters))
     }
     password = accounts.password or "of our own"
     roots = {str(parse_url(url).node): connect(url, accounts.password) for url in accounts.servers}

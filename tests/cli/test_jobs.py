@@ -9,9 +9,9 @@ import pytest
 
 import schemaless
 from schemaless.cli.jobs import JobProgress
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import RunBegan, RunGoesOn
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import rebuild, reencode
@@ -54,14 +54,14 @@ def test_status_says_how_far_it_is_and_how_to_go_on(invoke, migrate_url, job):
 
 def test_a_wait_is_a_line_and_not_one_for_each_second_of_lag(migrate_store, job, monkeypatch, capsys):
     """Where no terminal is there: a log of weeks is read by people."""
-    ledger = Ledger(migrate_store)
-    state = ledger.claim(job.job_id, 0, "a")
-    cluster = tools_of(migrate_store).topology.cluster_of(0).name
-    assert ledger.renew(job.job_id, state, cluster).watches
-    with JobProgress(ledger, look_s=0.0) as shown:
+    job_store = JobStore(migrate_store)
+    state = job_store.claim(job.job_id, 0, "a")
+    cluster = internals_of(migrate_store).topology.cluster_of(0).name
+    assert job_store.renew(job.job_id, state, cluster).watches
+    with JobProgress(job_store, look_s=0.0) as shown:
         shown(RunBegan(job, True))
         for reason in ["lags by 2.6 s", "lags by 3.6 s", "lags by 4.6 s", None]:
-            ledger.note_look(job.job_id, cluster, "a", reason, {}, {})
+            job_store.note_look(job.job_id, cluster, "a", reason, {}, {})
             shown(RunGoesOn(job))
     lines = capsys.readouterr().err.splitlines()
 
@@ -93,8 +93,8 @@ def test_pause_resume_abort_say_what_holds_now(invoke, migrate_url, job):
 
 def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url, migrate_store):
     """It is not one of migrate's."""
-    ledger = Ledger(migrate_store)
-    ledger.create("rebuild", RebuildSpec().as_json(), {0: 1}, ["cluster-1"], {})
+    job_store = JobStore(migrate_store)
+    job_store.create("rebuild", RebuildSpec().as_json(), {0: 1}, ["cluster-1"], {})
     status = invoke("migrate", "status", "--job", "1", url=migrate_url)
     resumed = [invoke("migrate", verb, "--job", "1", url=migrate_url) for verb in ("pause", "resume")][1]
     verified = invoke("migrate", "verify", "--job", "1", url=migrate_url)
@@ -110,7 +110,7 @@ def test_status_of_a_rebuild_names_the_command_that_goes_on(invoke, migrate_url,
 def test_job_of_another_kind_is_refused_with_the_command_that_joins_it(invoke, migrate_url, admin_url, job, tmp_path):
     """Wherever a command is about one kind; what steers jobs takes any."""
     with schemaless.connect(admin_url) as store:
-        Ledger(store).change_state(job.job_id, ("running",), "aborted")
+        JobStore(store).change_state(job.job_id, ("running",), "aborted")
         rebuild.REBUILD.begin_or_join(store, RebuildSpec())
     refused = invoke("migrate", "run", "--execute", url=migrate_url)
     wrong = [
@@ -155,10 +155,10 @@ def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, mi
     """One after the other; without a name it shows them, and a job that has ended has none to change."""
     given = Thresholds(2.0, 7, 500, 20.0, str(tmp_path / "wait"), 50.0)
     migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(thresholds=given))
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
 
     def now() -> dict:
-        return ledger.job(1).spec["thresholds"]
+        return job_store.job(1).spec["thresholds"]
 
     lag = invoke("migrate", "throttle", "--max-lag", "1", url=migrate_url)
     assert now() == {**given.asdict(), "max_lag_s": 1.0}
@@ -169,8 +169,8 @@ def test_throttle_changes_what_is_named_and_nothing_else(invoke, migrate_url, mi
     assert now()["max_lag_s"] == 1.0
     assert lag.out.startswith("job 1 waits by: max_lag_s 1.0, max_threads_running 7, max_history_length 500, ")
     assert (shown.out, wrong.code) == (off.out, 2)
-    assert [what for _, _, what in ledger.events(1)].count(f"thresholds: {json.dumps(now())}") == 1
-    ledger.change_state(1, ("running",), "aborted")
+    assert [what for _, _, what in job_store.events(1)].count(f"thresholds: {json.dumps(now())}") == 1
+    job_store.change_state(1, ("running",), "aborted")
     ended = invoke("migrate", "throttle", "--max-lag", "3", "--job", "1", url=migrate_url)
     assert (ended.code, "is aborted; only one that is running or paused waits" in ended.err) == (1, True)
 
@@ -228,7 +228,7 @@ def test_time_that_the_budget_takes_counts(fresh_store, new_row, migrate_url):
     size = sum(len(cell.body) for shard in range(4) for cell in fresh_store.scan_shard(shard))
     with schemaless.connect(migrate_url) as store:
         report = migrate.run(store, MigrateSpec(thresholds=Thresholds(max_mb_per_s=size / 1e6)))
-        states = status_of(Ledger(store), report.job_id).shards
+        states = status_of(JobStore(store), report.job_id).shards
 
     # Of four shards, the last waits until the bytes of the other three would be through.
     last = max(states, key=lambda state: state.ended_at)

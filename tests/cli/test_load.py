@@ -15,7 +15,7 @@ import pytest
 
 from schemaless.admin import ndjson as loading
 from schemaless.codec.envelope import describe_body, encode_body
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
 
 pytestmark = pytest.mark.mysql
@@ -351,7 +351,7 @@ def test_dump_of_a_corrupt_body_is_exit_1_and_names_it(invoke, dumped, fresh_url
     by_hand(dumped).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'A', 1, x'%b')"
-        % (tools_of(dumped).shards.database(shard).encode(), row.hex.encode(), damaged.hex().encode()),
+        % (internals_of(dumped).shards.database(shard).encode(), row.hex.encode(), damaged.hex().encode()),
     )
     documents = invoke("dump", url=fresh_url)
     stored = invoke("dump", "--stored", "--shards", shard, url=fresh_url)
@@ -372,8 +372,8 @@ def test_load_over_a_damaged_cell_is_exit_1_with_file_line_and_cell(invoke, fres
     row = uuid.UUID(documents[2]["trip"]["id"])
     shard = fresh_store.shard_of(row)
     insert = b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', 'HURT', 1, '{')"
-    tools_of(fresh_store).shards.execute(
-        shard, insert % (tools_of(fresh_store).shards.database(shard).encode(), row.hex.encode())
+    internals_of(fresh_store).shards.execute(
+        shard, insert % (internals_of(fresh_store).shards.database(shard).encode(), row.hex.encode())
     )
     arguments = ("load", path, "--column", "HURT", "--row-key", "trip.id")
     stopped = invoke(*arguments, url=fresh_url)

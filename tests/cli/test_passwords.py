@@ -17,7 +17,7 @@ import pytest
 import schemaless
 from schemaless.admin.grants import ROLES, grants
 from schemaless.failover.states import node_states
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_for
 from schemaless.opening import opening_of
 from schemaless.schema.engine import session
@@ -202,18 +202,21 @@ def test_no_object_shows_it(url, row):
     with schemaless.connect(url) as store:
         store.put_cell(row, "BASE", 1, {})
         pools = [
-            tools_of(store).catalog,
-            *(tools_of(store).shards.pool_for(cluster.primary) for cluster in tools_of(store).topology.clusters),
+            internals_of(store).catalog,
+            *(
+                internals_of(store).shards.pool_for(cluster.primary)
+                for cluster in internals_of(store).topology.clusters
+            ),
         ]
-        with session(tools_of(store).catalog, store.name) as connection:
+        with session(internals_of(store).catalog, store.name) as connection:
             shown = [
                 store,
-                str(tools_of(store).url),
-                tools_of(store).shards,
+                str(internals_of(store).url),
+                internals_of(store).shards,
                 *pools,
-                tools_of(store).catalog.engine,
+                internals_of(store).catalog.engine,
                 connection,
-                tools_of(store).topology,
+                internals_of(store).topology,
             ]
         shown += [parsed, str(parsed), parsed.credentials, parsed.for_database("x"), [vars(pool) for pool in pools]]
 
@@ -232,7 +235,7 @@ def test_no_log_record_has_it(url, row, caplog):
             caplog.set_level(logging.DEBUG, logger=name)
         with schemaless.connect(url) as store:
             store.put_cell(row, "BASE", 1, {})
-            with session(tools_of(store).catalog, store.name) as connection:
+            with session(internals_of(store).catalog, store.name) as connection:
                 connection.exec_driver_sql("SELECT 1")
         with pytest.raises(schemaless.SchemalessError):
             schemaless.connect(url.replace("keeper", "nobody"))

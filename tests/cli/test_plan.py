@@ -7,7 +7,7 @@ import json
 import pytest
 
 from schemaless import NewStoredCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -78,7 +78,7 @@ def test_plan_with_nothing_to_do_says_so(invoke, migrate_url, legacy):
 
 def test_plan_names_what_cannot_be_read(invoke, migrate_url, fresh_store, legacy, by_hand):
     """The reason and how many on standard output, shard and cell on standard error; the exit status is 0."""
-    name = tools_of(fresh_store).shards.database(3).encode()
+    name = internals_of(fresh_store).shards.database(3).encode()
     by_hand(fresh_store).execute(3, b"UPDATE `%b`.cell SET body='{broken' ORDER BY added_id LIMIT 1" % name)
     plan = invoke("migrate", "plan", url=migrate_url)
 

@@ -8,8 +8,8 @@ import pytest
 
 import schemaless
 from schemaless import NewStoredCell
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 
 pytestmark = pytest.mark.mysql
 
@@ -24,7 +24,7 @@ def made(store) -> list[str]:
     """Return when each shard's table was made."""
     sql = "SELECT CONCAT(CREATE_TIME,'') FROM information_schema.TABLES WHERE TABLE_NAME='cell' AND TABLE_SCHEMA='{}'"
     return [
-        tools_of(store).shards.rows(shard, sql.format(tools_of(store).shards.database(shard)).encode())[0][0]
+        internals_of(store).shards.rows(shard, sql.format(internals_of(store).shards.database(shard)).encode())[0][0]
         for shard in range(4)
     ]
 
@@ -60,11 +60,11 @@ def test_rebuild_execute_reports_predicted_against_actual(invoke, admin_url, cel
 
 def test_rebuild_that_leaves_a_shard_alone_is_exit_1(invoke, admin_url, cells, by_hand, fresh_store):
     """And says why, on standard error."""
-    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
+    pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
     with pool.connection() as reader:
         reader.unfinished = True
         reader.execute(b"START TRANSACTION")
-        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % tools_of(fresh_store).shards.database(0).encode())
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % internals_of(fresh_store).shards.database(0).encode())
         result = invoke("rebuild", "--execute", "--shards", "0", "--lock-wait", "1", "--attempts", "1", url=admin_url)
 
     assert result.code == 1
@@ -85,21 +85,21 @@ def test_rebuild_stopped_between_shards_is_exit_3_and_goes_on(
 ):
     """Ctrl-C: what is rebuilt stays so and is not rebuilt again; the same command does the rest of the same job."""
     arguments = ("rebuild", "--execute", "--shards", "0-1", "--lock-wait", "1", "--json")
-    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(1).primary)
+    pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(1).primary)
     with schemaless.connect(admin_url) as store, pool.connection() as reader:
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         reader.unfinished = True
         reader.execute(b"START TRANSACTION")
-        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % tools_of(fresh_store).shards.database(1).encode())
+        reader.rows(b"SELECT COUNT(*) FROM `%b`.cell" % internals_of(fresh_store).shards.database(1).encode())
         process = start(*arguments, url=admin_url)
         eventually(
-            lambda: ledger.jobs() and [state.counters.get("attempts") for state in ledger.shards(1)] == [1, 1],
+            lambda: job_store.jobs() and [state.counters.get("attempts") for state in job_store.shards(1)] == [1, 1],
             "the first shard is rebuilt, the second one is waited for",
         )
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         middle = made(fresh_store)
-        states = [state.state for state in ledger.shards(1)]
+        states = [state.state for state in job_store.shards(1)]
     again = invoke(*arguments, url=admin_url)
     after = made(fresh_store)
 

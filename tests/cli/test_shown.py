@@ -14,7 +14,7 @@ from schemaless.cli.bench import codecs as bench
 from schemaless.cli.migrate import report
 from schemaless.cli.options import shards_of, shards_text
 from schemaless.events import Advanced
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.pages import capacity_csv
 from schemaless.terminal import output
 from schemaless.terminal.shown import CSVText, JSONTerminal, shown, shown_json
@@ -168,7 +168,7 @@ def test_column_that_sql_wrote_is_shown(invoke, fresh_store, fresh_url, by_hand,
     by_hand(fresh_store).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) VALUES (x'%b', '\x1b[31mE', 1, 'no JSON')"
-        % (tools_of(fresh_store).shards.database(shard).encode(), row.hex.encode()),
+        % (internals_of(fresh_store).shards.database(shard).encode(), row.hex.encode()),
     )
     for arguments in (("check",), ("cell", "history", row), ("dump",), ("codec", "advise")):
         result = invoke(*arguments, url=fresh_url)

@@ -15,8 +15,8 @@ import pytest
 from schemaless import NewStoredCell
 from schemaless.codec.envelope import encode_body, is_enveloped
 from schemaless.codec.recode import recode
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.keys import row_key_for
 from schemaless.migrate.verify import check
 from tests.faults.kinds import ONE_KIND
@@ -82,8 +82,8 @@ def test_migrate_stopped_in_the_middle_goes_on(start, eventually, fresh_store, m
     )
     before = everything(fresh_store)
     arguments = ("migrate", "run", "--execute", "--json")
-    database = tools_of(fresh_store).shards.database(2)
-    socket = tools_of(fresh_store).topology.cluster_of(2).primary.socket
+    database = internals_of(fresh_store).shards.database(2)
+    socket = internals_of(fresh_store).topology.cluster_of(2).primary.socket
     # The run meets a row that somebody holds, in the other cluster's first shard, its second: it waits there.
     holder = pymysql.connect(unix_socket=socket, user="root", autocommit=False, ssl_disabled=True)
     try:
@@ -117,13 +117,15 @@ def test_second_interrupt_ends_a_run_that_waits_for_a_server(
 ):
     """The first one waits for the statement that is under way, which may be for ever; the second does not."""
     fresh_store.put_stored_cells([NewStoredCell(new_row(), "A", 1, line.rstrip()) for line in LINES[:50]])
-    socket = tools_of(fresh_store).topology.cluster_of(0).primary.socket
+    socket = internals_of(fresh_store).topology.cluster_of(0).primary.socket
     with closing(pymysql.connect(unix_socket=socket, user="root", autocommit=False, ssl_disabled=True)) as holder:
-        holder.cursor().execute(f"SELECT body FROM `{tools_of(fresh_store).shards.database(0)}`.cell FOR UPDATE")
+        holder.cursor().execute(f"SELECT body FROM `{internals_of(fresh_store).shards.database(0)}`.cell FOR UPDATE")
         process = start("migrate", "run", "--execute", "--shards", "0", url=migrate_url)
-        ledger = Ledger(migrate_store)
-        eventually(lambda: (job := ledger.latest("migrate")) and ledger.shards(job.job_id)[0].held, "it is at work")
+        job_store = JobStore(migrate_store)
+        eventually(
+            lambda: (job := job_store.latest("migrate")) and job_store.shards(job.job_id)[0].held, "it is at work"
+        )
         process.send_signal(signal.SIGINT)
-        eventually(lambda: ledger.shards(1)[0].stop, "it is asked to stop")
+        eventually(lambda: job_store.shards(1)[0].stop, "it is asked to stop")
         process.send_signal(signal.SIGINT)
         expect_stopped(process, within_s=10)

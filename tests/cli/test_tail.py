@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from schemaless import NewCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
 
@@ -136,12 +136,11 @@ def test_follow_says_what_holds_it_up(start, eventually, fresh_store, tail_url, 
     row = new_row()
     shard = fresh_store.shard_of(row)
     (url,) = (
-        parse_url(url) for url in server_urls if parse_url(url).node == tools_of(fresh_store).shards.node_of(shard)
+        parse_url(url) for url in server_urls if parse_url(url).node == internals_of(fresh_store).shards.node_of(shard)
     )
     pool = NodePool(url.node, url.credentials, PoolOptions())
-    insert = (
-        f"INSERT INTO `{tools_of(fresh_store).shards.database(shard)}`.cell (row_key,column_name,ref_key,body) VALUES "
-    )
+    database = internals_of(fresh_store).shards.database(shard)
+    insert = f"INSERT INTO `{database}`.cell (row_key,column_name,ref_key,body) VALUES "
     with pool.connection() as late:
         late.execute(b"START TRANSACTION")
         late.execute((insert + f"(x'{uuid.uuid4().hex}','BASE',1,'0')").encode())
@@ -163,12 +162,12 @@ def test_a_damaged_cell_ends_it_and_says_how_to_go_on(invoke, fresh_store, tail_
     damaged = puts[8]
     shard = fresh_store.shard_of(damaged.key.row_key)
     (url,) = (
-        parse_url(url) for url in server_urls if parse_url(url).node == tools_of(fresh_store).shards.node_of(shard)
+        parse_url(url) for url in server_urls if parse_url(url).node == internals_of(fresh_store).shards.node_of(shard)
     )
     pool = NodePool(url.node, url.credentials, PoolOptions())
     with pool.connection() as connection:
         connection.execute(
-            f"UPDATE `{tools_of(fresh_store).shards.database(shard)}`.cell SET body=INSERT(body,4,1,'?') "
+            f"UPDATE `{internals_of(fresh_store).shards.database(shard)}`.cell SET body=INSERT(body,4,1,'?') "
             f"WHERE added_id={damaged.added_id}".encode()
         )
     pool.close()

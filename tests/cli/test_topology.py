@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 import schemaless
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 pytestmark = pytest.mark.mysql
 
@@ -84,6 +84,6 @@ def test_commands_that_local_up_prints_register_the_replicas(invoke, replicated)
     assert [line[:3] for line in lines] == [["schemaless", "create", "demo"], ["schemaless", "topology", "add-replica"]]
     assert [result.code for result in results] == [0, 0], [result.err for result in results]
     with schemaless.connect(results[0].out.strip()) as store:
-        assert [str(node) for node in tools_of(store).topology.clusters[0].replicas] == [
+        assert [str(node) for node in internals_of(store).topology.clusters[0].replicas] == [
             str(replicated.replicas[0].socket)
         ]

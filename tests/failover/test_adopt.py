@@ -22,8 +22,8 @@ from schemaless.failover import nodes
 from schemaless.failover.lost import lost_cells, settle_lost, unsettled
 from schemaless.failover.promotion import BLOCK_BITS
 from schemaless.failover.states import node_states
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.local import replication
 from schemaless.local.description import LocalServer
 from schemaless.move.record import Records
@@ -132,19 +132,19 @@ def test_first_claim_is_made_while_programs_write(client, adopt, first, rows):
     before = client.put_cell(rows(), "BASE", 1, 1).added_id
     done = adopt(first)
     again = adopt(first)
-    tools_of(client).shards.look_at_s = 0
+    internals_of(client).shards.look_at_s = 0
     after = client.put_cell(rows(), "BASE", 1, 2).added_id
 
     assert (done.changed, done.cluster.epoch, again.changed) == (True, 1, False)
     assert list(done.removed) == list(again.removed) == []
     assert (block_of(before), block_of(after)) == (0, 2)
-    assert tools_of(client).topology.cluster("cluster-1").epoch == 1
+    assert internals_of(client).topology.cluster("cluster-1").epoch == 1
 
 
 def test_server_without_the_claim_is_not_used(client, adopt, first, rows):
     """Behind one address is another server by now, which something has promoted: its claim is that of another."""
     adopt(first)
-    tools_of(client).shards.look_at_s = 0
+    internals_of(client).shards.look_at_s = 0
     client.put_cell(rows(), "BASE", 1, 1)
     claims = f"{client.name}_heartbeat.primary_claim"
     sql(first, f"UPDATE {claims} SET server = UUID()")
@@ -175,14 +175,14 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
             done = adopt(second)
         kept = keys_on(first, client)
         mine = [rows() for _ in range(5)]
-        tools_of(calm).shards.look_at_s = 0
+        internals_of(calm).shards.look_at_s = 0
         puts = [calm.put_cell(mine[0], "BASE", 1, 2)]
         lose_connections(first)
         puts += [client.put_cell(row, "BASE", 1, 2) for row in mine[1:3]]
         with schemaless.connect(url) as late:
             puts += [late.put_cell(row, "BASE", 1, 2) for row in mine[3:]]
 
-            assert tools_of(late).catalog.node.socket == str(second.socket)
+            assert internals_of(late).catalog.node.socket == str(second.socket)
         assert all(put.created for put in puts)
         assert keys_on(first, client) == kept
         assert keys_on(second, client) == kept | {row.bytes for row in mine}
@@ -190,19 +190,19 @@ def test_old_primary_that_comes_back_is_not_written_to(client, url, adopt, first
 
 
 def test_jobs_go_on_where_the_catalog_is(url, client, adopt, first, second, own_accounts):
-    """A runner keeps its ledger from before the failover: the call that fails asks where the catalog is by now."""
+    """A runner keeps its job_store from before the failover: the call that fails asks where the catalog is by now."""
     adopt(first, timeout_s=30)
     with schemaless.connect(own_accounts.root(url)) as store:
-        ledger, records = Ledger(store), Records(store)
-        job = ledger.create("check", {}, {SHARD: 1}, ["cluster-1"], {})
+        job_store, records = JobStore(store), Records(store)
+        job = job_store.create("check", {}, {SHARD: 1}, ["cluster-1"], {})
         with over(first):
             adopt(second)
             with pytest.raises(ServerError):
-                ledger.change_state(job.job_id, ["running"], "paused")
-            assert ledger.change_state(job.job_id, ["running"], "paused")
+                job_store.change_state(job.job_id, ["running"], "paused")
+            assert job_store.change_state(job.job_id, ["running"], "paused")
 
-            assert tools_of(store).catalog.node.socket == str(second.socket)
-            assert ledger.job(job.job_id).state == "paused"
+            assert internals_of(store).catalog.node.socket == str(second.socket)
+            assert job_store.job(job.job_id).state == "paused"
             assert records.all() == []
 
 
@@ -215,7 +215,7 @@ def test_two_failovers_give_no_id_twice(elsewhere, first, second, own_accounts, 
     sql(first, f"ALTER TABLE {cells} AUTO_INCREMENT = {4 << BLOCK_BITS}")
 
     def adopt(server: LocalServer, **options: bool) -> failover.Adoption:
-        url = own_accounts.url("admin", tools_of(elsewhere).url.for_database(elsewhere.name))
+        url = own_accounts.url("admin", internals_of(elsewhere).url.for_database(elsewhere.name))
         return failover.adopt(url, "cluster-2", own_accounts.url("admin", server.url), timeout_s=TIMEOUT_S, **options)
 
     def put() -> int:
@@ -301,7 +301,7 @@ def test_what_becomes_of_other_clusters_does_not_hinder(client, adopt, first, ro
     sql(first, f"DELETE FROM {client.name}_heartbeat.primary_claim")
     here = adopt(first)
     sql(first, f"DELETE FROM {client.name}.node WHERE cluster = 'cluster-2' AND socket = '/nowhere'")
-    tools_of(client).shards.look_at_s = 0
+    internals_of(client).shards.look_at_s = 0
 
     assert claimed == ["cluster-2", "cluster-1"]
     assert (list(elsewhere.removed), [node.socket for node in here.removed]) == ([], ["/nowhere"])
@@ -405,7 +405,7 @@ def test_what_is_not_whole_is_not_adopted(client, adopt, first, second, rows, mo
         with pytest.raises(TopologyError, match="still takes writes"):
             adopt(second, timeout_s=30)
         with schemaless.connect(url_at(client, first)) as store:
-            assert tools_of(store).topology.cluster("cluster-1").epoch == 0
+            assert internals_of(store).topology.cluster("cluster-1").epoch == 0
         asked = []
         monkeypatch.setattr(
             changing, "has_replaced", lambda *pools: asked.append([str(each.node) for each in pools]) or 1

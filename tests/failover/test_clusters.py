@@ -12,7 +12,7 @@ from schemaless.cells.sql import upsert_dictionary
 from schemaless.errors import InvalidInput, TopologyError
 from schemaless.failover import clusters
 from schemaless.failover.clusters import add_cluster
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
 from schemaless.move.spec import MoveSpec
@@ -58,9 +58,11 @@ def test_a_cluster_that_is_added_takes_shards(url, at, own_accounts, replicated,
         put = store.put_cell(new_row(), "BASE", 1, {"n": 1})
         shard = store.shard_of(put.key.row_key)
         (record,) = moves.run(store, MoveSpec("cluster-2", accounts=False), [shard])
-        copied = [shelf.cluster for shelf in tools_of(store).shelves.copies if number in shelf.rows()]
+        copied = [
+            replica.cluster for replica in internals_of(store).dictionary_replicas.copies if number in replica.rows()
+        ]
         found = store.get_cell(put.key.row_key, "BASE", 1)
-        homes = [tools_of(store).topology.cluster_of(each).name for each in range(4)]
+        homes = [internals_of(store).topology.cluster_of(each).name for each in range(4)]
         (left,) = moves.left_behind(store)
         moves.drop(store, left)
 
@@ -103,7 +105,7 @@ def test_a_cluster_that_is_not_fit_is_refused(url, at, replicated, servers, monk
         add_cluster(url, at(stranger), name="archive")
     sql(stranger, f"DELETE FROM {own}.primary_claim")
     with schemaless.connect(url) as store:
-        assert [cluster.name for cluster in tools_of(store).topology.clusters] == ["cluster-1"]
+        assert [cluster.name for cluster in internals_of(store).topology.clusters] == ["cluster-1"]
     write = clusters.write_new_cluster
 
     def second(*args):

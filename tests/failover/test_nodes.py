@@ -15,7 +15,7 @@ from schemaless.errors import InvalidInput, ShardIdentityMismatch, TopologyError
 from schemaless.failover import change as changing
 from schemaless.failover import nodes
 from schemaless.failover.lost import settle_lost, unsettled
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from tests.accounts import Accounts, accounts_on
 from tests.promotion import promoted, read_only, sql, word
@@ -28,7 +28,7 @@ _names = itertools.count(1)
 def addresses(url: str, cluster: str) -> dict[str, list[str]]:
     """Return the nodes of a cluster as a new connection sees them, by role."""
     with schemaless.connect(url) as store:
-        found = tools_of(store).topology.cluster(cluster)
+        found = internals_of(store).topology.cluster(cluster)
         return {"primary": [str(found.primary)], "replicas": [str(node) for node in found.replicas]}
 
 
@@ -95,9 +95,9 @@ def test_replica_that_is_one_is_added_and_read_from(url, at, replicated, replica
     assert [str(node) for node in added.arrived_s] == [str(replica.socket)]
     with schemaless.connect(url) as store:
         who = b"SELECT @@server_id"
-        assert tools_of(store).shards.rows(0, who) == ((1,),)
-        assert tools_of(store).shards.rows(0, who, read_from="replica") == ((1001,),)
-        assert tools_of(store).shards.rows(2, who, read_from="replica") == ((1,),), "a cluster without a replica"
+        assert internals_of(store).shards.rows(0, who) == ((1,),)
+        assert internals_of(store).shards.rows(0, who, read_from="replica") == ((1001,),)
+        assert internals_of(store).shards.rows(2, who, read_from="replica") == ((1,),), "a cluster without a replica"
         sql(replica, f"STOP {word(replica)} SQL_THREAD")
         try:
             store.put_cell(row, "BASE", 1, {"n": 1})

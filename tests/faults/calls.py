@@ -9,7 +9,7 @@ from typing import Any, Final
 import schemaless
 from schemaless.datastore import Datastore
 from schemaless.errors import BatchError, SchemalessError, ServerError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 
 ROW: Final = uuid.UUID(int=1)
 
@@ -26,10 +26,10 @@ READS: Final[dict[str, Callable[[Datastore], object]]] = {
     "iter_shard": lambda store: list(store.iter_shard(0)),
     "end_of_shard": lambda store: store.end_of_shard(0),
     "scan_shard": lambda store: list(store.scan_shard(0)),
-    "scan": lambda store: list(tools_of(store).scan(0)),
-    "id_span": lambda store: tools_of(store).id_span(0),
-    "id_blocks": lambda store: list(tools_of(store).id_blocks(0, 10)),
-    "read_stored": lambda store: list(tools_of(store).read_stored(0, [1])),
+    "scan": lambda store: list(internals_of(store).scan(0)),
+    "id_span": lambda store: internals_of(store).id_span(0),
+    "id_blocks": lambda store: list(internals_of(store).id_blocks(0, 10)),
+    "read_stored": lambda store: list(internals_of(store).read_stored(0, [1])),
 }
 
 WRITES: Final[dict[str, Callable[[Datastore], object]]] = {
@@ -51,7 +51,7 @@ WITHOUT_A_SERVER: Final = {
     "shard_count",
     "topology",
     "shard_of",
-    "shelves",
+    "dictionary_replicas",
     "stored_cell",
     "stored_tails",  # raises nothing: what it cannot read is absent, and get_stored_cells_for_shard has it
 }

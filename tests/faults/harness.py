@@ -21,7 +21,7 @@ from schemaless.cell import CellKey
 from schemaless.cells.sql import insert_cells
 from schemaless.codec.envelope import decode_body, encode_body
 from schemaless.errors import BatchError, CellConflict, OutcomeUnknown, SchemalessError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool
 from tests.accounts import Accounts
 from tests.faults.cases import CONNECTING, Case, Cases, choose_faults
@@ -78,7 +78,7 @@ class Harness:
         url = accounts.url("app", url)
         self.store = schemaless.connect(url, read_timeout_s=read_timeout_s, connect_timeout_s=5)
         self._cases = Cases(self.store)
-        nodes = [str(cluster.primary) for cluster in tools_of(self.store).topology.clusters]
+        nodes = [str(cluster.primary) for cluster in internals_of(self.store).topology.clusters]
         self._socket_of_node = dict(zip(nodes, server_sockets, strict=True))
         self._not_written: list[tuple[str, Case]] = []
         self._known: dict[CellKey, str] = {}
@@ -156,7 +156,7 @@ class Harness:
         body = case.wanted[key] if end == "same" else {"by": "another writer"}
         shard = case.shard_of(key)
         connection = self._blockers[self._socket(shard)]
-        database = tools_of(self.store).shards.database(shard)
+        database = internals_of(self.store).shards.database(shard)
         done = threading.Event()
 
         def release() -> None:
@@ -253,7 +253,7 @@ class Harness:
         """Return the added_id and the document of each cell in the case's rows, as the servers have them."""
         found = {}
         for shard, keys in case.row_sets().items():
-            table = f"`{tools_of(self.store).shards.database(shard)}`.cell"
+            table = f"`{internals_of(self.store).shards.database(shard)}`.cell"
             listed = ",".join(f"0x{key.hex}" for key in keys)
             sql = f"SELECT row_key, column_name, ref_key, added_id, body FROM {table} WHERE row_key IN ({listed})"
             by_key = {key.bytes: key for key in keys}
@@ -262,11 +262,12 @@ class Harness:
         return found
 
     def _socket(self, shard: int) -> str:
-        return self._socket_of_node[str(tools_of(self.store).shards.node_of(shard))]
+        return self._socket_of_node[str(internals_of(self.store).shards.node_of(shard))]
 
     def _pools(self) -> list[NodePool]:
         return [
-            tools_of(self.store).shards.pool_for(cluster.primary) for cluster in tools_of(self.store).topology.clusters
+            internals_of(self.store).shards.pool_for(cluster.primary)
+            for cluster in internals_of(self.store).topology.clusters
         ]
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import schemaless
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool
 
 ROOMS: Final = (
@@ -101,8 +101,8 @@ class Witness:
     def pools(self) -> list[NodePool]:
         """Return the pools of the primaries."""
         return [
-            tools_of(self._store).shards.pool_for(cluster.primary)
-            for cluster in tools_of(self._store).topology.clusters
+            internals_of(self._store).shards.pool_for(cluster.primary)
+            for cluster in internals_of(self._store).topology.clusters
         ]
 
     def faults(self, row: uuid.UUID, call: str) -> Counter[str]:

@@ -10,7 +10,7 @@ import pytest
 import schemaless
 from schemaless.datastore import Datastore
 from schemaless.errors import OutcomeUnknown, ServerUnavailable
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.wire import pool as pools
 from schemaless.wire.errors import ConnectionLost
@@ -54,7 +54,7 @@ def opened(url: str) -> Iterator[Datastore]:
 @pytest.fixture
 def store(opened: Datastore, proxy: Proxy) -> Iterator[Datastore]:
     """The datastore, disturbed by nothing before and after."""
-    breaker = tools_of(opened).shards.pool_for(tools_of(opened).shards.node_of(0)).breaker
+    breaker = internals_of(opened).shards.pool_for(internals_of(opened).shards.node_of(0)).breaker
     breaker.looked(breaker.alarms)
     yield opened
     proxy.disarm()

@@ -15,7 +15,7 @@ import pytest
 
 import schemaless
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire import driver
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions, _CheckedOut
@@ -62,8 +62,8 @@ def root_url(accounts: Accounts, fresh_url: str) -> str:
 def store(root_url: str) -> Iterator[Datastore]:
     """A datastore with two connections to each server, which nobody waits for long."""
     with schemaless.connect(root_url, pool_size=2) as opened:
-        for cluster in tools_of(opened).topology.clusters:
-            pool = tools_of(opened).shards.pool_for(cluster.primary)
+        for cluster in internals_of(opened).topology.clusters:
+            pool = internals_of(opened).shards.pool_for(cluster.primary)
             pool.options = PoolOptions(pool_size=2, pool_timeout_s=0.05, max_packet_bytes=PACKET_BYTES)
         yield opened
 
@@ -82,7 +82,7 @@ def signal_after(seconds: float, handler: Any) -> Iterator[None]:
 
 def pools_of(store: Datastore) -> list[NodePool]:
     """Return the pools of a datastore's primaries."""
-    return [tools_of(store).shards.pool_for(cluster.primary) for cluster in tools_of(store).topology.clusters]
+    return [internals_of(store).shards.pool_for(cluster.primary) for cluster in internals_of(store).topology.clusters]
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -162,7 +162,7 @@ def test_a_call_inside_an_except_block_does_not_take_the_handled_error_for_an_in
         raise TimeIsUp
     except TimeIsUp:
         with pytest.raises(schemaless.ServerUnavailable):
-            tools_of(store).shards.run(shard, die)
+            internals_of(store).shards.run(shard, die)
 
 
 def test_a_place_that_an_interrupt_took_along_comes_back(store):
@@ -184,11 +184,11 @@ def test_what_a_signals_handler_raises_ends_the_call(store, row, raised):
         raise raised
 
     shard = store.shard_of(row)
-    before = tools_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()")
+    before = internals_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()")
     with pytest.raises(raised), signal_after(0.1, handler):
-        tools_of(store).shards.run(shard, lambda connection: connection.rows(b"SELECT SLEEP(20)"), writes=True)
+        internals_of(store).shards.run(shard, lambda connection: connection.rows(b"SELECT SLEEP(20)"), writes=True)
 
-    assert tools_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()") != before
+    assert internals_of(store).shards.rows(shard, b"SELECT CONNECTION_ID()") != before
 
 
 def test_ctrl_c_while_a_pool_is_full_takes_no_place(server_urls):
@@ -226,7 +226,7 @@ def test_a_handlers_error_while_a_socket_is_closed_arrives(store, row, monkeypat
     """PyMySQL would drop whatever is raised there."""
     store.get_cell(row, "BASE", 1)
     (connection,) = (
-        tools_of(store).shards.pool_for(tools_of(store).topology.cluster_of(store.shard_of(row)).primary).idle
+        internals_of(store).shards.pool_for(internals_of(store).topology.cluster_of(store.shard_of(row)).primary).idle
     )
     wire = connection._raw._sock
 

@@ -21,7 +21,7 @@ import pytest
 
 import schemaless
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.wire import pool as pools
 from schemaless.wire.connection import Connection
@@ -179,17 +179,20 @@ def test_a_forked_child_and_its_parent_both_go_on(store, new_row):
     """On connections of their own, by the server's numbers; the parent's are the same after the child has gone."""
     ours, theirs = new_row(), new_row()
     store.put_cell(ours, "BASE", 1, "before")
-    before = tools_of(store).shards.run(store.shard_of(ours), connection_id)
+    before = internals_of(store).shards.run(store.shard_of(ours), connection_id)
 
     def child() -> list[object]:
         store.put_cell(theirs, "BASE", 1, "child")
-        return [tools_of(store).shards.run(store.shard_of(ours), connection_id), store.get_cell(ours, "BASE", 1).body]
+        return [
+            internals_of(store).shards.run(store.shard_of(ours), connection_id),
+            store.get_cell(ours, "BASE", 1).body,
+        ]
 
     there, read = in_child(child)()
 
     assert read == "before"
     assert there != before
-    assert tools_of(store).shards.run(store.shard_of(ours), connection_id) == before
+    assert internals_of(store).shards.run(store.shard_of(ours), connection_id) == before
     assert store.get_cell(theirs, "BASE", 1).body == "child"
 
 
@@ -197,13 +200,13 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
     """However a child ends, its parent's connections stay, in the pool or in use; and nobody has to close."""
     script = textwrap.dedent(f"""
         import os, sys, threading, uuid, schemaless
-        from schemaless.internals import tools_of
+        from schemaless.internals import internals_of
         def number(connection):
             return connection.rows(b"SELECT CONNECTION_ID()")[0][0]
         store = schemaless.connect({fresh_url!r})
         other = schemaless.connect({fresh_url!r})
         other.put_cell(uuid.uuid4(), "BASE", 1, 1)
-        tools_of(store).shards.run(0, number)
+        internals_of(store).shards.run(0, number)
         in_use, go_on = threading.Event(), threading.Event()
         def hold(connection):
             results.append(number(connection))
@@ -211,10 +214,10 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
             go_on.wait()
             results.append(number(connection))
         results = []
-        thread = threading.Thread(target=tools_of(store).shards.run, args=(0, hold))
+        thread = threading.Thread(target=internals_of(store).shards.run, args=(0, hold))
         thread.start()
         in_use.wait()
-        idle = tools_of(store).shards.run(0, number)
+        idle = internals_of(store).shards.run(0, number)
         for leave in (sys.exit, lambda: os._exit(0), store.close, lambda: None):
             child = os.fork()
             if child == 0:
@@ -224,12 +227,12 @@ def test_children_and_an_interpreter_that_end_are_quiet_and_take_nothing_along(f
             assert os.waitpid(child, 0)[1] == 0
         go_on.set()
         thread.join()
-        pool = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0))
+        pool = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(0))
         with pool.connection() as one, pool.connection() as two:
             assert {{number(one), number(two)}} == {{idle, *results}}, (idle, results)
         assert len(results) == 2 and len(set(results)) == 1
         other.close()
-        threading.Thread(target=tools_of(store).shards.rows, args=(0, b"SELECT SLEEP(2)"), daemon=True).start()
+        threading.Thread(target=internals_of(store).shards.rows, args=(0, b"SELECT SLEEP(2)"), daemon=True).start()
         print("as before")
     """)
     ended = subprocess.run(
@@ -256,7 +259,7 @@ def test_a_fork_in_the_middle_of_other_threads_calls_disturbs_nobody(store, new_
         return number, connection_id(connection)
 
     with ThreadPoolExecutor(12) as threads:
-        holders = [threads.submit(tools_of(store).shards.run, shard, hold) for _ in range(4)]
+        holders = [threads.submit(internals_of(store).shards.run, shard, hold) for _ in range(4)]
         busy.wait()
         waiters = [threads.submit(store.put_cell, new_row(), "BASE", 1, number) for number in range(8)]
         children = [in_child(lambda: store.put_cell(uuid.uuid4(), "CHILD", 1, 1).created) for _ in range(3)]
@@ -283,7 +286,7 @@ def test_a_parent_that_dies_is_seen_to_die_while_its_child_lives(servers: list[L
     url = schemaless.create("dies", 1, [servers[0].url])
     script = textwrap.dedent(f"""
         import os, sys, threading, time, schemaless
-        from schemaless.internals import tools_of
+        from schemaless.internals import internals_of
         store = schemaless.connect({url!r})
         holds = threading.Event()
         def hold(connection):
@@ -292,7 +295,7 @@ def test_a_parent_that_dies_is_seen_to_die_while_its_child_lives(servers: list[L
                                b"VALUES (x'{row.hex}', 'BASE', 1, '1')")
             holds.set()
             time.sleep(60)
-        threading.Thread(target=tools_of(store).shards.run, args=(0, hold), daemon=True).start()
+        threading.Thread(target=internals_of(store).shards.run, args=(0, hold), daemon=True).start()
         holds.wait()
         if os.fork() == 0:
             print(os.getpid(), flush=True)

@@ -28,7 +28,7 @@ from schemaless.errors import (
     ServerUnavailable,
     ShardMoving,
 )
-from schemaless.internals import Tools, tools_of
+from schemaless.internals import Internals, internals_of
 from schemaless.local.description import LocalServer
 from schemaless.testing.servers import private_servers
 from schemaless.wire import connection as connections
@@ -78,14 +78,14 @@ def store(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Datastore]:
     """The datastore, with a row in it that is read."""
     monkeypatch.setattr(pools.NodePool, "retry_pause_s", 0.002)
     with schemaless.connect(url, pool_size=2) as opened:
-        tools_of(opened).shards.move_wait_s = 0.02
+        internals_of(opened).shards.move_wait_s = 0.02
         opened.put_cell(ROW, "BASE", 1, "there")
         yield opened
 
 
 def test_every_call_is_driven_here():
     """A new call of the datastore, or of its tools, is put to these tests, too."""
-    public = {name for name in dir(Datastore) + dir(Tools) if not name.startswith("_")}
+    public = {name for name in dir(Datastore) + dir(Internals) if not name.startswith("_")}
 
     assert public == {*READS, *WRITES, *WITHOUT_A_SERVER}
 
@@ -106,7 +106,7 @@ def test_close_takes_leave_of_the_server(admin, url, new_row):
             go_on.wait()
             connection.rows(b"SELECT 1")
 
-        calls = [in_thread(lambda: tools_of(store).shards.run(0, hold)) for _ in range(2)]
+        calls = [in_thread(lambda: internals_of(store).shards.run(0, hold)) for _ in range(2)]
         reached.wait()
         store.put_cell(new_row(), "BASE", 1, 1)
         store.close()
@@ -267,7 +267,7 @@ def test_a_lock_that_is_not_given_is_retryable(server, store, row):
     """Nothing was written, not later either; once the other is done, the same call succeeds."""
     store.close()
     with schemaless.connect(store_url(store), pool_size=1) as single:
-        tools_of(single).shards.execute(0, b"SET SESSION innodb_lock_wait_timeout = 1")
+        internals_of(single).shards.execute(0, b"SET SESSION innodb_lock_wait_timeout = 1")
         with holding(server, insert(row)):
             error = error_of(lambda: single.put_cell(row, "BASE", 1, "mine"))
         expect_refusal(error, ServerTimeout, codes={1205}, retryable=True, shard=0)
@@ -355,9 +355,9 @@ def test_a_body_too_large_for_the_second_connection_is_an_unknown_outcome(store)
         raise BodyTooLarge("over the limit")
 
     with pytest.raises(OutcomeUnknown, match="over the limit"):
-        tools_of(store).shards.run(0, operation, writes=True)
+        internals_of(store).shards.run(0, operation, writes=True)
     with pytest.raises(BodyTooLarge):
-        tools_of(store).shards.run(0, operation, writes=True)
+        internals_of(store).shards.run(0, operation, writes=True)
 
 
 def test_two_batches_that_deadlock_are_both_written(flavour, server, admin, store, new_row, monkeypatch):
@@ -447,4 +447,4 @@ def test_a_server_that_was_shut_down_is_told_by_every_call(admin, server, url):
 
 def store_url(store: Datastore) -> str:
     """Return a datastore's URL with the password that ``store`` was opened with."""
-    return str(tools_of(store).url).replace("***", "secret")
+    return str(internals_of(store).url).replace("***", "secret")

@@ -13,7 +13,7 @@ import pytest
 
 import schemaless
 from schemaless.cell import NewStoredCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.wire import pool as pools
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -208,13 +208,13 @@ def test_a_pool_with_nothing_free_ends_at_its_timeout(proxy, url):
 def test_timeouts_may_be_parts_of_a_second(url):
     """They were rounded to whole seconds once, and half a second to none."""
     with schemaless.connect(url, read_timeout_s=0.4, write_timeout_s=1.5) as store:
-        found = tools_of(store).shards.run(
+        found = internals_of(store).shards.run(
             0, lambda connection: (connection._raw._read_timeout, connection._raw._write_timeout)
         )
 
         assert found == (0.4, 1.5)
         with pytest.raises(schemaless.ServerTimeout):
-            tools_of(store).shards.rows(0, b"SELECT SLEEP(20)")
+            internals_of(store).shards.rows(0, b"SELECT SLEEP(20)")
 
 
 @pytest.mark.parametrize("name", ["connect_timeout_s", "read_timeout_s", "write_timeout_s"])

@@ -12,7 +12,7 @@ import pytest
 
 import schemaless
 from schemaless.feed import settlement as writers
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.testing.servers import private_servers
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import CannotObserve
@@ -42,7 +42,7 @@ def put(fresh_store: schemaless.Datastore) -> Callable[..., schemaless.Put]:
 @pytest.fixture
 def primary(fresh_store: schemaless.Datastore, server_urls: list[str]) -> Iterator[NodePool]:
     """The server of the shard that these tests tail, for what is done by hand, as root."""
-    node = tools_of(fresh_store).shards.node_of(SHARD)
+    node = internals_of(fresh_store).shards.node_of(SHARD)
     (url,) = (parse_url(url) for url in server_urls if parse_url(url).node == node)
     pool = NodePool(url.node, url.credentials, PoolOptions(pool_size=20))
     yield pool
@@ -52,7 +52,7 @@ def primary(fresh_store: schemaless.Datastore, server_urls: list[str]) -> Iterat
 @pytest.fixture
 def database(fresh_store: schemaless.Datastore) -> str:
     """The database of the shard that these tests tail."""
-    return tools_of(fresh_store).shards.database(SHARD)
+    return internals_of(fresh_store).shards.database(SHARD)
 
 
 @contextmanager
@@ -433,7 +433,7 @@ def test_without_the_list_writers_are_held_off(
         put()
         assert ids(tail_store.get_cells_for_shard(SHARD)) == [1, 2, 4]
     put()
-    timeout = tools_of(tail_store).shards.rows(
+    timeout = internals_of(tail_store).shards.rows(
         SHARD, b"SELECT @@session.lock_wait_timeout = @@global.lock_wait_timeout"
     )
     assert timeout == ((1,),)

@@ -12,7 +12,7 @@ import pytest
 
 import schemaless
 from schemaless.failover.nodes import add_replica
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.wire.connection import Connection
 from schemaless.wire.pool import NodePool, PoolOptions
@@ -138,7 +138,7 @@ def test_a_gap_that_is_settled_waits_for_the_replica(
     store: schemaless.Datastore, app: schemaless.Datastore, primary: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What fills a gap is committed on the primary, and the replica has the cell behind it only."""
-    monkeypatch.setattr(tools_of(store).changes, "replica_wait_s", 0.2)
+    monkeypatch.setattr(internals_of(store).changes, "replica_wait_s", 0.2)
     start = store.end_of_shard(0)
     with connection_to(primary.url) as connection:
         connection.execute(b"START TRANSACTION")
@@ -165,7 +165,7 @@ def test_a_rolled_back_gap_is_gone_over_once(
         connection.execute(b"ROLLBACK")
     put = app.put_cell(uuid.uuid4(), "BASE", 1, "behind the gap")
     assert rest(store, start) == [put.added_id]
-    assert store._changes._replica_marks == {((0, 0), tools_of(store).shards.node_of(0, "replica")): put.added_id}
+    assert store._changes._replica_marks == {((0, 0), internals_of(store).shards.node_of(0, "replica")): put.added_id}
 
 
 def test_writers_at_once_never_make_a_replica_skip(store: schemaless.Datastore, url: str, primary: LocalServer) -> None:

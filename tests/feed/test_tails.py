@@ -12,7 +12,7 @@ import schemaless
 from schemaless.errors import WrongReply
 from schemaless.feed import reader as changes
 from schemaless.feed.reader import Tail
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 
 pytestmark = pytest.mark.mysql
@@ -50,7 +50,7 @@ def tails(
 ) -> dict[int, schemaless.Page[schemaless.StoredCell]]:
     """The tails of all shards."""
     wanted = [Tail(shard, location, limit) for shard in range(store.shard_count)]
-    return tools_of(store).stored_tails(wanted, column_name)
+    return internals_of(store).stored_tails(wanted, column_name)
 
 
 def test_they_are_the_pages_that_each_shard_has(store, put):
@@ -98,7 +98,7 @@ def test_a_gap_that_may_be_filled_keeps_its_shard_out_until_it_is_settled(store,
 def test_what_is_settled_behind_the_read_does_not_count(store, put, by_hand, new_row, monkeypatch):
     """A gap that somebody else saw filled meanwhile is still a gap in what was read before."""
     shards, late = by_hand(store), []
-    pool = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(1))
+    pool = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(1))
     run = pool.run
     inserts = [
         INSERT % (shards.database(1).encode(), row.hex.encode())

@@ -23,7 +23,7 @@ from schemaless.followers.membership import Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire import binlog_reader as log_reader
 from schemaless.wire.binlog_events import Decoder, Ended, Inserts
 from schemaless.wire.binlog_reader import LogReader, encode_gtids
@@ -98,9 +98,9 @@ def kill(by_hand, follow_store, accounts) -> Callable[[], int]:
 @pytest.mark.mysql
 def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, eventually, by_hand):
     """Of one row or many, short or long; other tables and other databases are nothing to it."""
-    tools = tools_of(follow_store)
+    internals = internals_of(follow_store)
     shards = by_hand(follow_store)
-    numbers = {tools.shards.database(shard): shard for shard in range(4)}
+    numbers = {internals.shards.database(shard): shard for shard in range(4)}
     tops: dict[int, int] = {}
     said: list[object] = []
     readers = []
@@ -117,8 +117,8 @@ def test_each_insert_is_heard_with_its_highest_added_id(follow_store, put, event
         except schemaless.errors.ServerError:
             return
 
-    for node in {tools.shards.node_of(shard) for shard in range(4)}:
-        pool = tools.shards.pool_for(node)
+    for node in {internals.shards.node_of(shard) for shard in range(4)}:
+        pool = internals.shards.pool_for(node)
         readers.append(LogReader(pool.node, pool.credentials))
     threads = [threading.Thread(target=listen, args=(reader,)) for reader in readers]
     for thread in threads:
@@ -214,7 +214,7 @@ def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eve
         early = dict.fromkeys(range(4), 1)
         for shard, added_id in there:
             early[shard] = max(early[shard], added_id + 1)
-        worker._wakes.heard({tools_of(follow_store).shards.database(shard): top for shard, top in early.items()})
+        worker._wakes.heard({internals_of(follow_store).shards.database(shard): top for shard, top in early.items()})
         eventually(lambda: all(owned.top == early[owned.pair[1]] for owned in worker.owned.values()), "it was heard")
         worker._wakes.look()
         eventually(lambda: not worker._wakes._looks, "it has looked")
@@ -226,8 +226,8 @@ def test_what_is_heard_before_it_is_visible_is_read_again(follow_store, put, eve
 @pytest.mark.mysql
 def test_without_the_privilege_new_cells_are_found_by_sweep(follow_store, tail_store, put, eventually, monkeypatch):
     """And it says why, with the server's words."""
-    refused = Wakes(tools_of(tail_store).shards, EAGER)
-    refused.listen({tools_of(tail_store).shards.node_of(shard) for shard in range(4)})
+    refused = Wakes(internals_of(tail_store).shards, EAGER)
+    refused.listen({internals_of(tail_store).shards.node_of(shard) for shard in range(4)})
     eventually(lambda: all("REPLICATION SLAVE" in how for how in refused.told().values()), "it is refused")
     refused.close()
 
@@ -279,7 +279,7 @@ def test_who_hears_nothing_more_says_so(follow_store, eventually, monkeypatch, s
         def cut(self) -> None: ...
 
     monkeypatch.setattr(wakes, "LogReader", Reader)
-    shards = tools_of(follow_store).shards
+    shards = internals_of(follow_store).shards
     node = shards.node_of(0)
     with closing(Wakes(shards, replace(DEAF, connect_s=0.05))) as heard:
         heard.listen([node])
@@ -295,7 +295,7 @@ def test_a_server_whose_log_has_no_rows_is_not_listened_to(follow_store, monkeyp
     """What it logs would not say which shard."""
     for name in ("SELECT_LOG_STATE", "SELECT_LOG_STATE_MARIADB"):
         monkeypatch.setattr(log_reader, name, b"SELECT '', %d, '%b'" % (kept, how.encode()))
-    pool = tools_of(follow_store).shards.pool_for(tools_of(follow_store).shards.node_of(0))
+    pool = internals_of(follow_store).shards.pool_for(internals_of(follow_store).shards.node_of(0))
 
     with pytest.raises(ServerRefused, match=message):
         LogReader(pool.node, pool.credentials)

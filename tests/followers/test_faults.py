@@ -17,7 +17,7 @@ from schemaless.followers.membership import Pair, Timing, remove_worker
 from schemaless.followers.settings import Settings
 from schemaless.followers.sql import ParkedRow, delete_follower
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.triggers.admin import Triggers
 from schemaless.triggers.calling import Calls
 from schemaless.triggers.supervision import prepare
@@ -95,7 +95,7 @@ def test_a_connection_that_ends_at_any_statement_misses_and_loses_nothing(proxie
         pair = dealer.name, 0
         settings = Settings(store)
         settings.make(dealer.name, {}, lambda shard: 0)
-        shards = tools_of(store).shards
+        shards = internals_of(store).shards
         shards.execute(1, delete_follower(shards.database(1), dealer.name))
         worker = Worker(store, [dealer], "one", timing=LONG, stop=threading.Event())
         with worker._members:
@@ -144,7 +144,7 @@ def test_a_connection_that_ends_as_an_attempt_or_the_end_of_all_is_noted_passes_
         called.clear()
         prepare(store, third)
         triggers, pair = Triggers(store), (f"trigger:{third.name}", 0)
-        shards = tools_of(store).shards
+        shards = internals_of(store).shards
         shards.execute(1, delete_follower(shards.database(1), pair[0]))
         worker, heir = (
             Worker(store, [Calls(third)], f"{which} {skip} {at}", timing=LONG, stop=threading.Event())

@@ -15,7 +15,7 @@ from schemaless.followers.membership import Timing
 from schemaless.followers.rows import FollowerRows
 from schemaless.followers.settings import Settings
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.wire.errors import READ_ONLY
 from tests.accounts import accounts_on
@@ -112,16 +112,16 @@ def test_locations_go_to_the_new_primary_once_it_is_named(root_url, replicated, 
                 nodes.set_primary(root_url, "cluster-2", root_url_of(replica, root_url), timeout_s=60)
                 for owned in worker.owned.values():
                     owned.not_before_s = 0
-                tools_of(writer).shards.look_at_s = 0
+                internals_of(writer).shards.look_at_s = 0
                 there |= put_some(writer, new_row, 30)
                 turn(worker, times=3)
-                rows = FollowerRows(tools_of(store).shards).look((NAME, shard) for shard in range(SHARDS)).rows
+                rows = FollowerRows(internals_of(store).shards).look((NAME, shard) for shard in range(SHARDS)).rows
 
                 assert sorted(seen.cells) == sorted(there), "each once: this worker lives on"
                 assert {shard: row.location for (_, shard), row in rows.items()} == {
                     shard: max(added_id for where, added_id in there if where == shard) for shard in range(SHARDS)
                 }
-                assert str(tools_of(store).shards.node_of(2)) == str(replica.socket)
+                assert str(internals_of(store).shards.node_of(2)) == str(replica.socket)
 
 
 def root_url_of(server: LocalServer, like: str) -> str:

@@ -19,7 +19,7 @@ from schemaless.followers.rows import FollowerRows, Move
 from schemaless.followers.settings import NEW, Settings
 from schemaless.followers.sql import ParkedRow
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.move.sql import rewind_follower
 from tests.followers.workers import CALM, NAME, SHORT, Seen, asleep, shards_of, turn
 
@@ -61,7 +61,7 @@ def test_every_cell_is_dealt_with_once_in_the_order_of_each_shard(settings, put,
     turn(worker, times=2)
     there |= put(7)
     turn(worker)
-    rows = FollowerRows(tools_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
+    rows = FollowerRows(internals_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
 
     assert sorted(seen.cells) == sorted(there)
     for shard in range(4):
@@ -162,17 +162,17 @@ def test_who_was_suspended_looks_before_it_goes_on(settings, put, works, follow_
     real = time.clock_gettime
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 1_000)
     assert not sleeper._members.alive
-    tools = tools_of(follow_store)
-    remove_worker(tools.catalog, follow_store.name, "sleeper")
+    internals = internals_of(follow_store)
+    remove_worker(internals.catalog, follow_store.name, "sleeper")
     more = put(20)
     heir = Worker(follow_store, [late], "heir", timing=CALM, stop=threading.Event())
     with heir._members:
         turn(heir)
         heir.let_go()
     assert set(late.cells) == more
-    with closing(Wakes(tools.shards, CALM)) as sleeper._wakes:
+    with closing(Wakes(internals.shards, CALM)) as sleeper._wakes:
         sleeper._pace.sweep_at_s = math.inf
-        sleeper._wakes.heard({tools.shards.database(shard): max(more)[1] + 1_000 for shard in range(4)})
+        sleeper._wakes.heard({internals.shards.database(shard): max(more)[1] + 1_000 for shard in range(4)})
         sleeper._members.renew()
         sleeper.turn()
 
@@ -190,7 +190,7 @@ def test_who_owned_a_follower_that_was_removed_owns_nothing_of_its_successor(set
     settings.remove(NAME)
     settings.make(NAME, {}, lambda shard: 0)
     heir = works("heir", Seen())
-    remove_worker(tools_of(heir.store).catalog, heir.store.name, "one")
+    remove_worker(internals_of(heir.store).catalog, heir.store.name, "one")
     turn(heir)
     lost, _ = worker.rows.move(owned.move for owned in zombie)
 
@@ -327,7 +327,7 @@ def test_making_that_was_interrupted_goes_on_and_keeps_what_is_there(follow_stor
     with pytest.raises(InvalidInput, match="was interrupted; run the command that creates it again"):
         settings.want(NAME, PAUSED)
     settings.make(NAME, {"column": "BASE"}, lambda shard: 70 + shard)
-    rows = FollowerRows(tools_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
+    rows = FollowerRows(internals_of(follow_store).shards).look((NAME, shard) for shard in range(4)).rows
 
     assert [rows[NAME, shard].location for shard in range(4)] == [10, 11, 72, 73]
     assert (settings.get(NAME).wanted, settings.get(NAME).spec) == ("running", {"column": "BASE"})
@@ -398,7 +398,7 @@ def test_a_shard_that_a_move_set_back_is_had_by_whom_it_is_dealt_to(settings, pu
     worker = works("one", Seen())
     turn(worker)
     pair = NAME, 1
-    shards = tools_of(worker.store).shards
+    shards = internals_of(worker.store).shards
     shards.execute(1, rewind_follower(shards.database(1), NAME, 0))
     if dealt_to == "another":
         monkeypatch.setattr(worker, "dealt_to_me", lambda view: frozenset(worker.owned) - {pair})

@@ -14,7 +14,7 @@ from schemaless.errors import ServerUnavailable
 from schemaless.followers.binlog_notifier import Wakes
 from schemaless.followers.membership import Pair
 from schemaless.followers.rows import Looked, Move
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from tests.followers.workers import NAME, Seen, turn
 
 
@@ -59,7 +59,7 @@ def test_a_shard_goes_on_once_its_server_answers_again_however_long_it_would_hav
     worker = works("one", seen)
     turn(worker)
     there = put(12)
-    shards = tools_of(worker.store).shards
+    shards = internals_of(worker.store).shards
     for (_, shard), owned in worker.owned.items():
         for _ in range(20):
             owned.not_before_s = 0

@@ -16,7 +16,7 @@ from schemaless.followers.worker import Worker
 from schemaless.indexes.admin import Indexes, KeepIndexes
 from schemaless.indexes.definition import Definition, define
 from schemaless.indexes.registry import READY, IndexEntry
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from tests.accounts import Accounts
 
 # Signs of life are given by hand: nothing here depends on how busy the machine is.
@@ -96,7 +96,7 @@ def kept(
     def allow(number: int) -> None:
         for role in ("app", "follow", "admin"):
             accounts.allow(role, str(make_url(fresh_url).database), 4, indexes=[number])
-        tools_of(follow_store).registry.read()
+        internals_of(follow_store).registry.read()
 
     with ExitStack() as stack:
         yield Kept(admin_store, follow_store, allow, stack)

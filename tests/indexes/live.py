@@ -32,7 +32,7 @@ from schemaless.indexes.admin import Indexes
 from schemaless.indexes.definition import define
 from schemaless.indexes.query import values_of
 from schemaless.indexes.registry import IndexEntry
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.move import sql as moves
 from schemaless.move.fence import Fence
 from schemaless.move.index_tables import MovedIndexes
@@ -106,7 +106,7 @@ class LiveIndex(Live):
         if self.control:
             # Locations came before the entries, or a worker has just been let go on.
             time.sleep(2 * TIMING.lease_s)
-        shards, count = tools_of(self.store).shards, self.store.shard_count
+        shards, count = internals_of(self.store).shards, self.store.shard_count
         expected: list[set[bytes]] = [set() for _ in range(count)]
         for row, _, client, at in self.last_said():
             shard = TRIPS.shard_of(client, count)
@@ -169,7 +169,7 @@ class LiveIndex(Live):
     def _locations(self) -> dict[int, int]:
         """Return how far each shard is that can be asked now."""
         assert self.entry is not None
-        rows = FollowerRows(tools_of(self.store).shards)
+        rows = FollowerRows(internals_of(self.store).shards)
         looked = rows.look((self.entry.follower, shard) for shard in range(self.store.shard_count)).rows
         return {shard: row.location for (_, shard), row in looked.items()}
 

@@ -10,7 +10,7 @@ from schemaless.events import Total, only
 from schemaless.followers.settings import Settings
 from schemaless.indexes.admin import Indexes
 from schemaless.indexes.registry import BACKFILLING
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.driver import Reply
 from tests.indexes.conftest import TRIPS
@@ -50,7 +50,7 @@ def test_an_index_dropped_while_it_is_created_says_so(accounts, fresh_url):
     with schemaless.connect(accounts.root(fresh_url)) as root:
         with pytest.raises(InvalidInput, match="trips was dropped while it was created"):
             Indexes(root).create(TRIPS, only(Total, drop))
-        shards = tools_of(root).shards
+        shards = internals_of(root).shards
         statements = {shard: f"SHOW TABLES FROM `{shards.database(shard)}` LIKE 'index%'" for shard in range(4)}
 
         assert [query(shards.node_of(shard), statement) for shard, statement in statements.items()] == [[]] * 4

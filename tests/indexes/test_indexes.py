@@ -17,8 +17,8 @@ from schemaless.indexes.admin import Indexes
 from schemaless.indexes.definition import define
 from schemaless.indexes.query import check_query
 from schemaless.indexes.registry import BACKFILLING, DROPPING, LOOK_S
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.move.spec import MoveSpec
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import ConnectionLost
@@ -64,15 +64,15 @@ def test_an_index_build_fills_what_is_missing_ignores_what_is_there_and_spans_ba
     for shard in range(4):
         statement = (
             b"UPDATE `%b`.follower SET location=0, epoch=epoch+1"
-            % tools_of(fresh_store).shards.database(shard).encode()
+            % internals_of(fresh_store).shards.database(shard).encode()
         )
-        tools_of(kept.follow).shards.execute(shard, statement)
+        internals_of(kept.follow).shards.execute(shard, statement)
     kept.catch_up()
     indexes = Indexes(kept.follow)
     filling = indexes.backfill(entry)
     assert indexes.watch(entry, filling)
     assert kept.follow.index("client_trips").definition == entry.definition, "known here at once"
-    tools_of(fresh_store).registry.read()
+    internals_of(fresh_store).registry.read()
 
     assert {each.row_key for each in every(fresh_store.index("client_trips"), client=CLIENT)} == set(rows)
     assert filling.ids == 601
@@ -111,8 +111,8 @@ def test_a_missing_shard_field_is_an_error_before_any_io(kept, fresh_store, monk
     """Conformance case 17: nothing is sent, to no server."""
     kept.fill()
     index = fresh_store.index("client_trips")
-    monkeypatch.setattr(tools_of(fresh_store), "shards", None)
-    monkeypatch.setattr(tools_of(fresh_store), "registry", None)
+    monkeypatch.setattr(internals_of(fresh_store), "shards", None)
+    monkeypatch.setattr(internals_of(fresh_store), "registry", None)
 
     for equals in ({}, {"city": 1}, {"client": None}):
         with pytest.raises(InvalidInput, match="names client, which says in which shard to look"):
@@ -333,12 +333,12 @@ def test_another_definition_is_built_beside_and_takes_the_name(
     indexes = Indexes(kept.follow)
     filling = indexes.backfill(new)
     with schemaless.connect(accounts.root(fresh_url)) as root:
-        move = Ledger(root).create("move", MoveSpec("cluster-2").as_json(), {0: 1}, ["cluster-1"], {}).job_id
+        move = JobStore(root).create("move", MoveSpec("cluster-2").as_json(), {0: 1}, ["cluster-1"], {}).job_id
         assert not indexes.watch(new, filling)
         assert [each.state for each in indexes.named("client_trips")] == ["ready", BACKFILLING]
-        Ledger(root).change_state(move, ("running",), "aborted")
+        JobStore(root).change_state(move, ("running",), "aborted")
     assert indexes.watch(new, filling)
-    tools_of(fresh_store).registry.read()
+    internals_of(fresh_store).registry.read()
 
     assert [(each.number, each.state) for each in indexes.named("client_trips")] == [
         (old.number, DROPPING),
@@ -356,7 +356,7 @@ def test_another_definition_is_built_beside_and_takes_the_name(
     # It goes by what it knew.
     with pytest.raises(UnknownIndex, match="was dropped"):
         index.query(client=CLIENT)
-    tools_of(fresh_store).registry.read()
+    internals_of(fresh_store).registry.read()
     with pytest.raises(UnknownIndex, match="has no index 'client_trips'"):
         index.query(client=CLIENT)
     assert Indexes(admin_store).create(other)[0].number == new.number + 1
@@ -381,11 +381,11 @@ def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fre
     """
     name, shard = admin_store.name, 0
     with schemaless.connect(accounts.root(fresh_url)) as root:
-        job = Ledger(root).create("move", MoveSpec("cluster-2").as_json(), {shard: 1}, ["cluster-1"], {})
+        job = JobStore(root).create("move", MoveSpec("cluster-2").as_json(), {shard: 1}, ["cluster-1"], {})
         with pytest.raises(JobConflict, match=rf"move {job.job_id} is running.*shards abort --job {job.job_id}"):
             Indexes(admin_store).create(TRIPS)
-        Ledger(root).change_state(job.job_id, ("running",), "aborted")
-        move = MoveByHand(root, tools_of(root).shards, shard)
+        JobStore(root).change_state(job.job_id, ("running",), "aborted")
+        move = MoveByHand(root, internals_of(root).shards, shard)
         move.run()
         accounts.allow_admin_anywhere(name, 4)
         entry, _ = Indexes(admin_store).create(TRIPS)
@@ -393,7 +393,7 @@ def test_an_index_is_made_where_a_shard_went_and_not_beside_a_move(accounts, fre
             {table for (table,) in query(node, f"SHOW TABLES FROM {name}_0000 LIKE 'index%'")}
             for node in (move.source, move.target)
         ]
-        Ledger(root).change_state(job.job_id, ("aborted",), "running")
+        JobStore(root).change_state(job.job_id, ("aborted",), "running")
         with pytest.raises(JobConflict):
             Indexes(admin_store).drop(entry)
 

@@ -14,7 +14,7 @@ from schemaless.indexes import sql
 from schemaless.indexes.admin import Indexes
 from schemaless.indexes.entries import Entries
 from schemaless.indexes.registry import BACKFILLING, READY
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from tests.accounts import Accounts, accounts_on
 from tests.indexes.conftest import TRIPS
@@ -52,30 +52,30 @@ def test_after_a_loss_no_entry_goes_to_a_primary_that_was_replaced(url, own_acco
         home = store.shard_of(rows[0])
         client = next(row for row in iter(new_row, None) if store.shard_of(row) == home)
         store.put_cell(rows[0], "BASE", 1, trip(1, client))
-        tools = tools_of(store)
-        entries = Entries(tools, entry)
-        entries.apply(entries.writes({home: list(tools.scan(home))}))
-        tools.catalog.run(
+        internals = internals_of(store)
+        entries = Entries(internals, entry)
+        entries.apply(entries.writes({home: list(internals.scan(home))}))
+        internals.catalog.run(
             lambda connection: connection.execute(
                 sql.update_index(store.name, entry.number, [BACKFILLING], READY, None)
             )
         )
-        tools.registry.read()
+        internals.registry.read()
         store.put_cell(rows[0], "BASE", 2, trip(2, client))
-        writes = entries.writes({home: list(tools.scan(home))})
-        old = tools.shards.node_of(home)
+        writes = entries.writes({home: list(internals.scan(home))})
+        old = internals.shards.node_of(home)
         with caught_up(replicated), promoted(replicated) as replica:
             with read_only(replicated):
                 nodes.set_primary(
                     own_accounts.url("admin", url), "cluster-2", own_accounts.url("admin", replica.url), timeout_s=60
                 )
-            assert tools.shards.node_of(home) == old, "nothing has told this program yet"
-            tools.shards.pool_for(old).breaker.lost()
+            assert internals.shards.node_of(home) == old, "nothing has told this program yet"
+            internals.shards.pool_for(old).breaker.lost()
             with pytest.raises(ServerError, match="the catalog names"):
                 entries.apply(writes)
             entries.apply(writes)
-            select = f"SELECT ref_0 FROM `{tools.shards.database(home)}`.index_{entry.number}"
+            select = f"SELECT ref_0 FROM `{internals.shards.database(home)}`.index_{entry.number}"
 
-            assert tools.shards.node_of(home).socket == str(replica.socket)
-            assert (query(old, select), query(tools.shards.node_of(home), select)) == ([(1,)], [(2,)])
+            assert internals.shards.node_of(home).socket == str(replica.socket)
+            assert (query(old, select), query(internals.shards.node_of(home), select)) == ([(1,)], [(2,)])
             assert [each.cells["BASE"].ref_key for each in store.index(TRIPS.name).query(client=client).rows] == [2]

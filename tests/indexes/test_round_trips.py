@@ -12,7 +12,7 @@ import pytest
 import schemaless
 from schemaless.indexes import sql
 from schemaless.indexes.entries import Entries
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 from schemaless.wire.errors import ConnectionLost
 from tests.indexes.test_indexes import CLIENT, trip
@@ -59,7 +59,7 @@ def test_a_query_asks_for_entries_and_then_both_servers_at_once(index, monkeypat
 def test_a_connection_that_is_lost_under_a_query_is_replaced(index, fresh_store, by_hand):
     """The query is sent again to that server."""
     expected = found(index)
-    pools = {tools_of(fresh_store).shards.pool_for(c.primary) for c in tools_of(fresh_store).topology.clusters}
+    pools = {internals_of(fresh_store).shards.pool_for(c.primary) for c in internals_of(fresh_store).topology.clusters}
     for pool in pools:
         for connection in pool.idle:
             ((number,),) = connection.rows(b"SELECT CONNECTION_ID()")
@@ -73,7 +73,7 @@ def test_a_connection_that_is_lost_under_a_query_is_replaced(index, fresh_store,
 def test_rows_that_a_server_does_not_give_are_read_by_their_shards(index, fresh_store, monkeypatch):
     """As where a shard has gone elsewhere since: each row's shard is asked, wherever it is."""
     expected, asked = found(index), []
-    shards = tools_of(fresh_store).shards
+    shards = internals_of(fresh_store).shards
     rows = shards.rows
 
     def refuse(connection: Connection, sql: bytes, check: object = None) -> None:

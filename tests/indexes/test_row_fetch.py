@@ -10,7 +10,7 @@ import pytest
 import schemaless
 from schemaless.indexes import sql
 from schemaless.indexes.row_fetch import RowReader
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.connection import Connection
 
 pytestmark = pytest.mark.mysql
@@ -45,7 +45,7 @@ def read(
 ) -> dict[bytes, dict[str, int]]:
     """Return the ref_key of the latest cell of each column, by row; each document is the one of that cell."""
     found = {}
-    read = (reader or tools_of(store).rows).read([row.bytes for row in rows], columns, lambda latest: latest)
+    read = (reader or internals_of(store).rows).read([row.bytes for row in rows], columns, lambda latest: latest)
     for row, cells, documents, damaged in read:
         assert list(cells) == [column for column in columns if column in cells]
         assert documents == {column: cell.body for column, cell in cells.items()}
@@ -89,8 +89,8 @@ def test_a_row_with_too_many_versions_is_read_again_whole(fresh_store, new_row, 
 
 def test_where_rows_have_many_versions_their_latest_are_searched_for_at_once(fresh_store, new_row, asked):
     """For a while, and for queries of these columns: then the other way is tried again."""
-    tools = tools_of(fresh_store)
-    reader = RowReader(tools.shards, tools.reader, tools.reader, exact_reads=3)
+    internals = internals_of(fresh_store)
+    reader = RowReader(internals.shards, internals.reader, internals.reader, exact_reads=3)
     row = new_row()
     fresh_store.put_cells([*new_cells(row, "STATUS", 30), *new_cells(row, "BASE", 1)])
     for _ in range(6):
@@ -107,7 +107,7 @@ def test_versions_are_read_in_the_order_of_the_key_and_no_further_than_asked(fre
     other = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
     fresh_store.put_cells([*new_cells(row, "STATUS", 2_000), *new_cells(other, "BASE", 1)])
     statement = sql.select_versions_of_rows(
-        tools_of(fresh_store).shards.database(0), [row.bytes, other.bytes], COLUMNS, 9
+        internals_of(fresh_store).shards.database(0), [row.bytes, other.bytes], COLUMNS, 9
     )
 
     def look(connection: Connection) -> tuple[Any, int, int]:

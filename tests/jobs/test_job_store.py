@@ -1,4 +1,4 @@
-"""The ledger: who has a shard, until when by the server's clock, and what a runner that was given up can still do."""
+"""Jobs in the catalog: leases by the server's clock, and what a runner that lost its lease can still do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemaless import InvalidInput, JobConflict, LeaseLost
 from schemaless.jobs.job import Failure
-from schemaless.jobs.job_store import INTERRUPTED, Ledger
+from schemaless.jobs.job_store import INTERRUPTED, JobStore
 from schemaless.runner_names import is_dead_here, runner_name
 
 pytestmark = pytest.mark.mysql
@@ -15,15 +15,15 @@ CLUSTERS = ["cluster-1", "cluster-2"]
 
 
 @pytest.fixture
-def ledger(migrate_store):
+def job_store(migrate_store):
     """The jobs of a new datastore, as ``migrate`` may write them."""
-    return Ledger(migrate_store)
+    return JobStore(migrate_store)
 
 
 @pytest.fixture
-def job(ledger):
+def job(job_store):
     """A job about all four shards."""
-    return ledger.create("migrate", {"to": "json+zlib"}, dict.fromkeys(range(4), 100), CLUSTERS, {"python": "3"})
+    return job_store.create("migrate", {"to": "json+zlib"}, dict.fromkeys(range(4), 100), CLUSTERS, {"python": "3"})
 
 
 @pytest.fixture
@@ -45,41 +45,41 @@ def end_lease(by_hand, fresh_store, migrate_store):
     return end
 
 
-def test_job_comes_back_as_it_was_written(ledger, job):
+def test_job_comes_back_as_it_was_written(job_store, job):
     """Spec, versions, shards with their weights, clusters and who began it."""
-    found = ledger.job(job.job_id)
+    found = job_store.job(job.job_id)
 
     assert (found.job_id, found.kind, found.state, found.spec) == (1, "migrate", "running", {"to": "json+zlib"})
     assert found.versions["python"] == "3"
     assert found.unfinished
-    assert [(state.shard, state.data_bytes, state.state, state.held) for state in ledger.shards(1)] == [
+    assert [(state.shard, state.data_bytes, state.state, state.held) for state in job_store.shards(1)] == [
         (shard, 100, "waiting", False) for shard in range(4)
     ]
-    assert [state.cluster for state in ledger.clusters(1)] == CLUSTERS
-    assert [what for _, _, what in ledger.events(1)] == ["created, 4 shards"]
+    assert [state.cluster for state in job_store.clusters(1)] == CLUSTERS
+    assert [what for _, _, what in job_store.events(1)] == ["created, 4 shards"]
     with pytest.raises(InvalidInput, match="has no job 2"):
-        ledger.job(2)
+        job_store.job(2)
 
 
-def test_second_job_about_the_same_shards_is_refused(ledger, job):
+def test_second_job_about_the_same_shards_is_refused(job_store, job):
     """Until the first has ended, or is through with them."""
     with pytest.raises(JobConflict, match="migrate job 1 is running and has not finished shard 3") as caught:
-        ledger.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
-    ledger.change_state(1, ("running",), "aborted", "by a test")
-    second = ledger.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
+        job_store.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
+    job_store.change_state(1, ("running",), "aborted", "by a test")
+    second = job_store.create("rebuild", {}, {3: 1}, ["cluster-2"], {})
 
     assert caught.value.job_id == 1
     assert second.job_id == 2
-    assert ledger.latest("migrate").state == "aborted"
+    assert job_store.latest("migrate").state == "aborted"
 
 
-def test_shard_belongs_to_one_runner(ledger, job):
+def test_shard_belongs_to_one_runner(job_store, job):
     """Whoever comes second is told so; after a release it is free, and nothing counts as interrupted."""
-    mine = ledger.claim(1, 0, "a")
-    theirs = ledger.claim(1, 0, "b")
+    mine = job_store.claim(1, 0, "a")
+    theirs = job_store.claim(1, 0, "b")
     mine.checkpoint, mine.counters, mine.cells = 7, {"columns": {}}, 3
-    ledger.release(1, mine)
-    next_one = ledger.claim(1, 0, "b")
+    job_store.release(1, mine)
+    next_one = job_store.claim(1, 0, "b")
 
     assert (mine.epoch, mine.held, mine.message) == (1, True, None)
     assert theirs is None
@@ -87,111 +87,111 @@ def test_shard_belongs_to_one_runner(ledger, job):
     assert next_one.message is None
 
 
-def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(ledger, job, end_lease):
+def test_dead_runners_shard_is_taken_over_and_its_notes_are_refused(job_store, job, end_lease):
     """After its lease; one that only stood still cannot write down anything any more."""
-    first = ledger.claim(1, 0, "a")
+    first = job_store.claim(1, 0, "a")
     end_lease(0)
-    second = ledger.claim(1, 0, "b")
+    second = job_store.claim(1, 0, "b")
 
     assert (second.epoch, second.message) == (2, INTERRUPTED)
     for late in (
-        lambda: ledger.checkpoint(1, first),
-        lambda: ledger.renew(1, first, "cluster-1"),
-        lambda: ledger.release(1, first, after="done"),
+        lambda: job_store.checkpoint(1, first),
+        lambda: job_store.renew(1, first, "cluster-1"),
+        lambda: job_store.release(1, first, after="done"),
     ):
         with pytest.raises(LeaseLost, match="shard 0 of job 1 was taken over"):
             late()
-    assert ledger.renew(1, second, "cluster-1").state == "running"
+    assert job_store.renew(1, second, "cluster-1").state == "running"
 
 
-def test_one_runner_watches_a_cluster_for_all(ledger, job, end_lease):
+def test_one_runner_watches_a_cluster_for_all(job_store, job, end_lease):
     """The first one that comes; when it is gone, another, and what the last one saw stays until then."""
-    first, second = ledger.claim(1, 0, "a"), ledger.claim(1, 1, "b")
-    watching = ledger.renew(1, first, "cluster-1")
-    other = ledger.renew(1, second, "cluster-1")
-    ledger.note_look(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
-    ledger.note_look(1, "cluster-1", "b", None, {}, {})
-    heard = ledger.renew(1, second, "cluster-1")
+    first, second = job_store.claim(1, 0, "a"), job_store.claim(1, 1, "b")
+    watching = job_store.renew(1, first, "cluster-1")
+    other = job_store.renew(1, second, "cluster-1")
+    job_store.note_look(1, "cluster-1", "a", "replica lags", {"lag_s": 9, "yields": True}, {"lag": 1.5})
+    job_store.note_look(1, "cluster-1", "b", None, {}, {})
+    heard = job_store.renew(1, second, "cluster-1")
     end_lease(0)
-    after = ledger.renew(1, second, "cluster-1")
+    after = job_store.renew(1, second, "cluster-1")
 
     assert (watching.watches, other.watches) == (True, False)
     assert (watching.looked_ago_s, heard.reason, heard.watches) == (None, "replica lags", False)
     assert (watching.yields, heard.yields) == (False, True)
     assert heard.looked_ago_s < 60
     assert after.watches
-    assert (ledger.clusters(1)[0].waits, ledger.clusters(1)[0].figures) == (
+    assert (job_store.clusters(1)[0].waits, job_store.clusters(1)[0].figures) == (
         {"lag": 1.5},
         {"lag_s": 9, "yields": True},
     )
 
 
-def test_states_change_only_from_where_they_may(ledger, job):
+def test_states_change_only_from_where_they_may(job_store, job):
     """Paused, resumed, and aborted for good; each is written down with who did it."""
-    paused = ledger.change_state(1, ("running",), "paused", "by a test")
-    again = ledger.change_state(1, ("running",), "paused", "by a test")
-    resumed = ledger.change_state(1, ("paused",), "running")
-    aborted = ledger.change_state(1, ("running", "paused"), "aborted")
-    late = ledger.change_state(1, ("paused",), "running")
+    paused = job_store.change_state(1, ("running",), "paused", "by a test")
+    again = job_store.change_state(1, ("running",), "paused", "by a test")
+    resumed = job_store.change_state(1, ("paused",), "running")
+    aborted = job_store.change_state(1, ("running", "paused"), "aborted")
+    late = job_store.change_state(1, ("paused",), "running")
 
     assert (paused, again, resumed, aborted, late) == (True, False, True, True, False)
-    assert [what for _, _, what in ledger.events(1)][1:] == ["paused: by a test", "running", "aborted"]
-    assert ledger.claim(1, 0, "a") is None
+    assert [what for _, _, what in job_store.events(1)][1:] == ["paused: by a test", "running", "aborted"]
+    assert job_store.claim(1, 0, "a") is None
 
 
-def test_job_is_done_when_no_shard_waits(ledger, job):
+def test_job_is_done_when_no_shard_waits(job_store, job):
     """And not a shard before."""
     early = []
     for shard in range(4):
-        early.append(ledger.complete(1))
-        ledger.release(1, ledger.claim(1, shard, "a"), after="done")
-    ledger.change_state(1, ("running",), "paused")
+        early.append(job_store.complete(1))
+        job_store.release(1, job_store.claim(1, shard, "a"), after="done")
+    job_store.change_state(1, ("running",), "paused")
 
     assert early == [False] * 4
-    assert ledger.complete(1)
-    assert ledger.job(1).state == "done"
-    assert ledger.job(1).ended_at >= ledger.job(1).created_at
+    assert job_store.complete(1)
+    assert job_store.job(1).state == "done"
+    assert job_store.job(1).ended_at >= job_store.job(1).created_at
 
 
-def test_budget_is_one_for_all_runners(ledger, job):
+def test_budget_is_one_for_all_runners(job_store, job):
     """Ten megabytes at one a second: each asks alone, and they wait behind each other."""
-    waits = [ledger.spend(1, 2_000_000, 1e6) for _ in range(5)]
+    waits = [job_store.spend(1, 2_000_000, 1e6) for _ in range(5)]
 
     assert waits[0] == 0
     assert waits == sorted(waits)
     assert 0 < waits[4] <= 8
 
 
-def test_failures_are_kept_once_with_their_newest_reason(ledger, job):
+def test_failures_are_kept_once_with_their_newest_reason(job_store, job):
     """Whatever the message holds."""
     row = bytes(range(16))
-    ledger.note_failures(1, [Failure(2, 5, row, "A", 1, "UnreadableLegacy", "it's \\ 'quoted' \N{SNOWMAN}")])
-    ledger.note_failures(1, [Failure(2, 5, row, "A", 1, "Contended", "later"), Failure(0, 9, row, "B", 2, "X", "y")])
+    job_store.note_failures(1, [Failure(2, 5, row, "A", 1, "UnreadableLegacy", "it's \\ 'quoted' \N{SNOWMAN}")])
+    job_store.note_failures(1, [Failure(2, 5, row, "A", 1, "Contended", "later"), Failure(0, 9, row, "B", 2, "X", "y")])
 
-    found = ledger.failures(1)
+    found = job_store.failures(1)
     assert [(failure.shard, failure.added_id, failure.reason, failure.message) for failure in found] == [
         (0, 9, "X", "y"),
         (2, 5, "Contended", "later"),
     ]
     assert found[1].row_key == row
-    assert [failure.shard for failure in ledger.failures(1, shards=[2])] == [2]
+    assert [failure.shard for failure in job_store.failures(1, shards=[2])] == [2]
 
 
-def test_measures_are_added_up(ledger, job):
+def test_measures_are_added_up(job_store, job):
     """By name, the newest counts; of as many shards as there are."""
-    ledger.note_on_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)}, at_once=2)
-    ledger.note_on_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}}, at_once=2)
-    ledger.note_on_shards(1, {})
-    ledger.note_on_cluster(1, "cluster-1", {"log": "x"})
+    job_store.note_on_shards(1, {shard: {"before": shard, "file": {"bytes": 5}} for shard in range(3)}, at_once=2)
+    job_store.note_on_shards(1, {2: {"before": 7}, 0: {"before": 9}, 4_000: {"before": 1}}, at_once=2)
+    job_store.note_on_shards(1, {})
+    job_store.note_on_cluster(1, "cluster-1", {"log": "x"})
 
-    found = {state.shard: state.measures for state in ledger.shards(1)}
+    found = {state.shard: state.measures for state in job_store.shards(1)}
     assert {shard: found[shard] for shard in range(3)} == {
         0: {"before": 9, "file": {"bytes": 5}},
         1: {"before": 1, "file": {"bytes": 5}},
         2: {"before": 7, "file": {"bytes": 5}},
     }
     assert not any(found[shard] for shard in found if shard > 2)
-    assert ledger.clusters(1)[0].measures == {"log": "x"}
+    assert job_store.clusters(1)[0].measures == {"log": "x"}
 
 
 def test_runner_of_this_machine_that_is_gone_is_known_to_be():

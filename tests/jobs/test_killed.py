@@ -23,7 +23,7 @@ from sqlalchemy.engine import Engine
 import schemaless
 from schemaless.admin.upgrades import schema_status, upgrade_schema
 from schemaless.codec.recode import recode
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import shard_database
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
@@ -290,8 +290,8 @@ def tables_in_shards(url: str) -> set[str]:
     with schemaless.connect(url) as store:
         return {
             str(
-                tools_of(store).shards.rows(
-                    shard, f"SHOW CREATE TABLE `{tools_of(store).shards.database(shard)}`.cell".encode()
+                internals_of(store).shards.rows(
+                    shard, f"SHOW CREATE TABLE `{internals_of(store).shards.database(shard)}`.cell".encode()
                 )[0][1]
             )
             for shard in range(store.shard_count)

@@ -20,9 +20,9 @@ from schemaless import NewStoredCell
 from schemaless.errors import InvalidInput, ReplicaRefused, TopologyError
 from schemaless.events import only
 from schemaless.failover import nodes
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import RunBegan
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.server_load import note_read
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import ClusterWatch, Look, Thresholds
@@ -103,7 +103,7 @@ def replica(replicated: LocalServer) -> LocalServer:
 def cluster(datastore: Accounts, replicated: LocalServer) -> Cluster:
     """The one that has a replica."""
     with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
-        return tools_of(store).topology.cluster("cluster-1")
+        return internals_of(store).topology.cluster("cluster-1")
 
 
 Watching = Callable[..., ClusterWatch]
@@ -124,7 +124,7 @@ def watching(datastore: Accounts, replicated: LocalServer, cluster: Cluster) -> 
     ) -> ClusterWatch:
         url = replicated.url if role == "root" else datastore.url("migrate", replicated.url)
         with schemaless.connect(datastore.url("migrate", replicated.url, NAME)) as store:
-            topology = tools_of(store).topology
+            topology = internals_of(store).topology
         shards = Shards(topology, Pools(parse_url(url).credentials, PoolOptions()))
         watched = cluster
         if replicas is not None:
@@ -304,15 +304,15 @@ def test_calls_of_applications_make_a_job_yield(watching, replicated, new_row, e
 
 @pytest.mark.mysql
 def test_what_a_job_asks_itself_is_no_call_of_an_application(watching, replicated):
-    """Blocks with nothing to replace, and the ledger on the same server, for this runner and for others like it."""
+    """Blocks with nothing to replace, and the job_store on the same server, for this runner and for others like it."""
     with schemaless.connect(f"mysql://root@/{NAME}?unix_socket={replicated.socket}") as store:
-        others, watch = watching(), watching(options={"catalog": tools_of(store).catalog})
-        mine, theirs = Ledger(store), Ledger(store)
+        others, watch = watching(), watching(options={"catalog": internals_of(store).catalog})
+        mine, theirs = JobStore(store), JobStore(store)
         looks = []
         for _ in range(5):
             for _ in range(100):
-                tools_of(store).shards.rows(0, b"SELECT 1")
-                tools_of(store).shards.run(0, note_read)
+                internals_of(store).shards.rows(0, b"SELECT 1")
+                internals_of(store).shards.run(0, note_read)
                 mine.jobs()
                 theirs.jobs()
             looks.append((watch.look(mine.reads, runners=2), others.look(mine.reads, runners=2)))
@@ -442,24 +442,26 @@ def test_migration_waits_for_its_replica_and_says_so(datastore, replicated, repl
     jobs: list[int] = []
     listener = only(RunBegan, lambda begun: jobs.append(begun.job.job_id))
     with schemaless.connect(url) as store, ThreadPoolExecutor(1) as pool:
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         migration = pool.submit(run, store, spec, [0], listener=listener)
 
         def waits_for(text: str) -> bool:
             assert not migration.done(), migration.result()
-            return any(text in reason for job in jobs for _, reason in status_of(ledger, job).waits)
+            return any(text in reason for job in jobs for _, reason in status_of(job_store, job).waits)
 
         try:
-            eventually(lambda: waits_for("the flag file") and ledger.clusters(jobs[0])[0].figures["proven"], "flagged")
+            eventually(
+                lambda: waits_for("the flag file") and job_store.clusters(jobs[0])[0].figures["proven"], "flagged"
+            )
             sql(replica, f"STOP {word(replica)} SQL_THREAD")
-            eventually(lambda: ledger.clusters(jobs[0])[0].figures["lag_s"][str(replica.socket)] > 0.5, "a lag")
+            eventually(lambda: job_store.clusters(jobs[0])[0].figures["lag_s"][str(replica.socket)] > 0.5, "a lag")
             flag.unlink()
             eventually(lambda: waits_for(f"replica {replica.socket} lags by"), "waits for the replica")
         finally:
             flag.unlink(missing_ok=True)
             sql(replica, f"START {word(replica)} SQL_THREAD")
         report = migration.result(timeout=60)
-        (cluster,) = ledger.clusters(jobs[0])
+        (cluster,) = job_store.clusters(jobs[0])
 
     assert report.total().cells == len(rows)
     assert cluster.reason is None

@@ -17,9 +17,9 @@ from schemaless import InvalidInput, JobConflict, NewStoredCell, WorkersDied
 from schemaless.codec.envelope import DEFAULT_LIMITS
 from schemaless.codec.recode import recode
 from schemaless.events import only
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.driver import Driver
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.runner import make_watch
 from schemaless.jobs.throttle import Look, Thresholds
 from schemaless.jobs.worker import KeptWatch
@@ -65,9 +65,9 @@ def test_processes_give_what_one_thread_gives(fresh_store, legacy, migrate_store
 
     assert bodies(fresh_store) == legacy
     assert (report.total().cells, report.interruptions, report.failures) == (CELLS, 0, [])
-    ledger = Ledger(migrate_store)
-    assert ledger.job(report.job_id).state == "done"
-    assert all(state.state == "done" and not state.held for state in ledger.shards(report.job_id))
+    job_store = JobStore(migrate_store)
+    assert job_store.job(report.job_id).state == "done"
+    assert all(state.state == "done" and not state.held for state in job_store.shards(report.job_id))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -89,7 +89,7 @@ def test_dask_gives_what_one_thread_gives(fresh_store, legacy, migrate_store):
 
 def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
     """As a check in one thread does."""
-    database = tools_of(fresh_store).shards.database(2).encode()
+    database = internals_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body=x'C111FF' LIMIT 3" % database)
     found, expected = [], []
     with workers(2) as hands:
@@ -103,27 +103,33 @@ def test_check_by_processes_names_each_fault(fresh_store, legacy, by_hand):
 
 def test_worker_that_is_killed_is_replaced(fresh_store, legacy, migrate_store, eventually):
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
-    ledger = Ledger(migrate_store)
-    hold = tools_of(fresh_store).shards.database(0).encode()
-    with tools_of(migrate_store).shards.pool_for(tools_of(migrate_store).shards.node_of(0)).connection() as blocker:
+    job_store = JobStore(migrate_store)
+    hold = internals_of(fresh_store).shards.database(0).encode()
+    with (
+        internals_of(migrate_store)
+        .shards.pool_for(internals_of(migrate_store).shards.node_of(0))
+        .connection() as blocker
+    ):
         # A worker stands still in the middle of its shard while these rows are locked.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % hold)
         reports = []
         run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store, count=2)))
         run.start()
-        eventually(lambda: ledger.jobs() and any(s.held for s in ledger.shards(1) if s.shard == 0), "shard 0 is taken")
-        held = next(state for state in ledger.shards(1) if state.shard == 0)
+        eventually(
+            lambda: job_store.jobs() and any(s.held for s in job_store.shards(1) if s.shard == 0), "shard 0 is taken"
+        )
+        held = next(state for state in job_store.shards(1) if state.shard == 0)
         worker = int(held.runner.rpartition("/")[2].partition(".")[0])
-        eventually(lambda: ledger.shards(1)[3].state == "done", "others are through")
+        eventually(lambda: job_store.shards(1)[3].state == "done", "others are through")
         os.kill(worker, signal.SIGKILL)
-        eventually(lambda: ledger.shards(1)[0].epoch > held.epoch, "shard 0 is taken over")
+        eventually(lambda: job_store.shards(1)[0].epoch > held.epoch, "shard 0 is taken over")
         blocker.execute(b"ROLLBACK")
     run.join(60)
 
     assert bodies(fresh_store) == legacy
     assert reports[0].interruptions >= 1
-    assert ledger.job(1).state == "done"
+    assert job_store.job(1).state == "done"
 
 
 def die(*arguments: object) -> None:
@@ -144,17 +150,17 @@ def test_workers_that_always_die_end_the_run(fresh_store, legacy, migrate_store)
 
 def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventually):
     """From any terminal; nothing is replaced meanwhile."""
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    ledger.change_state(job.job_id, ("running",), "paused", "by a test")
+    job_store.change_state(job.job_id, ("running",), "paused", "by a test")
     before = bodies(fresh_store)
     reports = []
     run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store)))
     run.start()
-    eventually(lambda: any(state.held for state in ledger.shards(job.job_id)), "a runner waits")
+    eventually(lambda: any(state.held for state in job_store.shards(job.job_id)), "a runner waits")
     time.sleep(1.2)
     meanwhile = bodies(fresh_store)
-    ledger.change_state(job.job_id, ("paused",), "running")
+    job_store.change_state(job.job_id, ("paused",), "running")
     run.join(60)
 
     assert meanwhile == before
@@ -164,9 +170,9 @@ def test_paused_job_waits_and_goes_on(fresh_store, legacy, migrate_store, eventu
 
 def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate_store, eventually):
     """Its runners hear of it, and what is left is a new job's."""
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    ledger.change_state(job.job_id, ("running",), "paused", "by a test")
+    job_store.change_state(job.job_id, ("running",), "paused", "by a test")
     errors = []
 
     def work() -> None:
@@ -177,11 +183,11 @@ def test_aborted_job_ends_and_another_does_the_rest(fresh_store, legacy, migrate
 
     run = threading.Thread(target=work)
     run.start()
-    eventually(lambda: any(state.held for state in ledger.shards(job.job_id)), "a runner waits")
-    ledger.change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
+    eventually(lambda: any(state.held for state in job_store.shards(job.job_id)), "a runner waits")
+    job_store.change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
     run.join(60)
     with pytest.raises(JobConflict, match="job 1 is aborted"):
-        migrate.run(migrate_store, job=ledger.job(1))
+        migrate.run(migrate_store, job=job_store.job(1))
     report = migrate.run(migrate_store)
 
     assert "was aborted: by a test" in str(errors[0])
@@ -215,7 +221,7 @@ def test_interrupt_while_a_shard_is_handed_out_stops_its_runner_too(fresh_store,
     with pytest.raises(KeyboardInterrupt):
         migrate.run(migrate_store)
     monkeypatch.undo()
-    held = [state for state in Ledger(migrate_store).shards(1) if state.held]
+    held = [state for state in JobStore(migrate_store).shards(1) if state.held]
     report = migrate.run(migrate_store)
 
     assert held == []
@@ -227,20 +233,20 @@ def test_thresholds_of_a_running_job_can_be_changed(fresh_store, legacy, migrate
     """Its runners hear of it, and a run that is begun with others joins under the job's own."""
     flag = tmp_path / "wait"
     flag.touch()
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec(thresholds=Thresholds(flag_file=str(flag))))
     reports = []
     run = threading.Thread(target=lambda: reports.append(migrate.run(migrate_store)))
     run.start()
-    eventually(lambda: any(state.reason for state in ledger.clusters(job.job_id)), "it waits for the file to go")
+    eventually(lambda: any(state.reason for state in job_store.clusters(job.job_id)), "it waits for the file to go")
     before = bodies(fresh_store)
-    ledger.change_thresholds(job.job_id, Thresholds().asdict())
+    job_store.change_thresholds(job.job_id, Thresholds().asdict())
     run.join(60)
 
     assert not any(body in legacy.values() for body in before.values())
     assert [report.job_id for report in reports] == [job.job_id]
     assert bodies(fresh_store) == legacy
-    assert any(what.startswith("thresholds: ") for _, _, what in ledger.events(job.job_id))
+    assert any(what.startswith("thresholds: ") for _, _, what in job_store.events(job.job_id))
 
 
 def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store, monkeypatch, new_row, by_hand):
@@ -252,7 +258,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
         if not late:
             shard = run.state.shard
             late.append(shard)
-            database = tools_of(fresh_store).shards.database(shard).encode()
+            database = internals_of(fresh_store).shards.database(shard).encode()
             # As an old client would: the first cell of the shard, bare text again.
             by_hand(fresh_store).execute(
                 shard, b"UPDATE `%b`.cell SET body='{\"late\": 1}' ORDER BY added_id LIMIT 1" % database
@@ -261,7 +267,7 @@ def test_follow_goes_on_until_nothing_is_left(fresh_store, legacy, migrate_store
 
     monkeypatch.setattr(reencode.ShardRun, "checkpoint", checkpoint)
     report = migrate.run(migrate_store, MigrateSpec(follow=True), bounds=BlockBounds(next_pass_s=0.01))
-    passes = {state.shard: state.pass_number for state in Ledger(migrate_store).shards(1)}
+    passes = {state.shard: state.pass_number for state in JobStore(migrate_store).shards(1)}
 
     assert report.total().cells == CELLS + 1
     assert len(late) == 1
@@ -285,7 +291,7 @@ def test_store_is_opened_by_what_it_was_opened_with(fresh_store):
     """An ``Opening`` gives the same datastore, and shows no password."""
     secret = Opening(parse_url("mysql://app:secret@db-1/mezzanine"), PoolOptions(), DEFAULT_LIMITS)
     with opening_of(fresh_store).open() as again:
-        assert (again.name, tools_of(again).topology) == (fresh_store.name, tools_of(fresh_store).topology)
+        assert (again.name, internals_of(again).topology) == (fresh_store.name, internals_of(fresh_store).topology)
     assert "secret" not in repr(secret)
 
 
@@ -312,15 +318,15 @@ def test_work_steps_aside_for_servers_and_clients(migrate_store):
 
 def test_shards_are_handed_out_without_asking_for_each(fresh_store, legacy, migrate_store, monkeypatch):
     """However many small shards there are, the catalog is asked where the job is by time, and at the end."""
-    original = Ledger.shards
+    original = JobStore.shards
     asked = []
 
-    def shards(ledger, job_id, **how):
+    def shards(job_store, job_id, **how):
         asked.append(how)
-        return original(ledger, job_id, **how)
+        return original(job_store, job_id, **how)
 
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    monkeypatch.setattr(Ledger, "shards", shards)
+    monkeypatch.setattr(JobStore, "shards", shards)
     with workers(1) as hands:
         ended = Driver(migrate_store, job, migrate.work, make_watch, turn_s=600.0).run(hands)
 
@@ -349,7 +355,7 @@ def test_runner_keeps_from_shard_to_shard_what_it_has_learned(fresh_store, legac
 
 def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, legacy, migrate_store):
     """A worker keeps its watch from shard to shard, but not one with other thresholds."""
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
     other = Thresholds(max_threads_running=77)
     made = []
@@ -360,7 +366,7 @@ def test_runner_hears_thresholds_that_changed_between_its_shards(fresh_store, le
 
     def work(store, shard_run):
         shard_run.gate()
-        ledger.change_thresholds(job.job_id, other.asdict())
+        job_store.change_thresholds(job.job_id, other.asdict())
         shard_run.finish()
 
     with workers(1) as hands:

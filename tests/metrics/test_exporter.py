@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import schemaless
 from schemaless.errors import ServerUnavailable
 from schemaless.failover import nodes
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.metrics import capacity, servers
 from schemaless.metrics.exporter import COLLECTORS, OWN, Exporter
 from schemaless.metrics.metric import Collector, Metric
@@ -83,7 +83,7 @@ def test_a_migration_is_followed_by_its_metrics(invoke, start, eventually, fresh
     eventually(complete, "each collector has read once")
     found = samples(texts[-1])
     shard = fresh_store.shard_of(row)
-    cluster = tools_of(fresh_store).topology.cluster_of(shard).name
+    cluster = internals_of(fresh_store).topology.cluster_of(shard).name
     assert found["schemaless_job_cells_total"] == {("1", "migrate"): 1}
     assert found["schemaless_job_state"] == {("1", "migrate", "done"): 1}
     assert found["schemaless_job_shards"][("1", "migrate", "done")] == 4
@@ -136,9 +136,9 @@ def test_lag_of_a_replica_grows_until_it_has_caught_up(replicated, flavour, new_
 @pytest.mark.mysql
 def test_a_breaker_opens_for_a_server_that_does_not_answer(fresh_store, tmp_path):
     """The other cluster's stays closed."""
-    up, down = tools_of(fresh_store).topology.clusters
+    up, down = internals_of(fresh_store).topology.clusters
     nobody = Node("primary", socket=str(tmp_path / "nobody.sock"))
-    topology = replace(tools_of(fresh_store).topology, clusters=(up, replace(down, nodes=(nobody,))))
+    topology = replace(internals_of(fresh_store).topology, clusters=(up, replace(down, nodes=(nobody,))))
     with opened_as(fresh_store, topology) as half:
         read = servers.SERVERS.reading(half)
         found = [{(each.metric, each.labels[0]): each.value for each in read()} for _ in range(FAILURES)]

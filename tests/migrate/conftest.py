@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from tests.migrate.originals import load
@@ -15,4 +15,4 @@ def job(fresh_store, new_row, migrate_store, tmp_path):
     """A finished migration of some cells, with its archive in ``tmp_path``."""
     load(fresh_store, new_row)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    return Ledger(migrate_store).job(report.job_id)
+    return JobStore(migrate_store).job(report.job_id)

@@ -11,7 +11,7 @@ from schemaless import Datastore, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import DEFAULT, Codec
 from schemaless.errors import SchemalessError
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.archive import ArchiveWriter, archived
 from schemaless.migrate.restore import RestoreOutcome, RestoreSpec, count
@@ -68,9 +68,9 @@ def migrate(
                 writer.append([archived(cell, body) for cell, body in changes[start : start + 10]])
         if update:
             sql = update_bodies(
-                tools_of(store).shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
+                internals_of(store).shards.database(shard), ((cell.added_id, cell.body, body) for cell, body in changes)
             )
-            tools_of(store).shards.execute(shard, sql)
+            internals_of(store).shards.execute(shard, sql)
         done += len(changes)
     return done
 

@@ -10,7 +10,7 @@ import pytest
 
 from schemaless import Datastore, NewStoredCell
 from schemaless.codec.recode import recode
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.binlog_cost import (
     BinaryLog,
     BinaryLogPoint,
@@ -32,7 +32,9 @@ Changes = list[tuple[int, bytes, bytes]]
 @contextmanager
 def own(store: Datastore) -> Iterator[Connection]:
     """Give a connection to the first cluster's primary that nobody gets afterwards."""
-    with tools_of(store).shards.pool_for(tools_of(store).topology.clusters[0].primary).connection() as connection:
+    with (
+        internals_of(store).shards.pool_for(internals_of(store).topology.clusters[0].primary).connection() as connection
+    ):
         connection.unfinished = True
         yield connection
 
@@ -107,7 +109,7 @@ def test_whatever_is_set_already_is_left_alone(migrate_store, flavour):
 
 def test_bytes_are_counted_and_were_predicted(migrate_store, changes):
     """With each way of logging, what is written is what was said, within a twentieth."""
-    database = tools_of(migrate_store).shards.database(0)
+    database = internals_of(migrate_store).shards.database(0)
     before = sum(len(old) for _, old, _ in changes)
     after = sum(len(new) for _, _, new in changes)
     back = [(added_id, new, old) for added_id, old, new in changes]

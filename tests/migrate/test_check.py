@@ -9,7 +9,7 @@ import pytest
 from schemaless import NewStoredCell
 from schemaless.codec.registry import codec_named, codec_names
 from schemaless.events import Advanced, only, together
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.faults import Fault
 from schemaless.migrate.verify import check
 
@@ -28,7 +28,7 @@ def faults_after(store, shards, row, body: bytes) -> list[str]:
     """Store a cell, replace its body behind the library's back, and return the kinds of faults found."""
     store.put_cell(row, "BASE", 1, ORIGINAL)
     shard = store.shard_of(row)
-    database = tools_of(store).shards.database(shard).encode()
+    database = internals_of(store).shards.database(shard).encode()
     shards.execute(shard, b"UPDATE `%b`.cell SET body=x'%b'" % (database, body.hex().encode()))
     found = []
     report = check(store, listener=only(Fault, found.append))
@@ -77,14 +77,18 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
     home = fresh_store.shard_of(row)
     other = next(
         shard
-        for shard in tools_of(fresh_store).topology.shards_of(tools_of(fresh_store).topology.cluster_of(home).name)
+        for shard in internals_of(fresh_store).topology.shards_of(
+            internals_of(fresh_store).topology.cluster_of(home).name
+        )
         if shard != home
     )
     columns = "row_key, column_name, ref_key, body"
     copy = f"INSERT INTO `{{}}`.cell ({columns}) SELECT {columns} FROM `{{}}`.cell"
     by_hand(fresh_store).execute(
         other,
-        copy.format(tools_of(fresh_store).shards.database(other), tools_of(fresh_store).shards.database(home)).encode(),
+        copy.format(
+            internals_of(fresh_store).shards.database(other), internals_of(fresh_store).shards.database(home)
+        ).encode(),
     )
     found = []
     report = check(fresh_store, listener=only(Fault, found.append))
@@ -97,7 +101,7 @@ def test_check_finds_a_row_in_the_wrong_shard(fresh_store, row, by_hand):
 def test_check_finds_keys_that_no_cell_may_have(fresh_store, row, by_hand):
     """Somebody wrote past the library."""
     shard = fresh_store.shard_of(row)
-    database = tools_of(fresh_store).shards.database(shard).encode()
+    database = internals_of(fresh_store).shards.database(shard).encode()
     by_hand(fresh_store).execute(
         shard,
         b"INSERT INTO `%b`.cell (row_key, column_name, ref_key, body) "
@@ -114,7 +118,7 @@ def test_check_finds_a_shard_that_is_another_and_goes_on(fresh_store, new_row, b
     rows = [new_row() for _ in range(20)]
     for row in rows:
         fresh_store.put_cell(row, "BASE", 1, ORIGINAL)
-    database = tools_of(fresh_store).shards.database(2)
+    database = internals_of(fresh_store).shards.database(2)
     by_hand(fresh_store).execute(2, f"UPDATE `{database}`.shard_identity SET shard_count = 5".encode())
     found = []
     report = check(fresh_store, listener=only(Fault, found.append))
@@ -146,15 +150,15 @@ def test_check_names_a_shard_whose_database_is_dropped_under_it_and_goes_on(fres
     def drop(more: Advanced) -> None:
         looked_at.append(more)
         if when != "before" and len(looked_at) == sum(fresh_store.shard_of(row) == 0 for row in others) + 1:
-            by_hand(fresh_store).execute(1, f"DROP DATABASE `{tools_of(fresh_store).shards.database(1)}`".encode())
+            by_hand(fresh_store).execute(1, f"DROP DATABASE `{internals_of(fresh_store).shards.database(1)}`".encode())
 
     if when == "before":
-        by_hand(fresh_store).execute(1, f"DROP DATABASE `{tools_of(fresh_store).shards.database(1)}`".encode())
+        by_hand(fresh_store).execute(1, f"DROP DATABASE `{internals_of(fresh_store).shards.database(1)}`".encode())
     found = []
     report = check(fresh_store, listener=together(only(Fault, found.append), only(Advanced, drop)))
 
     assert [(fault.shard, fault.key) for fault in found] == [(1, None)]
     assert found[0].kind == ("ShardIdentityMismatch" if when == "before" else "DatabaseMissing")
-    assert tools_of(fresh_store).shards.database(1) in found[0].message
+    assert internals_of(fresh_store).shards.database(1) in found[0].message
     assert report.shards == 4
     assert len(others) <= report.cells < len(others) + len(rows)

@@ -19,7 +19,7 @@ from schemaless.cells.dictionaries import bring, entries, parse_dictionary_line
 from schemaless.codec.dictionaries import Dictionary
 from schemaless.codec.envelope import describe_body, dictionary_of
 from schemaless.codec.registry import codec_named
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.keys import row_key_bytes
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
@@ -71,7 +71,7 @@ def test_migration_tells_dictionaries_apart(
         (None, MigrateSpec("msgpack+zstd")),
         (second.id, MigrateSpec("json+zstd", dictionary=second.id)),
     ):
-        codec = spec.codec(tools_of(migrate_store).dictionaries)
+        codec = spec.codec(internals_of(migrate_store).dictionaries)
         promised = plan_migration(migrate_store, codec, sources=spec.sources or None).total
         report = migrate.run(migrate_store, spec)
         assert report.codec == spec.target
@@ -125,7 +125,7 @@ def test_cells_without_their_dictionary_are_faults_and_are_left(
         with pytest.raises(UnknownDictionary) as raised:
             list(loading.dump_lines(store, loading.iter_dump(store, range(4), None), stored=True))
         assert raised.value.key is not None
-        bring(tools_of(admin).shelves, dictionary, {})
+        bring(internals_of(admin).dictionary_replicas, dictionary, {})
         assert check(store).faults == {}
         assert migrate.run(store, MigrateSpec("msgpack+zlib")).total().cells == COUNT
         assert read(store) == documents
@@ -164,7 +164,7 @@ def test_archive_has_the_dictionaries_of_its_originals(
         refused = restore(store, [tmp_path])
         assert refused.total.left == {"UnknownDictionary": COUNT}
         assert read(store) == documents
-        bring(tools_of(admin).shelves, *parse_dictionary_line(json.loads(file.read_bytes())))
+        bring(internals_of(admin).dictionary_replicas, *parse_dictionary_line(json.loads(file.read_bytes())))
         assert restore(store, [tmp_path]).total.restored == COUNT
         assert bodies(store) == before
         assert read(store) == documents
@@ -192,7 +192,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
         other = kept(copy, 900) if taken else None
         for turn in range(2):
             here = loading.DumpDictionaries(
-                tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).shelves)
+                internals_of(copy).dictionaries, functools.partial(bring, internals_of(copy).dictionary_replicas)
             )
             reader = loading.dump_reader(None, dictionaries=here)
             report = loading.load(copy, lines, reader, source="dump")
@@ -200,7 +200,7 @@ def test_stored_dump_carries_dictionaries_and_loads_under_another_number(
         assert read(copy) == documents
         assert check(copy).faults == {}
         assert named(copy) == {dictionary.id + 1 if taken else dictionary.id}
-        assert len(entries(tools_of(copy).catalog, copy.name)) == (1 if other is None else 2)
+        assert len(entries(internals_of(copy).catalog, copy.name)) == (1 if other is None else 2)
         if not taken:
             assert bodies(copy) == bodies(fresh_store)
         # As documents they need none, and go to what the column is set to.
@@ -215,7 +215,7 @@ def test_dump_whose_dictionary_is_altered_or_missing_is_refused(
     dictionary = kept(admin)
     migrate.run(migrate_store, MigrateSpec("msgpack+zstd", dictionary=dictionary.id))
     cell = next(iter(fresh_store.scan_shard(0)))
-    line = loading.dump_line(cell, stored=True, dictionaries=tools_of(fresh_store).dictionaries)
+    line = loading.dump_line(cell, stored=True, dictionaries=internals_of(fresh_store).dictionaries)
     none = loading.DumpDictionaries(Nothing(), lambda dictionary, source: dictionary)
     with pytest.raises(UnknownDictionary):
         loading.dump_reader(None, dictionaries=none)(line, 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from schemaless import InvalidInput, JobConflict
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files
 from schemaless.migrate.finalise import finalise
@@ -31,13 +31,13 @@ def test_finalise_says_which_files_may_go_and_deletes_none(migrate_store, job, t
     assert first.job.message == f"{len(TEXTS)} cells verified"
     again = finalise(migrate_store, first.job)
     assert (again.refused, again.files) == ([], files)
-    assert [what.partition(":")[0] for _, _, what in Ledger(migrate_store).events(job.job_id)][-1] == "finalised"
+    assert [what.partition(":")[0] for _, _, what in JobStore(migrate_store).events(job.job_id)][-1] == "finalised"
 
 
 def test_finalise_of_a_job_that_replaced_nothing_asks_for_no_archive(migrate_store, job, tmp_path):
     """The last of several runs finds nothing to do, and made no folder."""
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path / "never made")))
-    last = Ledger(migrate_store).job(report.job_id)
+    last = JobStore(migrate_store).job(report.job_id)
     result = finalise(migrate_store, last)
 
     assert (result.job.state, result.refused, result.files) == ("finalised", [], [])
@@ -66,7 +66,7 @@ def test_finalise_with_cells_left_needs_to_be_told(migrate_store, fresh_store, n
     """Cells that could not be read are named by the job; they are accepted, others are not."""
     load(fresh_store, new_row, [*TEXTS, b"{", b"\xff\xfe{\x00}\x00"])
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    job = Ledger(migrate_store).job(report.job_id)
+    job = JobStore(migrate_store).job(report.job_id)
     refused = finalise(migrate_store, job)
     accepted = finalise(migrate_store, job, accept_left=True)
 
@@ -82,7 +82,7 @@ def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, ne
         monkeypatch.setattr(f"schemaless.{module}.FAILURES_KEPT", 3)
     load(fresh_store, new_row, [b"{"] * 40)
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    job = Ledger(migrate_store).job(report.job_id)
+    job = JobStore(migrate_store).job(report.job_id)
 
     assert len(report.failures) == 12
     assert finalise(migrate_store, job, accept_left=True).refused == []
@@ -91,7 +91,7 @@ def test_finalise_of_more_failures_than_are_named(migrate_store, fresh_store, ne
 def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store, job, by_hand):
     """The archive has the last copy of a cell that somebody erased."""
     (shard, added_id), *_ = everything(fresh_store)
-    sql = f"DELETE FROM `{tools_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}"
+    sql = f"DELETE FROM `{internals_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}"
     by_hand(fresh_store).execute(shard, sql.encode())
 
     assert finalise(migrate_store, job).refused == ["1 Erased"]
@@ -101,16 +101,16 @@ def test_finalise_with_cells_erased_needs_to_be_told(migrate_store, fresh_store,
 
 def test_finalise_refuses_a_job_that_is_not_done(migrate_store):
     """Running, paused or aborted."""
-    ledger = Ledger(migrate_store)
-    clusters = {cluster.name for cluster in tools_of(migrate_store).topology.clusters}
-    job = ledger.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
+    job_store = JobStore(migrate_store)
+    clusters = {cluster.name for cluster in internals_of(migrate_store).topology.clusters}
+    job = job_store.create("migrate", MigrateSpec().as_json(), {0: 1}, clusters, {})
     with pytest.raises(JobConflict, match="is running; let it come to its end first"):
         finalise(migrate_store, job)
 
-    ledger.change_state(job.job_id, ["running"], "aborted")
+    job_store.change_state(job.job_id, ["running"], "aborted")
     with pytest.raises(JobConflict, match="is aborted; run another to its end"):
-        finalise(migrate_store, ledger.job(job.job_id))
-    rebuild = ledger.create("rebuild", {}, {1: 1}, clusters, {})
+        finalise(migrate_store, job_store.job(job.job_id))
+    rebuild = job_store.create("rebuild", {}, {1: 1}, clusters, {})
     with pytest.raises(InvalidInput, match="is a rebuild, not a migration"):
         finalise(migrate_store, rebuild)
 
@@ -136,8 +136,8 @@ def test_finalise_misses_files_of_the_archive(migrate_store, job, tmp_path):
 def test_one_job_of_several_is_finalised_by_its_own_files(migrate_store, job, tmp_path):
     """A later job's originals stay."""
     later = migrate.run(migrate_store, MigrateSpec(to="json+zlib", archive=str(tmp_path)))
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
 
-    report = finalise(migrate_store, ledger.job(later.job_id))
+    report = finalise(migrate_store, job_store.job(later.job_id))
     assert {file.job_id for file in report.files} == {later.job_id}
     assert {file.job_id for file in Originals.of(migrate_store, [tmp_path]).files} == {job.job_id, later.job_id}

@@ -13,8 +13,8 @@ from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.envelope import describe_body
 from schemaless.codec.registry import DEFAULT
 from schemaless.errors import VerificationFailed
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import blocks, rebuild, reencode
 from schemaless.migrate import run as migrate
 from schemaless.migrate.blocks import BlockBounds
@@ -122,7 +122,7 @@ def test_run_leaves_what_it_cannot_read_and_names_it(fresh_store, new_row, body,
     by_hand(fresh_store).execute(
         shard,
         b"UPDATE `%b`.cell SET body=x'%b' WHERE row_key=x'%b'"
-        % (tools_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
+        % (internals_of(fresh_store).shards.database(shard).encode(), body.hex().encode(), rows[1].hex.encode()),
     )
     report = migrate.run(migrate_store)
 
@@ -216,7 +216,7 @@ def test_no_shards_are_not_all_shards(fresh_store, legacy, migrate_store):
 
     assert (planned.total.cells.mid, planned.columns, planned.stored) == (0, {}, [])
     assert check(fresh_store, []).cells == verify(fresh_store, []).cells == 0
-    assert Ledger(migrate_store).jobs() == []
+    assert JobStore(migrate_store).jobs() == []
     assert everything(fresh_store) == before
 
 
@@ -249,7 +249,7 @@ def test_run_counts_only_what_it_replaced_itself(fresh_store, legacy, meddle, mi
     cells = len(list(fresh_store.scan_shard(0)))
 
     def take_three(database: str, changes: list) -> None:
-        tools_of(migrate_store).shards.execute(0, update_bodies(database, changes[:3]))
+        internals_of(migrate_store).shards.execute(0, update_bodies(database, changes[:3]))
 
     meddle(take_three)
     total = migrate.run(migrate_store, shards=[0]).total()
@@ -323,7 +323,7 @@ def test_checkpoint_is_never_ahead_of_what_is_replaced(fresh_store, legacy, monk
     calls = failing(monkeypatch, 3)
     with pytest.raises(VerificationFailed, match="at an UPDATE"):
         migrate.run(migrate_store, bounds=OF_TEN)
-    states = {state.shard: state for state in Ledger(migrate_store).shards(1)}
+    states = {state.shard: state for state in JobStore(migrate_store).shards(1)}
     state = states[calls[2]]
     left = [cell.added_id for cell in fresh_store.scan_shard(calls[2], legacy_only=True)]
     ids = [cell.added_id for cell in fresh_store.scan_shard(calls[2])]
@@ -416,8 +416,10 @@ def test_run_large_bodies_stay_under_the_packet(fresh_store, new_row, migrate_st
 def test_update_statement_uses_the_primary_key(fresh_store, legacy, migrate_store):
     """Each chunk touches its own rows only: the plan looks rows up by added_id."""
     cells = list(fresh_store.scan_shard(0))[:5]
-    sql = update_bodies(tools_of(fresh_store).shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells])
-    plan = json.loads(tools_of(migrate_store).shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
+    sql = update_bodies(
+        internals_of(fresh_store).shards.database(0), [(cell.added_id, cell.body, b"1") for cell in cells]
+    )
+    plan = json.loads(internals_of(migrate_store).shards.rows(0, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
     text = json.dumps(plan)
 
     assert '"key": "PRIMARY"' in text or "Single-row index lookup on c using PRIMARY" in text, text

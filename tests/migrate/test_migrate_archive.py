@@ -16,7 +16,7 @@ import pytest
 from schemaless import ArchiveFailed, CorruptBody
 from schemaless.codec.envelope import is_enveloped
 from schemaless.codec.recode import recode
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import archive
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive_files import archive_files, read_archive
@@ -253,12 +253,12 @@ def test_killed_anywhere_between_archive_and_update_nothing_is_lost(
         assert all(kept[place].body == before[place][1] for place in kept)
         replaced = more
     report = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)))
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
 
     assert {place: recode(body).body for place, (_, body, _) in before.items()} == {
         place: body for place, (_, body, _) in everything(fresh_store).items()
     }
-    assert finalise(migrate_store, ledger.job(report.job_id)).refused == []
+    assert finalise(migrate_store, job_store.job(report.job_id)).refused == []
     killed("restore")
     partly = everything(fresh_store)
     done = restore(migrate_store, [tmp_path])

@@ -24,8 +24,8 @@ import schemaless
 from schemaless import JobConflict, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.failover import nodes
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
@@ -88,7 +88,7 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
             cells = list(store.scan_shard(0))
             for nth in range(10):
                 back = [(cell.added_id, recode(cell.body).body, cell.body) for cell in cells]
-                tools_of(store).shards.execute(0, update_bodies(tools_of(store).shards.database(0), back))
+                internals_of(store).shards.execute(0, update_bodies(internals_of(store).shards.database(0), back))
                 proxy.arm(
                     Fault(chance.choice(["UPDATE", "UPDATE", "SELECT", "INSERT"]), at, how, skip=chance.randrange(12))
                     for at in chance.sample(["before", "no reply"], 1 + nth % 2)
@@ -98,7 +98,7 @@ def test_connection_cut_in_the_middle_of_a_commit(servers, monkeypatch, how):
                 assert bodies(store) == expected, f"round {nth}"
                 assert report.total().cells <= 40
                 assert report.total().left == {}
-                assert Ledger(store).job(report.job_id).state == "done"
+                assert JobStore(store).job(report.job_id).state == "done"
     finally:
         proxy.close()
 
@@ -162,15 +162,15 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
     word = "SLAVE" if primary.flavour == "mariadb" else "REPLICA"
     replica = primary.replicas[0]
     with schemaless.connect(url) as migrating:
-        ledger = Ledger(migrating)
+        job_store = JobStore(migrating)
         # One that was proven before: a replica that never showed anything would be refused.
         migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
         sql(replica, f"STOP {word}")
         time.sleep(0.1)
         spec = MigrateSpec(thresholds=Thresholds(max_lag_s=0.3))
         thread, ended = run_in_a_thread(url, spec)
-        eventually(lambda: ledger.latest("migrate").job_id == 2 and ledger.clusters(2)[0].reason, "it waits")
-        reason = ledger.clusters(2)[0].reason
+        eventually(lambda: job_store.latest("migrate").job_id == 2 and job_store.clusters(2)[0].reason, "it waits")
+        reason = job_store.clusters(2)[0].reason
         meanwhile = bodies(store)
         sql(replica, f"START {word}")
         thread.join(60)
@@ -178,7 +178,7 @@ def test_replication_that_stops_is_waited_for(primary, url, filled, eventually):
         assert str(replica.socket) in reason
         assert [body for key, body in meanwhile.items() if body == expected[key]] == []
         assert ended[0].total().cells == len(expected)
-        assert sum(ledger.clusters(2)[0].waits.values()) > 0
+        assert sum(job_store.clusters(2)[0].waits.values()) > 0
     assert bodies(store) == expected
 
 
@@ -187,12 +187,12 @@ def test_replica_that_is_killed_is_waited_for(primary, url, filled, eventually):
     store, expected = filled
     replica = primary.replicas[0]
     with schemaless.connect(url) as migrating:
-        ledger = Ledger(migrating)
+        job_store = JobStore(migrating)
         migrate.run(migrating, MigrateSpec("json+zlib"), shards=[0])
         local_servers.kill(replica)
         thread, ended = run_in_a_thread(url, MigrateSpec())
-        eventually(lambda: ledger.latest("migrate").job_id == 2 and ledger.clusters(2)[0].reason, "it waits")
-        reason = ledger.clusters(2)[0].reason
+        eventually(lambda: job_store.latest("migrate").job_id == 2 and job_store.clusters(2)[0].reason, "it waits")
+        reason = job_store.clusters(2)[0].reason
         local_servers.start(replica)
         thread.join(90)
 
@@ -211,9 +211,9 @@ def test_new_bodies_are_verified_on_the_replica(primary, url, filled):
     found = {
         (uuid.UUID(bytes=row[0]), row[1]): row[2]
         for shard in range(2)
-        for row in tools_of(store).shards.rows(
+        for row in internals_of(store).shards.rows(
             shard,
-            f"SELECT row_key, ref_key, body FROM `{tools_of(store).shards.database(shard)}`.cell".encode(),
+            f"SELECT row_key, ref_key, body FROM `{internals_of(store).shards.database(shard)}`.cell".encode(),
             read_from="replica",
         )
     }
@@ -262,9 +262,9 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
 ):
     """Leases are on the server's clock: what another runner has, it leaves alone, and does the rest."""
     expected = fill(fresh_store, 80)
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     job, _ = migrate.MIGRATE.begin_or_join(migrate_store, MigrateSpec())
-    mine = ledger.claim(job.job_id, 0, "somebody elsewhere")
+    mine = job_store.claim(job.job_id, 0, "somebody elsewhere")
     process = subprocess.Popen(
         [sys.executable, "-c", CLOCK, str(hour)],
         env={**os.environ, "SCHEMALESS_URL": migrate_url},
@@ -272,10 +272,10 @@ def test_worker_whose_clock_is_off_by_an_hour_takes_nothing_from_others(
         stderr=subprocess.PIPE,
         text=True,
     )
-    eventually(lambda: all(state.state == "done" for state in ledger.shards(job.job_id)[1:]), "the rest is done")
-    ledger.checkpoint(job.job_id, mine)
+    eventually(lambda: all(state.state == "done" for state in job_store.shards(job.job_id)[1:]), "the rest is done")
+    job_store.checkpoint(job.job_id, mine)
     untouched = list(fresh_store.scan_shard(0, legacy_only=True))
-    ledger.release(job.job_id, mine)
+    job_store.release(job.job_id, mine)
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == 0, err

@@ -8,8 +8,8 @@ import pytest
 
 from schemaless import InvalidInput
 from schemaless.events import Total, only
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import run as migrate
 from schemaless.migrate.archive import MARK_BYTES
 from schemaless.migrate.archive_files import archive_files
@@ -71,10 +71,10 @@ def test_restore_without_one_file_names_it(migrate_store, job, tmp_path):
 def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_row, migrate_store, tmp_path):
     """Each file is held against what its runner has noted of it, not against a sum."""
     load(fresh_store, new_row, TEXTS[:8])
-    shard = next(shard for shard in range(fresh_store.shard_count) if tools_of(fresh_store).id_span(shard))
+    shard = next(shard for shard in range(fresh_store.shard_count) if internals_of(fresh_store).id_span(shard))
     first = migrate.run(migrate_store, MigrateSpec(archive=str(tmp_path)), shards=[shard])
-    ledger = Ledger(migrate_store)
-    (state,) = ledger.shards(first.job_id)
+    job_store = JobStore(migrate_store)
+    (state,) = job_store.shards(first.job_id)
     (file,) = archive_files(tmp_path)
     tally = ShardTally.of(state)
 
@@ -88,7 +88,7 @@ def test_originals_that_stand_twice_do_not_make_up_for_a_file(fresh_store, new_r
 
 def test_job_that_noted_no_files_is_held_against_its_count(migrate_store, job):
     """Of a version that noted none."""
-    state = Ledger(migrate_store).shards(job.job_id)[2]
+    state = JobStore(migrate_store).shards(job.job_id)[2]
     del state.counters["archived"]
     missing = missing_of(job.job_id, [state], {})
 
@@ -125,7 +125,7 @@ def test_restore_where_nothing_has_a_header_is_refused_with_the_file(migrate_sto
 
 def test_restore_of_a_job_that_the_catalog_does_not_know_says_so(migrate_store, job, tmp_path, by_hand):
     """Nobody can tell then what is missing."""
-    pool = by_hand(migrate_store).pool_for(tools_of(migrate_store).topology.cluster_of(0).primary)
+    pool = by_hand(migrate_store).pool_for(internals_of(migrate_store).topology.cluster_of(0).primary)
     for table in ("job_event", "job_failure", "job_cluster", "job_shard", "job"):
         sql = f"DELETE FROM `{migrate_store.name}`.{table}"
         pool.run(lambda connection, sql=sql: connection.execute(sql.encode()), writes=True)

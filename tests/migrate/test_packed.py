@@ -18,7 +18,7 @@ from schemaless.cells.dictionaries import bring, keep
 from schemaless.codec.envelope import describe_body, dictionary_of, encode_body
 from schemaless.codec.registry import PACKED, codec_named
 from schemaless.codec.training import train
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
@@ -114,7 +114,7 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
     cells = ((uuid.uuid5(uuid.NAMESPACE_OID, str(n)).bytes, encode_body(trip(n))) for n in range(200))
     trained = train(cells, codec_named("packed+zstd"), sizes=(2_048,))
     assert trained.codec.serializer == PACKED
-    dictionary = keep(tools_of(admin).shelves, trained.dictionary, {"column": "LOG"})
+    dictionary = keep(internals_of(admin).dictionary_replicas, trained.dictionary, {"column": "LOG"})
     report = migrate.run(migrate_store, MigrateSpec("packed+zstd", dictionary=dictionary.id))
     assert report.codec == f"packed+zstd with dictionary {dictionary.id}"
     assert {dictionary_of(body) for body in bodies(fresh_store).values()} == {dictionary.id, None}
@@ -122,7 +122,9 @@ def test_dump_and_load_carry_packed_bodies_with_their_dictionary(
         line for _, line in loading.dump_lines(fresh_store, loading.iter_dump(fresh_store, range(4), None), stored=True)
     ).splitlines(keepends=True)
     with schemaless.connect(accounts.url("admin", accounts.create(new_name, 4))) as copy:
-        here = loading.DumpDictionaries(tools_of(copy).dictionaries, functools.partial(bring, tools_of(copy).shelves))
+        here = loading.DumpDictionaries(
+            internals_of(copy).dictionaries, functools.partial(bring, internals_of(copy).dictionary_replicas)
+        )
         loaded = loading.load(copy, lines, loading.dump_reader(None, dictionaries=here), source="dump")
 
         assert loaded.created == COUNT + len(KEPT)

@@ -10,7 +10,7 @@ import pytest
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.plan import plan_migration
 from schemaless.migrate.spec import MigrateSpec
@@ -91,7 +91,7 @@ def test_plan_of_one_column_and_some_shards_keeps_to_them(fresh_store, mixed, mi
 def test_plan_says_what_cannot_be_read_with_examples(fresh_store, mixed, migrate_store, by_hand):
     """By reason, with shard, cell and message; such a body is in no other figure."""
     cell = next(cell for cell in fresh_store.scan_shard(2) if cell.body[:1] == b"{")
-    name = tools_of(fresh_store).shards.database(2).encode()
+    name = internals_of(fresh_store).shards.database(2).encode()
     by_hand(fresh_store).execute(2, b"UPDATE `%b`.cell SET body='{broken' WHERE added_id=%d" % (name, cell.added_id))
     found = plan_migration(migrate_store)
 
@@ -161,7 +161,7 @@ def test_plan_says_what_the_binary_log_will_get(fresh_store, migrate_store, new_
             cells = list(fresh_store.scan_shard(0))
             for start in range(0, len(cells), 100):
                 changes = [(cell.added_id, cell.body, recode(cell.body).body) for cell in cells[start : start + 100]]
-                connection.execute(update_bodies(tools_of(fresh_store).shards.database(0), changes))
+                connection.execute(update_bodies(internals_of(fresh_store).shards.database(0), changes))
             connection.unfinished = True
             return written(connection) - before
 

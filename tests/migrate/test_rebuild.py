@@ -9,8 +9,8 @@ import pytest
 
 import schemaless
 from schemaless import InvalidInput, JobConflict, NewStoredCell
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import rebuild
 from schemaless.migrate.rebuild import REBUILD, RebuildSpec
 from schemaless.migrate.run import MIGRATE
@@ -39,7 +39,7 @@ def shrunk(fresh_store, new_row, by_hand):
             cells.append(NewStoredCell(row, "BASE", 1, b'"%b"' % (b"x" * 20_000)))
     fresh_store.put_stored_cells(cells, trusted=True)
     for shard in (0, 1):
-        name = tools_of(fresh_store).shards.database(shard).encode()
+        name = internals_of(fresh_store).shards.database(shard).encode()
         by_hand(fresh_store).execute(shard, b"UPDATE `%b`.cell SET body=CONCAT('\"', REPEAT('y',298), '\"')" % name)
 
 
@@ -52,8 +52,8 @@ def everything(store) -> dict:
 
 
 def file_bytes(store, by_hand, shard: int) -> int:
-    database = tools_of(store).shards.database(shard)
-    pool = by_hand(store).pool_for(tools_of(store).topology.cluster_of(shard).primary)
+    database = internals_of(store).shards.database(shard)
+    pool = by_hand(store).pool_for(internals_of(store).topology.cluster_of(shard).primary)
     return cell_table_sizes(pool, [database])[database].file_bytes
 
 
@@ -64,7 +64,7 @@ def test_rebuild_gives_space_back_as_predicted(fresh_store, shrunk, admin_store,
     planned = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0, 1])
     done = rebuild.run(admin_store, shards=[1, 0])
     now = [file_bytes(fresh_store, by_hand, shard) for shard in (0, 1)]
-    job = Ledger(admin_store).latest("rebuild")
+    job = JobStore(admin_store).latest("rebuild")
 
     assert everything(fresh_store) == before
     assert [each.size.file_bytes for each in planned] == [each.before_bytes for each in done] == sizes
@@ -93,10 +93,10 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
     fresh_store, shrunk, admin_store, by_hand, eventually, new_row
 ):
     """The ALTER gives up soon, so that writers behind it go on; it is tried until the transaction has ended."""
-    ledger = Ledger(admin_store)
-    name = tools_of(fresh_store).shards.database(0).encode()
+    job_store = JobStore(admin_store)
+    name = internals_of(fresh_store).shards.database(0).encode()
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 0)
-    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
+    pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
     done = []
     with pool.connection() as reader:
         reader.unfinished = True
@@ -105,9 +105,9 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
         spec = RebuildSpec(lock_wait_s=1)
         thread = threading.Thread(target=lambda: done.extend(rebuild.run(admin_store, spec, shards=[0])))
         thread.start()
-        eventually(lambda: ledger.jobs("rebuild"), "there is a job")
-        job_id = ledger.jobs("rebuild")[0].job_id
-        eventually(lambda: ledger.shards(job_id)[0].counters.get("attempts", 0) >= 2, "it has tried again")
+        eventually(lambda: job_store.jobs("rebuild"), "there is a job")
+        job_id = job_store.jobs("rebuild")[0].job_id
+        eventually(lambda: job_store.shards(job_id)[0].counters.get("attempts", 0) >= 2, "it has tried again")
         fresh_store.put_cell(row, "BASE", 1, {"written": "meanwhile"})
         reader.execute(b"COMMIT")
     thread.join(60)
@@ -118,8 +118,8 @@ def test_rebuild_waits_for_an_open_transaction_and_holds_nobody_up(
 
 def test_rebuild_that_never_gets_the_table_leaves_it_alone(fresh_store, shrunk, admin_store, by_hand):
     """After its attempts the shard is named, the next one is rebuilt, and the job ends."""
-    name = tools_of(fresh_store).shards.database(0).encode()
-    pool = by_hand(fresh_store).pool_for(tools_of(fresh_store).topology.cluster_of(0).primary)
+    name = internals_of(fresh_store).shards.database(0).encode()
+    pool = by_hand(fresh_store).pool_for(internals_of(fresh_store).topology.cluster_of(0).primary)
     size = file_bytes(fresh_store, by_hand, 0)
     with pool.connection() as reader:
         reader.unfinished = True
@@ -153,8 +153,9 @@ def test_rebuild_that_would_have_replicas_lag_too_long_is_not_begun(shrunk, admi
     """Predicted before it starts, since it cannot be slowed down; a cluster without replicas has nobody to lag."""
     monkeypatch.setattr(rebuild, "ASSUMED_BYTES_PER_S", Interval.of(1))
     alone = rebuild.plan_rebuild(admin_store, RebuildSpec(), [0])[0]
-    topology = tools_of(admin_store).topology.with_nodes(
-        "cluster-1", [alone_node := tools_of(admin_store).topology.cluster_of(0).primary, alone_node.having("replica")]
+    topology = internals_of(admin_store).topology.with_nodes(
+        "cluster-1",
+        [alone_node := internals_of(admin_store).topology.cluster_of(0).primary, alone_node.having("replica")],
     )
     with opened_as(admin_store, topology) as replicated:
         lagging = rebuild.plan_rebuild(replicated, RebuildSpec(), [0])[0]
@@ -189,7 +190,7 @@ def test_spec_goes_through_json():
 def test_rebuild_whose_thresholds_were_changed_is_joined(shrunk, admin_store):
     """As a migration is: thresholds are the job's own once it is begun."""
     job, _ = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
-    Ledger(admin_store).change_thresholds(job.job_id, {"max_lag_s": 1.0})
+    JobStore(admin_store).change_thresholds(job.job_id, {"max_lag_s": 1.0})
     same, new = REBUILD.begin_or_join(admin_store, RebuildSpec(), [0])
 
     assert (same.job_id, new, same.thresholds.max_lag_s) == (job.job_id, False, 1.0)

@@ -10,8 +10,8 @@ import pytest
 
 import schemaless
 from schemaless.failover import nodes
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.local.description import LocalServer
 from schemaless.migrate import rebuild
@@ -43,22 +43,22 @@ def test_rebuild_waits_for_a_replica_that_lags(accounts, replicated, eventually)
         closing(connect(replica.url, None)) as on_replica,
         closing(connect(replicated.url, None)) as reader,
     ):
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         # The first shard is kept from being rebuilt until the replica lags.
         reader.begin()
-        run(reader, f"SELECT COUNT(*) FROM {tools_of(store).shards.database(0)}.cell")
+        run(reader, f"SELECT COUNT(*) FROM {internals_of(store).shards.database(0)}.cell")
         spec = RebuildSpec(lock_wait_s=1, thresholds=Thresholds(max_lag_s=0.5))
         thread = threading.Thread(target=lambda: done.extend(rebuild.run(store, spec)))
         thread.start()
         try:
-            eventually(lambda: ledger.jobs("rebuild"), "there is a job")
-            job_id = ledger.jobs("rebuild")[0].job_id
-            eventually(lambda: ledger.clusters(job_id)[0].figures.get("proven"), "the replica is proven")
+            eventually(lambda: job_store.jobs("rebuild"), "there is a job")
+            job_id = job_store.jobs("rebuild")[0].job_id
+            eventually(lambda: job_store.clusters(job_id)[0].figures.get("proven"), "the replica is proven")
             run(on_replica, f"STOP {what} SQL_THREAD")
-            eventually(lambda: ledger.clusters(job_id)[0].reason, "it waits")
+            eventually(lambda: job_store.clusters(job_id)[0].reason, "it waits")
             reader.rollback()
-            reason = ledger.clusters(job_id)[0].reason
-            states = [state.state for state in ledger.shards(job_id)]
+            reason = job_store.clusters(job_id)[0].reason
+            states = [state.state for state in job_store.shards(job_id)]
         finally:
             run(on_replica, f"START {what} SQL_THREAD")
         thread.join(60)

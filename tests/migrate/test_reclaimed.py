@@ -10,9 +10,9 @@ import pytest
 import schemaless
 from schemaless import NewStoredCell
 from schemaless.events import only
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import RunBegan
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate import rebuild
 from schemaless.migrate import run as migrate
 from schemaless.migrate.reclaimed import note_plan, reclaimed_report
@@ -42,8 +42,8 @@ def files(store, by_hand) -> dict[int, int]:
     """Return the length of each shard's file."""
     found = {}
     for shard in range(4):
-        database = tools_of(store).shards.database(shard)
-        pool = by_hand(store).pool_for(tools_of(store).topology.cluster_of(shard).primary)
+        database = internals_of(store).shards.database(shard)
+        pool = by_hand(store).pool_for(internals_of(store).topology.cluster_of(shard).primary)
         found[shard] = cell_table_sizes(pool, [database])[database].file_bytes
     return found
 
@@ -51,13 +51,13 @@ def files(store, by_hand) -> dict[int, int]:
 def test_report_tells_bodies_files_and_binary_log_apart(fresh_store, legacy, migrate_store, admin_url, by_hand):
     """Before, after the run and after a rebuild, by cluster, shard and column; each is what the servers say."""
     before = files(fresh_store, by_hand)
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
     after = files(fresh_store, by_hand)
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store, shards=[0, 1, 2])
     rebuilt = files(fresh_store, by_hand)
-    found = reclaimed_report(migrate_store, ledger.job(ran.job_id), NOW)
+    found = reclaimed_report(migrate_store, job_store.job(ran.job_id), NOW)
 
     assert [part.file.before for part in found.shards] == list(before.values())
     assert [part.file.after for part in found.shards] == list(after.values())
@@ -81,7 +81,7 @@ def test_report_holds_predictions_against_what_came(fresh_store, legacy, migrate
     ran = migrate.run(migrate_store, listener=only(RunBegan, lambda begun: note_plan(migrate_store, begun.job)))
     with schemaless.connect(admin_url) as admin_store:
         rebuild.run(admin_store)
-    found = reclaimed_report(migrate_store, Ledger(migrate_store).job(ran.job_id), NOW)
+    found = reclaimed_report(migrate_store, JobStore(migrate_store).job(ran.job_id), NOW)
     off = {each.what: each.off for each in found.predictions}
 
     assert off["cells re-encoded"] == off["body bytes before"] == off["body bytes after"] == 0

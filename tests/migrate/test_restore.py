@@ -14,8 +14,8 @@ import pytest
 from schemaless import CorruptArchive, InvalidInput, JobConflict, connect
 from schemaless.codec.registry import codec_named
 from schemaless.events import Advanced, only
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate import put_back as put_back_job
@@ -43,7 +43,9 @@ def before(fresh_store, new_row):
 
 
 def set_body(shards, store, added_id, shard, body):
-    sql = f"UPDATE `{tools_of(store).shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE added_id={added_id}"
+    sql = (
+        f"UPDATE `{internals_of(store).shards.database(shard)}`.cell SET body=x'{body.hex()}' WHERE added_id={added_id}"
+    )
     shards.execute(shard, sql.encode())
 
 
@@ -147,7 +149,7 @@ def test_restore_leaves_what_is_no_longer_the_same_and_names_it(fresh_store, bef
     shards = by_hand(fresh_store)
     set_body(shards, fresh_store, ids[0], 2, b'{"other": 1}')
     set_body(shards, fresh_store, ids[1], 2, b"\xc1\x11damaged body")
-    database = tools_of(fresh_store).shards.database(2)
+    database = internals_of(fresh_store).shards.database(2)
     shards.execute(2, f"DELETE FROM `{database}`.cell WHERE added_id={ids[2]}".encode())
     shards.execute(2, f"UPDATE `{database}`.cell SET ref_key=ref_key+1000 WHERE added_id={ids[3]}".encode())
     damaged = everything(fresh_store)
@@ -207,7 +209,7 @@ def test_restore_that_was_stopped_goes_on(fresh_store, before, migrate_store, tm
     partly = everything(fresh_store)
     monkeypatch.setattr(put_back_job, "replace_bodies", original)
     report = run_restore(migrate_store, RestoreSpec((str(tmp_path),)), chunk_cells=7)
-    jobs = Ledger(migrate_store).jobs()
+    jobs = JobStore(migrate_store).jobs()
 
     assert 0 < sum(partly[place] == before[place] for place in before) < len(TEXTS)
     assert (report.total.archived, report.total.restored, report.total.already) == (len(TEXTS), len(TEXTS), 0)
@@ -234,7 +236,7 @@ def test_a_damaged_archive_changes_nothing_of_its_shard(fresh_store, before, mig
     report = restore(migrate_store, [tmp_path / "copy"])
     assert everything(fresh_store) == before
     # Nobody was left to go on with the first.
-    assert [job.state for job in Ledger(migrate_store).jobs()] == ["aborted", "done"]
+    assert [job.state for job in JobStore(migrate_store).jobs()] == ["aborted", "done"]
     assert report.total.archived == len(TEXTS)
 
 
@@ -270,15 +272,15 @@ def test_restore_beside_a_job_that_is_at_work_is_refused(fresh_store, before, mi
     """The job would replace again what is put back; once it has ended, or for other shards, it runs."""
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
-    ledger = Ledger(migrate_store)
-    clusters = {tools_of(migrate_store).topology.cluster_of(shard).name for shard in (0, 1)}
-    job = ledger.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
+    job_store = JobStore(migrate_store)
+    clusters = {internals_of(migrate_store).topology.cluster_of(shard).name for shard in (0, 1)}
+    job = job_store.create("migrate", {}, {0: 1, 1: 1}, clusters, {})
 
     with pytest.raises(JobConflict, match=f"migrate abort --job {job.job_id}"):
         restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == migrated
     assert restore(migrate_store, [tmp_path], [2, 3]).total.left == {}
-    ledger.change_state(job.job_id, ["running"], "aborted")
+    job_store.change_state(job.job_id, ["running"], "aborted")
     restore(migrate_store, [tmp_path])
     assert everything(fresh_store) == before
 
@@ -323,14 +325,14 @@ def test_restore_waits_while_a_threshold_says_so(fresh_store, before, migrate_st
     flag = tmp_path / "wait"
     flag.touch()
     thresholds = Thresholds(flag_file=str(flag), max_mb_per_s=1000)
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     reports = []
     run = threading.Thread(
         target=lambda: reports.append(restore(migrate_store, [tmp_path / "a"], thresholds=thresholds))
     )
     run.start()
-    eventually(lambda: ledger.jobs() and status_of(ledger, 1).waits, "it waits")
-    ((cluster, reason),) = status_of(ledger, 1).waits
+    eventually(lambda: job_store.jobs() and status_of(job_store, 1).waits, "it waits")
+    ((cluster, reason),) = status_of(job_store, 1).waits
     waiting = everything(fresh_store)
     flag.unlink()
     run.join(60)
@@ -347,12 +349,12 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
     seen: list[str] = []
 
     def look(store, shard, sql):
-        ((image,),) = tools_of(store).shards.rows(shard, b"SELECT @@session.binlog_row_image")
+        ((image,),) = internals_of(store).shards.rows(shard, b"SELECT @@session.binlog_row_image")
         seen.append(image)
 
     watch(monkeypatch, look)
     with connect(migrate_url) as store:
-        may = tools_of(store).shards.run(0, binary_log).row_image
+        may = internals_of(store).shards.run(0, binary_log).row_image
     restore(migrate_store, [tmp_path], [0, 1], full_row_images=True)
     full = list(seen)
     restore(migrate_store, [tmp_path], [2, 3])
@@ -367,13 +369,13 @@ def test_restore_keeps_old_bodies_out_of_the_binary_log(before, migrate_store, m
 @ONE_KIND
 def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before, migrate_store, tmp_path):
     """Processes: the bytes, the counts and what is missing are those of one thread."""
-    migrated = Ledger(migrate_store).job(migration.run(migrate_store, MigrateSpec(archive=str(tmp_path))).job_id)
+    migrated = JobStore(migrate_store).job(migration.run(migrate_store, MigrateSpec(archive=str(tmp_path))).job_id)
     file = archive_files(tmp_path, shards=[1])[0]
     dry = restore(migrate_store, [tmp_path], execute=False)
     whole = file.path.read_bytes()
     file.path.write_bytes(whole[:-3])
     report = restore(migrate_store, [tmp_path], count=2)
-    events = Ledger(migrate_store).events(migrated.job_id)
+    events = JobStore(migrate_store).events(migrated.job_id)
 
     assert everything(fresh_store) == before
     assert (report.total.restored, report.total.already, report.total.left) == (len(TEXTS), 0, {})
@@ -384,10 +386,10 @@ def test_restore_by_two_workers_gives_back_every_first_byte(fresh_store, before,
 
 def held(migrate_store, tmp_path, eventually, count=1):
     """Begin a restore in a thread, which is paused before its first cell; gives its job, thread and outcomes."""
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     spec = RestoreSpec((str(tmp_path),))
     job, _ = RESTORE.begin_or_join(migrate_store, spec)
-    ledger.change_state(job.job_id, ("running",), "paused", "by a test")
+    job_store.change_state(job.job_id, ("running",), "paused", "by a test")
     outcomes = []
 
     def work():
@@ -398,7 +400,7 @@ def held(migrate_store, tmp_path, eventually, count=1):
 
     run = threading.Thread(target=work)
     run.start()
-    eventually(lambda: status_of(ledger, job.job_id).runners, "a runner waits")
+    eventually(lambda: status_of(job_store, job.job_id).runners, "a runner waits")
     return job, run, outcomes
 
 
@@ -407,12 +409,12 @@ def test_paused_restore_waits_and_goes_on(fresh_store, before, migrate_store, tm
     migrate(migrate_store, tmp_path)
     migrated = everything(fresh_store)
     job, run, outcomes = held(migrate_store, tmp_path, eventually)
-    ledger = Ledger(migrate_store)
-    waiting = status_of(ledger, job.job_id)
+    job_store = JobStore(migrate_store)
+    waiting = status_of(job_store, job.job_id)
     paused = everything(fresh_store)
-    ledger.change_state(job.job_id, ("paused",), "running")
+    job_store.change_state(job.job_id, ("paused",), "running")
     run.join(60)
-    through = status_of(ledger, job.job_id)
+    through = status_of(job_store, job.job_id)
 
     assert paused == migrated
     assert (waiting.job.kind, waiting.waits, waiting.done) == ("restore", [("all clusters", "paused by a test")], 0)
@@ -426,7 +428,7 @@ def test_aborted_restore_ends_and_another_does_the_rest(fresh_store, before, mig
     """Its runners hear of it; what is left is a new job's."""
     migrate(migrate_store, tmp_path)
     job, run, outcomes = held(migrate_store, tmp_path, eventually)
-    Ledger(migrate_store).change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
+    JobStore(migrate_store).change_state(job.job_id, ("running", "paused"), "aborted", "by a test")
     run.join(60)
     report = restore(migrate_store, [tmp_path])
 
@@ -441,43 +443,47 @@ def test_another_restore_beside_one_that_somebody_works_on_is_refused(
     """So is a migration; of other shards neither is, and one that is paused is not taken for abandoned."""
     migrate(migrate_store, tmp_path)
     job, run, _ = held(migrate_store, tmp_path, eventually)
-    ledger = Ledger(migrate_store)
+    job_store = JobStore(migrate_store)
     goes_on = f"join it with 'schemaless migrate restore --execute --job {job.job_id}', or end it"
     with pytest.raises(JobConflict, match=goes_on):
         restore(migrate_store, [tmp_path], [1])
     with pytest.raises(JobConflict, match=goes_on):
         migration.run(migrate_store, MigrateSpec(), [1])
-    ledger.change_state(job.job_id, ("paused",), "running")
+    job_store.change_state(job.job_id, ("paused",), "running")
     run.join(60)
 
-    assert ledger.job(job.job_id).state == "done"
+    assert job_store.job(job.job_id).state == "done"
     assert everything(fresh_store) == before
 
 
 def test_worker_of_a_restore_that_is_killed_is_replaced(fresh_store, before, migrate_store, tmp_path, eventually):
     """Kill -9 of a worker in the middle of a shard: its driver begins others, and they take the shard over."""
     migrate(migrate_store, tmp_path)
-    ledger = Ledger(migrate_store)
-    database = tools_of(fresh_store).shards.database(0).encode()
-    with tools_of(migrate_store).shards.pool_for(tools_of(migrate_store).shards.node_of(0)).connection() as blocker:
+    job_store = JobStore(migrate_store)
+    database = internals_of(fresh_store).shards.database(0).encode()
+    with (
+        internals_of(migrate_store)
+        .shards.pool_for(internals_of(migrate_store).shards.node_of(0))
+        .connection() as blocker
+    ):
         # A worker stands still in the middle of its shard while these rows are locked.
         blocker.execute(b"START TRANSACTION")
         blocker.execute(b"UPDATE `%b`.cell SET body=body" % database)
         reports = []
         run = threading.Thread(target=lambda: reports.append(restore(migrate_store, [tmp_path], count=2)))
         run.start()
-        eventually(lambda: ledger.jobs() and ledger.shards(1)[0].held, "shard 0 is taken")
-        taken = ledger.shards(1)[0]
-        eventually(lambda: ledger.shards(1)[3].state == "done", "others are through")
+        eventually(lambda: job_store.jobs() and job_store.shards(1)[0].held, "shard 0 is taken")
+        taken = job_store.shards(1)[0]
+        eventually(lambda: job_store.shards(1)[3].state == "done", "others are through")
         os.kill(int(taken.runner.rpartition("/")[2].partition(".")[0]), signal.SIGKILL)
-        eventually(lambda: ledger.shards(1)[0].epoch > taken.epoch, "shard 0 is taken over")
+        eventually(lambda: job_store.shards(1)[0].epoch > taken.epoch, "shard 0 is taken over")
         blocker.execute(b"ROLLBACK")
     run.join(60)
 
     assert everything(fresh_store) == before
     # The server went on with the UPDATE of the one that was killed.
     assert reports[0].total.restored + reports[0].total.already == len(TEXTS)
-    assert ledger.job(1).state == "done"
+    assert job_store.job(1).state == "done"
 
 
 def test_restore_that_is_gone_on_with_where_its_files_are_not_is_refused(
@@ -493,5 +499,5 @@ def test_restore_that_is_gone_on_with_where_its_files_are_not_is_refused(
         run_restore(migrate_store, RestoreSpec.of(job), job=job)
     after = everything(fresh_store)
 
-    assert Ledger(migrate_store).job(job.job_id).unfinished
+    assert JobStore(migrate_store).job(job.job_id).unfinished
     assert all(after[place] == migrated[place] for place in before if place[0] < 3)

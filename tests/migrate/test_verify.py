@@ -10,7 +10,7 @@ from schemaless.codec.recode import recode
 from schemaless.codec.registry import codec_named
 from schemaless.events import Advanced, only, together
 from schemaless.failover.nodes import add_replica
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.workers import workers
 from schemaless.keys import row_key_for
 from schemaless.local.description import LocalServer
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.mysql
 
 def change(shards, store, place, assignment: str) -> None:
     shard, added_id = place
-    sql = f"UPDATE `{tools_of(store).shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
+    sql = f"UPDATE `{internals_of(store).shards.database(shard)}`.cell SET {assignment} WHERE added_id={added_id}"
     shards.execute(shard, sql.encode())
 
 
@@ -71,7 +71,8 @@ def test_verify_finds_each_kind_of_damage(migrate_store, fresh_store, job, by_ha
     change(shards, fresh_store, places[4], "created_at=created_at + INTERVAL 1 MICROSECOND")
     shard, added_id = places[5]
     shards.execute(
-        shard, f"DELETE FROM `{tools_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}".encode()
+        shard,
+        f"DELETE FROM `{internals_of(fresh_store).shards.database(shard)}`.cell WHERE added_id={added_id}".encode(),
     )
     report, faults = found_by(migrate_store, job)
 
@@ -231,15 +232,15 @@ def test_verify_tells_a_replica_that_lags_from_one_that_differs(replica_url, on_
         other = recode(cell.body, codec_named("json+zlib")).body
         there = [(cell.added_id, cell.body, other)]
         back = [(cell.added_id, other, cell.body)]
-        database = tools_of(store).shards.database(0)
+        database = internals_of(store).shards.database(0)
         on_replica(f"STOP {replica} SQL_THREAD")
         try:
-            tools_of(store).shards.execute(0, update_bodies(database, there))
+            internals_of(store).shards.execute(0, update_bodies(database, there))
             late = verify(store, [0, 1], Depth(lag_timeout_s=0.3))
         finally:
             on_replica(f"START {replica} SQL_THREAD")
         in_time = verify(store, [0, 1])
-        tools_of(store).shards.execute(0, update_bodies(database, back))
+        internals_of(store).shards.execute(0, update_bodies(database, back))
 
     assert late.faults == {"ReplicaLags": 1}
     assert in_time.faults == {}

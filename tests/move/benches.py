@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from schemaless import Datastore, OutcomeUnknown, ServerError, ServerTimeout, ServerUnavailable
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.worker import Outcome, let_go, work_on
 from schemaless.move import run as moves
 from schemaless.move.record import Records
@@ -121,7 +121,7 @@ class Movers:
 
 def other(store: Datastore, shard: int = SHARD) -> str:
     """Return a cluster that a shard is not on: the last one."""
-    topology = tools_of(store).topology
+    topology = internals_of(store).topology
     return next(each.name for each in reversed(topology.clusters) if each != topology.cluster_of(shard))
 
 
@@ -130,7 +130,7 @@ class Bench:
 
     def __init__(self, client: Datastore, new_row: Callable[[], uuid.UUID]) -> None:
         self.client = client
-        self.ledger = Ledger(client)
+        self.job_store = JobStore(client)
         self.acknowledged: dict[int, tuple[uuid.UUID, int]] = {}
         self._rows = (row for row in iter(new_row, None) if client.shard_of(row) == SHARD)
         self._turns = itertools.count()
@@ -162,13 +162,13 @@ class Bench:
         """Move the shard, undisturbed."""
         job = self.begin()
         movers.move(self.client, job, Point(-1, lambda sql: None) if count else None)
-        self.ledger.complete(job.job_id)
+        self.job_store.complete(job.job_id)
         assert self.check(job) == "verified"
 
     def statements(self, movers: Movers) -> range:
         """Return the numbers of a cut's statements; the first time, the shard is moved to count them."""
-        tools = tools_of(self.client)
-        flavour = "mariadb" if tools.catalog.run(lambda connection: connection.is_mariadb) else "mysql"
+        internals = internals_of(self.client)
+        flavour = "mariadb" if internals.catalog.run(lambda connection: connection.is_mariadb) else "mysql"
         if flavour not in _counted:
             self.move(movers, count=True)
             _counted[flavour] = len(movers.seen)
@@ -184,12 +184,12 @@ class Bench:
 
     def until_it_answers(self) -> None:
         """Wait until this program is let in by every server again."""
-        tools = tools_of(self.client)
-        for cluster in tools.topology.clusters:
+        internals = internals_of(self.client)
+        for cluster in internals.topology.clusters:
             until_s = time.monotonic() + 30
             while True:
                 try:
-                    tools.shards.pool_for(cluster.primary).run(lambda connection: connection.rows(b"SELECT 1"))
+                    internals.shards.pool_for(cluster.primary).run(lambda connection: connection.rows(b"SELECT 1"))
                     break
                 except ServerError:
                     assert time.monotonic() < until_s, f"{cluster.primary} lets nobody in"
@@ -203,15 +203,15 @@ class Bench:
         """
         for left in moves.left_behind(self.client):
             moves.drop(self.client, left)
-        tools = tools_of(self.client)
-        tools.shards.again(tools.shards.routing)
+        internals = internals_of(self.client)
+        internals.shards.again(internals.shards.routing)
         job, new = moves.begin_or_join(self.client, MoveSpec(other(self.client), accounts=False, **named), [SHARD])
         assert new
         return job
 
     def free(self, job: Job) -> None:
         """Give the shard back, as its mover's lease would run out."""
-        self.ledger.release_dead(job.job_id, "mover")
+        self.job_store.release_dead(job.job_id, "mover")
 
     def end(self, job: Job, movers: Movers, *, abort: bool) -> None:
         """Have a successor go on with the job, or give it up, until it is through."""
@@ -220,15 +220,15 @@ class Bench:
                 job.job_id, SHARD, ("preparing", "copying", "cutting"), {"phase": "aborting"}
             )
         for _ in range(200):
-            if all(state.state != "waiting" for state in self.ledger.shards(job.job_id)):
+            if all(state.state != "waiting" for state in self.job_store.shards(job.job_id)):
                 # Whatever was met, the first mover came to the end.
-                self.ledger.complete(job.job_id)
+                self.job_store.complete(job.job_id)
                 return
             self.free(job)
             outcomes: list[Outcome] = []
             movers.move(self.client, job, outcomes=outcomes)
             if outcomes and outcomes[0].kind == "through":
-                self.ledger.complete(job.job_id)
+                self.job_store.complete(job.job_id)
                 return
             assert not outcomes or outcomes[0].error is None or outcomes[0].error.retryable, outcomes
         pytest.fail("no successor came to the end")
@@ -238,12 +238,12 @@ class Bench:
         self.put()
         assert self._found() == self.acknowledged
         (record,) = Records(self.client).all(job.job_id)
-        tools = tools_of(self.client)
-        home = tools.topology.cluster_of(SHARD).name
+        internals = internals_of(self.client)
+        home = internals.topology.cluster_of(SHARD).name
         assert home == (record.source if record.phase == "aborted" else record.target)
-        database = tools.shards.database(SHARD)
+        database = internals.shards.database(SHARD)
         for name in (record.source, record.target):
-            node = tools.topology.cluster(name).primary
+            node = internals.topology.cluster(name).primary
             exists = query(node, f"SHOW DATABASES LIKE '{database}'")
             tables = {str(row[0]) for row in query(node, f"SHOW TABLES FROM `{database}`")} if exists else set()
             assert ("cell" in tables) == ("follower" in tables) == ("parked" in tables) == (name == home)
@@ -257,7 +257,7 @@ class Bench:
                 (record.target, "cell"),
             ]
             left, there = (
-                query(tools.topology.cluster(name).primary, DIGEST.format(database, table, record.fence_id or 0))
+                query(internals.topology.cluster(name).primary, DIGEST.format(database, table, record.fence_id or 0))
                 for name, table in sides
             )
             assert left == there

@@ -9,7 +9,7 @@ import pytest
 
 import schemaless
 from schemaless import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from tests.accounts import Accounts
 from tests.move.benches import SHARD, Bench, Movers
 from tests.movers import query
@@ -31,11 +31,11 @@ def url(accounts: Accounts, fresh_url: str) -> str:
 def client(url: str) -> Iterator[Datastore]:
     """A program that is connected while its servers change."""
     with schemaless.connect(url, read_timeout_s=20) as store:
-        tools_of(store).shards.move_wait_s = 30
+        internals_of(store).shards.move_wait_s = 30
         yield store
-        database = tools_of(store).shards.database(SHARD)
-        for cluster in tools_of(store).topology.clusters:
-            if cluster != tools_of(store).topology.cluster_of(SHARD):
+        database = internals_of(store).shards.database(SHARD)
+        for cluster in internals_of(store).topology.clusters:
+            if cluster != internals_of(store).topology.cluster_of(SHARD):
                 query(cluster.primary, f"DROP DATABASE IF EXISTS `{database}`")
 
 
@@ -44,9 +44,9 @@ def bench(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Bench:
     """A shard with a few cells, the statistics of one follower, and a writer."""
     made = Bench(client, new_row)
     made.put(5)
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     query(
-        tools_of(client).shards.node_of(SHARD),
+        internals_of(client).shards.node_of(SHARD),
         f"INSERT INTO `{database}`.follower (name, location) VALUES ('billing', 1)",
     )
     return made

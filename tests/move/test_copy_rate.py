@@ -104,10 +104,10 @@ def test_a_shard_that_is_written_to_faster_than_it_is_copied_with_rests_is_moved
         patch.setattr(ShardRun, "rest", rest)
         patch.setattr(ShardRun, "yields", True)
         movers.move(bench.client, job)
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
 
     assert bench.check(job) == "verified"
-    assert sum("it rests less" in what for _, _, what in bench.ledger.events(job.job_id)) == 1
+    assert sum("it rests less" in what for _, _, what in bench.job_store.events(job.job_id)) == 1
 
 
 @on_servers
@@ -144,7 +144,7 @@ def test_a_mover_does_not_take_its_own_calls_for_those_of_applications(bench, mo
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "ask", noted)
         movers.move(bench.client, job)
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
 
     target = next(node for node, sql in sent if b"INSERT INTO" in sql and b"cell_incoming_" in sql)
     steps_there = sum(node == target and b"INSERT INTO" in sql and b"cell_incoming_" in sql for node, sql in sent)
@@ -162,7 +162,7 @@ def test_comparing_leaves_the_servers_to_applications(bench, movers, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(TargetServers, "rest_anyhow", lambda servers, worked_s: rests.append(worked_s))
         movers.move(bench.client, job)
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
 
     assert bench.check(job) == "verified"
     assert len(rests) == 25
@@ -185,7 +185,7 @@ def test_applications_that_call_the_target_are_left_alone(monkeypatch):
         gate=lambda: None,
         job=SimpleNamespace(thresholds=None),
         state=SimpleNamespace(runner="a"),
-        ledger=SimpleNamespace(reads=0),
+        job_store=SimpleNamespace(reads=0),
         rest=lambda worked_s, share, *, called: rests.append((worked_s * share, called)),
         yields=False,
     )

@@ -25,7 +25,7 @@ from schemaless.indexes.admin import Indexes, KeepIndexes
 from schemaless.indexes.check import IndexCheck
 from schemaless.indexes.definition import define
 from schemaless.indexes.registry import READY
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
 from schemaless.jobs.runner import ShardRun, Stopped
 from schemaless.jobs.worker import Outcome
@@ -122,7 +122,7 @@ class Indexed:
 
     def catch_up(self) -> None:
         """Have the worker deal with all that is there, as the shards themselves say."""
-        worker, rows = self._worker, FollowerRows(tools_of(self.store).shards)
+        worker, rows = self._worker, FollowerRows(internals_of(self.store).shards)
         names = [dealer.name for dealer in worker._dealers.values()]
         worker._members.renew()
         for _ in range(2_000):
@@ -147,15 +147,15 @@ class Indexed:
     def faults(self) -> dict[str, int]:
         """Return what a check of the index finds, with the entries that there are, behind all that is there."""
         self.catch_up()
-        tools_of(self.store).registry.read()
+        internals_of(self.store).registry.read()
         every = list(IndexCheck(self.store, self.entry).run(range(SHARDS)))
         names = ("lagging", "missing", "stale", "ahead", "orphan")
         return {name: count for name in names if (count := sum(each.counts[name] for each in every))}
 
     def tables(self, cluster: str) -> set[str]:
         """Return the tables that a cluster has of the shard."""
-        tools = tools_of(self.store)
-        node, database = tools.topology.cluster(cluster).primary, tools.shards.database(SHARD)
+        internals = internals_of(self.store)
+        node, database = internals.topology.cluster(cluster).primary, internals.shards.database(SHARD)
         exists = query(node, f"SHOW DATABASES LIKE '{database}'")
         return {str(row[0]) for row in query(node, f"SHOW TABLES FROM `{database}`")} if exists else set()
 
@@ -183,7 +183,7 @@ def beside(indexed: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("beside")
 def test_an_index_goes_along_and_a_trigger_too(indexed, bench, client):
     """Entries written behind the mover's back come again; the trigger is given each cell once; nothing is left over."""
-    source, target = (tools_of(client).topology.cluster_of(SHARD).name, other(client))
+    source, target = (internals_of(client).topology.cluster_of(SHARD).name, other(client))
     table = f"index_{indexed.entry.number}"
     (record,) = moves.run(client, MoveSpec(target, accounts=False), [SHARD])
     indexed.write(10)
@@ -213,7 +213,7 @@ def test_an_index_that_is_not_gone_over_again_lacks_entries(indexed, client, mon
 
         def too_early(self, fence, token):
             tables = copy(self, fence, token)
-            go_over(self, tools_of(client).topology.cluster(other(client)).primary)
+            go_over(self, internals_of(client).topology.cluster(other(client)).primary)
             indexed.catch_up()
             return tables
 
@@ -267,7 +267,7 @@ def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: M
 
     job = bench.begin()
     movers.move(client, job, Point(-1, lambda sql: None))
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
     assert indexed.faults() == {}
     chance = random.Random(11 + abort)
     names = (b"noted", b"index_", b"RENAME", b"LOCK TABLES", b"follower")
@@ -280,7 +280,7 @@ def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: M
         bench.end(job, movers, abort=abort)
 
         assert indexed.faults() == {}, movers.seen[number]
-        topology = tools_of(client).topology
+        topology = internals_of(client).topology
         for cluster in topology.clusters:
             tables = indexed.tables(cluster.name)
             home = cluster == topology.cluster_of(SHARD)
@@ -290,9 +290,9 @@ def test_a_mover_of_an_index_killed_before_a_statement(indexed, bench, movers: M
 
 def test_an_index_that_cannot_go_along_is_told(indexed, client):
     """Its tables come or go, or the catalog does not know them; and no index is mended while a shard is on its way."""
-    tools, spec = tools_of(client), MoveSpec(other(client), accounts=False)
-    database, node = tools.shards.database(SHARD), tools.shards.node_of(SHARD)
-    target = tools.topology.cluster(other(client)).primary
+    internals, spec = internals_of(client), MoveSpec(other(client), accounts=False)
+    database, node = internals.shards.database(SHARD), internals.shards.node_of(SHARD)
+    target = internals.topology.cluster(other(client)).primary
     note = f"`{database}`.follower_noted_{'0' * 16}"
     query(target, f"CREATE DATABASE `{database}`", f"CREATE TABLE {note} (n INT)")
     with pytest.raises(MoveRefused, match=r"has left .*follower_noted_0+ on .*nobody needs it"):
@@ -303,7 +303,7 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
         moves.run(client, spec, [SHARD])
     query(node, f"DROP TABLE `{database}`.index_77")
     name = client.name
-    home = tools.topology.clusters[0].primary
+    home = internals.topology.clusters[0].primary
     query(home, f"UPDATE `{name}`.secondary_index SET state='declared'")
     with pytest.raises(MoveRefused, match=r"index trips \(1\) is declared.*'schemaless index create trips'"):
         moves.run(client, spec, [SHARD])
@@ -321,7 +321,7 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
 
 def test_a_move_that_begins_beside_a_repair_is_told(indexed, client, monkeypatch):
     """It may have copied what was there before; behind its end, the same mends what is left."""
-    shards, begun = tools_of(client).shards, list[Job]()
+    shards, begun = internals_of(client).shards, list[Job]()
     query(shards.node_of(SHARD), f"DELETE FROM `{shards.database(SHARD)}`.index_{indexed.entry.number}")
     select = index_check.sql.select_entries_after
 
@@ -349,7 +349,7 @@ def test_an_index_made_while_a_plan_is_made_is_known(indexed, client, url, monke
         return room(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(moves, "disk_space_of", meanwhile)
-    tools_of(client).registry.read()
+    internals_of(client).registry.read()
     (plan,) = moves.plan(client, MoveSpec(other(client), accounts=False), [SHARD])
 
     assert plan.refusal is None

@@ -15,8 +15,8 @@ from schemaless import Datastore, InvalidInput, JobConflict, MoveRefused, NewSto
 from schemaless.failover import nodes
 from schemaless.followers.settings import Settings
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.rebuild import REBUILD, RebuildSpec
 from schemaless.move import run as moves
 from schemaless.move import sql
@@ -46,9 +46,9 @@ def mover(url: str, client: Datastore) -> Iterator[Datastore]:
     """Another one, which moves."""
     with schemaless.connect(url) as store:
         yield store
-    for cluster in tools_of(client).topology.clusters:
-        database = tools_of(client).shards.database(SHARD)
-        if tools_of(client).topology.cluster_of(SHARD) != cluster:
+    for cluster in internals_of(client).topology.clusters:
+        database = internals_of(client).shards.database(SHARD)
+        if internals_of(client).topology.cluster_of(SHARD) != cluster:
             query(cluster.primary, f"DROP DATABASE IF EXISTS `{database}`")
 
 
@@ -75,12 +75,12 @@ def test_a_shard_is_moved_as_it_is(client, mover, rows):
     before = everything(client)
     target = other(client)
     (record,) = moves.run(mover, spec_for(client), [SHARD])
-    job = Ledger(mover).job(record.job_id)
+    job = JobStore(mover).job(record.job_id)
     put = client.put_cell(next(rows), "BASE", 1, "later")
 
     assert (record.phase, record.target, record.fence_rows, record.fence_id) == ("verified", target, 4, max(before))
     assert (job.kind, job.state) == ("move", "done")
-    assert tools_of(client).topology.cluster_of(SHARD).name == target
+    assert internals_of(client).topology.cluster_of(SHARD).name == target
     assert {added_id: cell for added_id, cell in everything(client).items() if added_id != put.added_id} == before
     assert put.added_id > max(before) + (1 << 19)
 
@@ -133,8 +133,8 @@ def test_reads_and_writes_during_a_move(client, mover, rows, url):
 def test_followers_and_parked_cells_go_along(client, mover, rows):
     """As they are, each under a higher epoch, so that no owner of before changes anything."""
     client.put_cell(next(rows), "BASE", 1, 1)
-    database = tools_of(client).shards.database(SHARD)
-    source = tools_of(client).shards.node_of(SHARD)
+    database = internals_of(client).shards.database(SHARD)
+    source = internals_of(client).shards.node_of(SHARD)
     query(
         source,
         f"INSERT INTO `{database}`.follower (name, location, worker, epoch, state, attempts, retry_at, message) "
@@ -146,7 +146,7 @@ def test_followers_and_parked_cells_go_along(client, mover, rows):
     before = {table: query(source, statement) for table, statement in tables.items()}
     moves.run(mover, spec_for(client), [SHARD])
     client.put_cell(next(rows), "BASE", 1, 1)
-    target = tools_of(client).shards.node_of(SHARD)
+    target = internals_of(client).shards.node_of(SHARD)
     after = {table: query(target, statement) for table, statement in tables.items()}
 
     assert after["parked"] == before["parked"]
@@ -164,18 +164,18 @@ def test_every_table_of_a_shard_is_thought_of():
 
 def test_what_cannot_be_moved_is_refused(client, mover, rows):
     """Before there is a job, with the reason; nothing is changed."""
-    database = tools_of(client).shards.database(SHARD)
-    source = tools_of(client).shards.node_of(SHARD)
+    database = internals_of(client).shards.database(SHARD)
+    source = internals_of(client).shards.node_of(SHARD)
     spec = spec_for(client)
     query(source, f"CREATE TABLE `{database}`.notes (n INT)")
     with pytest.raises(MoveRefused, match="has the table notes, which does not belong to this store"):
         moves.run(mover, spec, [SHARD])
     query(source, f"DROP TABLE `{database}`.notes")
     with pytest.raises(MoveRefused, match="it is there already"):
-        moves.run(mover, MoveSpec(tools_of(client).topology.cluster_of(SHARD).name), [SHARD])
+        moves.run(mover, MoveSpec(internals_of(client).topology.cluster_of(SHARD).name), [SHARD])
     with pytest.raises(InvalidInput, match="has no cluster 'nowhere'"):
         moves.run(mover, MoveSpec("nowhere"), [SHARD])
-    assert Ledger(mover).jobs("move") == []
+    assert JobStore(mover).jobs("move") == []
     job, _ = REBUILD.begin_or_join(mover, RebuildSpec(), [SHARD])
 
     with pytest.raises(JobConflict, match=f"rebuild job {job.job_id} is running"):
@@ -185,13 +185,13 @@ def test_what_cannot_be_moved_is_refused(client, mover, rows):
 def test_what_is_left_behind_is_dropped_once_it_was_compared(client, mover, rows):
     """And not before; a move back is another move, and begins when nothing is left of the last."""
     client.put_cell(next(rows), "BASE", 1, 1)
-    back = tools_of(client).topology.cluster_of(SHARD).name
+    back = internals_of(client).topology.cluster_of(SHARD).name
     moves.run(mover, spec_for(client), [SHARD])
     client.put_cell(next(rows), "BASE", 1, 2)
     with pytest.raises(MoveRefused, match="an earlier move has left"):
         moves.run(mover, MoveSpec(back, accounts=False), [SHARD])
     (left,) = moves.left_behind(mover)
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     cells = f"`{database}`.{left.tables[-1]}"
     query(left.node, f"INSERT INTO {cells} (row_key, column_name, ref_key, body) VALUES (x'{'00' * 16}', 'A', 1, '')")
     (more,) = moves.left_behind(mover)
@@ -243,7 +243,7 @@ def test_dropping_what_is_left_behind_goes_on_where_it_was_killed(client, mover,
 
 def test_a_shard_that_moved_away_and_back_is_found_by_who_saw_none_of_it(client, mover, rows):
     """A to B to A, with a client of before: what it knew of A is not wrong now, and it writes behind what B gave."""
-    home = tools_of(client).topology.cluster_of(SHARD).name
+    home = internals_of(client).topology.cluster_of(SHARD).name
     puts = [client.put_cell(next(rows), "BASE", 1, n) for n in range(3)]
     feed = client.iter_shard(SHARD, follow=True, poll_s=0.01)
     seen = [next(feed).added_id for _ in range(3)]
@@ -252,7 +252,7 @@ def test_a_shard_that_moved_away_and_back_is_found_by_who_saw_none_of_it(client,
         puts.append(mover.put_cell(next(rows), "BASE", 1, target))
         for left in moves.left_behind(mover):
             moves.drop(mover, left)
-    changes = tools_of(client).shards.routing.changes[SHARD]
+    changes = internals_of(client).shards.routing.changes[SHARD]
     puts.append(client.put_cell(next(rows), "BASE", 1, "of before"))
     seen += [next(feed).added_id for _ in range(3)]
 
@@ -294,7 +294,7 @@ def test_a_worker_and_readers_of_a_replica_follow_a_shard(replicated, servers, n
 def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mover, rows, monkeypatch):
     """Frozen before it drops the database: the mover that brings the shard back has ended its session."""
     client.put_cell(next(rows), "BASE", 1, 1)
-    back = tools_of(client).topology.cluster_of(SHARD).name
+    back = internals_of(client).topology.cluster_of(SHARD).name
     moves.run(mover, spec_for(client), [SHARD])
     (left,) = moves.left_behind(mover)
     statement = moves.drop_database
@@ -313,15 +313,15 @@ def test_a_drop_that_wakes_up_after_the_shard_came_back_drops_nothing(client, mo
 def test_a_move_that_began_elsewhere_is_aborted(client, mover, rows):
     """It is not told to abort itself: the shard stays where it is."""
     client.put_cell(next(rows), "BASE", 1, 1)
-    home = tools_of(client).topology.cluster_of(SHARD).name
+    home = internals_of(client).topology.cluster_of(SHARD).name
     job, _ = moves.begin_or_join(mover, spec_for(client), [SHARD])
     Records(mover).begin(job.job_id, SHARD, "cluster-9", other(client))
     with pytest.raises(MoveRefused, match="its move began on cluster-9; abort the move"):
         moves.run(mover, spec_for(client), [SHARD])
-    (record,) = moves.abort(mover, Ledger(mover).job(job.job_id))
+    (record,) = moves.abort(mover, JobStore(mover).job(job.job_id))
 
     assert record.phase == "aborted"
-    assert tools_of(client).topology.cluster_of(SHARD).name == home
+    assert internals_of(client).topology.cluster_of(SHARD).name == home
     assert len(everything(client)) == 1
 
 
@@ -329,9 +329,9 @@ def test_a_cell_that_lacks_afterwards_is_put_back(client, mover, rows, monkeypat
     """Comparing is the second lock on the door: a cell that did not come along comes back, and followers go back."""
     puts = [client.put_cell(next(rows), "BASE", 1, n) for n in range(3)]
     before = everything(client)
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     query(
-        tools_of(client).shards.node_of(SHARD),
+        internals_of(client).shards.node_of(SHARD),
         f"INSERT INTO `{database}`.follower (name, location) VALUES ('billing', {puts[2].added_id})",
     )
     original = Records.flip
@@ -354,12 +354,12 @@ def test_a_cell_that_lacks_afterwards_is_put_back(client, mover, rows, monkeypat
         moves.run(mover, spec, [SHARD])
     assert len(everything(client)) == 2
     (record,) = moves.run(mover, spec, [SHARD])
-    target = tools_of(mover).topology.cluster(record.target).primary
+    target = internals_of(mover).topology.cluster(record.target).primary
 
     assert record.phase == "verified"
     assert everything(client) == before
     assert query(target, f"SELECT location, epoch FROM `{database}`.follower") == [(puts[0].added_id, 2)]
-    assert [left.reason for left in Ledger(mover).failures(record.job_id)] == ["Lacking"]
+    assert [left.reason for left in JobStore(mover).failures(record.job_id)] == ["Lacking"]
 
 
 def test_the_role_move_moves_and_lets_nobody_be_locked_out(client, accounts, url, rows):
@@ -371,7 +371,7 @@ def test_the_role_move_moves_and_lets_nobody_be_locked_out(client, accounts, url
         with pytest.raises(MoveRefused, match="its accounts lack"):
             moves.run(mover, spec, [SHARD])
         (plan,) = moves.plan(mover, spec, [SHARD])
-        target = tools_of(client).topology.cluster(spec.target).primary
+        target = internals_of(client).topology.cluster(spec.target).primary
         query(target, *plan.grants)
         (record,) = moves.run(mover, spec, [SHARD])
         for left in moves.left_behind(mover):

@@ -11,8 +11,8 @@ import pytest
 
 from schemaless.capacity.history import keep
 from schemaless.capacity.measure import measure
-from schemaless.internals import tools_of
-from schemaless.jobs.job_store import Ledger
+from schemaless.internals import internals_of
+from schemaless.jobs.job_store import JobStore
 from schemaless.move import run as moves
 from schemaless.move.record import Records
 from schemaless.move.spec import MoveSpec
@@ -33,7 +33,7 @@ def test_a_moved_shard_is_compared_once_more(client, url, new_row, invoke, caplo
     status = invoke("shards", "status", url=url)
     clean = invoke("shards", "verify", "--json", url=url)
     shown = invoke("shards", "verify", url=url)
-    shards = tools_of(client).shards
+    shards = internals_of(client).shards
     cell, node = f"`{shards.database(SHARD)}`.cell", shards.node_of(SHARD)
     json_text = """'{"n":0,"text":"%s"}'""" % ("x" * 99)
     query(
@@ -73,9 +73,9 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
         raise Killed
 
     url, call = request.getfixturevalue("url"), request.getfixturevalue("invoke")
-    source = tools_of(client).shards.node_of(SHARD)
-    target = tools_of(client).topology.cluster(other(client)).primary
-    database = tools_of(client).shards.database(SHARD)
+    source = internals_of(client).shards.node_of(SHARD)
+    target = internals_of(client).topology.cluster(other(client)).primary
+    database = internals_of(client).shards.database(SHARD)
     job = bench.begin()
     with monkeypatch.context() as patch:
         patch.setattr(Records, "flip", killed)
@@ -91,7 +91,7 @@ def test_two_tables_of_cells_are_told_and_whoever_chooses_goes_on(bench, movers,
     assert found is not None, said.err
     name, node = (found[1], source) if matters == "target" else (found[2], target)
     query(node, f"RENAME TABLE `{database}`.cell TO `{database}`.{name}")
-    Ledger(client).change_state(job.job_id, ("paused",), "running")
+    JobStore(client).change_state(job.job_id, ("paused",), "running")
     verb = ("move", "--execute") if matters == "target" else ("abort",)
     again = call("shards", *verb, "--job", job.job_id, url=url)
 
@@ -116,7 +116,7 @@ def test_clusters_are_evened_out(client, url, new_row, invoke):  # noqa: F811
     begun, _ = moves.begin_or_join(client, MoveSpec("cluster-2", max_pause_s=0.9, accounts=False), [shard])
     moved = invoke("shards", "move", "--balance", "--unchecked-accounts", "--execute", "--json", url=url)
     again = invoke("shards", "plan", "--balance", url=url)
-    tools_of(client).shards.again(tools_of(client).shards.routing)
+    internals_of(client).shards.again(internals_of(client).shards.routing)
     keep(client, measure(client))
     even = invoke("shards", "plan", "--balance", url=url)
     for left in moves.left_behind(client):

@@ -13,7 +13,7 @@ import schemaless
 from schemaless import MoveRefused
 from schemaless.failover import adopt as failover
 from schemaless.failover import nodes
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
 from schemaless.jobs.worker import Outcome
 from schemaless.local.description import LocalServer
@@ -52,7 +52,7 @@ def make(
             nodes.add_replica(url, cluster, first.replicas[0].url)
             failover.adopt(url, cluster, first.url, timeout_s=30)
             client = stack.enter_context(schemaless.connect(url, read_timeout_s=20))
-            tools_of(client).shards.move_wait_s = 30
+            internals_of(client).shards.move_wait_s = 30
             return Bench(client, new_row)
 
         yield bench_of
@@ -70,7 +70,7 @@ def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first
     Where the source's new primary lacks the RENAME, two servers have the shard: nothing is changed, and both are named.
     """
     bench = make(catalog)
-    name, tools = bench.client.name, tools_of(bench.client)
+    name, tools = bench.client.name, internals_of(bench.client)
     lost = "cluster-1" if catalog == "with it" else "cluster-2"
     bench.put()
     if (tools.topology.cluster_of(SHARD).name == lost) != (who == "source"):
@@ -101,7 +101,7 @@ def test_a_failover_after_a_mover_died(make, movers, monkeypatch, new_row, first
 
 def lacks_the_rename(bench: Bench, movers: Movers, source: LocalServer, job: Job) -> None:
     """Run a move again whose source has the shard's cells under their name, as the target has, for the moment."""
-    database = tools_of(bench.client).shards.database(SHARD)
+    database = internals_of(bench.client).shards.database(SHARD)
     ((aside,),) = sql(source, f"SHOW TABLES FROM {database} LIKE 'cell_moved_%'")
     sql(source, f"RENAME TABLE {database}.{aside} TO {database}.cell")
     outcomes: list[Outcome] = []

@@ -9,7 +9,7 @@ from functools import partial
 import pymysql
 import pytest
 
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.worker import Outcome
 from schemaless.move.steps import work
 from schemaless.wire.node import Node
@@ -48,8 +48,8 @@ def test_a_move_given_up_before_the_target_says_whose_its_tables_are(bench, move
     job = bench.begin()
     movers.move(bench.client, job, Point(number, kill))
     bench.end(job, movers, abort=True)
-    target = tools_of(bench.client).topology.cluster(other(bench.client)).primary
-    unsaid = query(target, f"SELECT COUNT(*) FROM `{tools_of(bench.client).shards.database(SHARD)}`.shard_identity")
+    target = internals_of(bench.client).topology.cluster(other(bench.client)).primary
+    unsaid = query(target, f"SELECT COUNT(*) FROM `{internals_of(bench.client).shards.database(SHARD)}`.shard_identity")
     bench.move(movers)
 
     assert unsaid == [(0,)]
@@ -103,11 +103,11 @@ MORE = [("everything", "source"), ("a backup", "source")]
 def test_a_server_that_is_held_before_a_statement(bench, movers, flavour, what, who):
     """A transaction, LOCK TABLES, FLUSH TABLES WITH READ LOCK, a backup; programs write meanwhile, nothing is lost."""
     movers.work = partial(work, hold_off=0)
-    tools = tools_of(bench.client)
+    internals = internals_of(bench.client)
     for number in bench.points(movers, f"{who} {what}", 1):
         job = bench.begin()
-        home, away = tools.topology.cluster_of(SHARD).name, other(bench.client)
-        node = tools.topology.cluster(home if who == "source" else away).primary
+        home, away = internals.topology.cluster_of(SHARD).name, other(bench.client)
+        node = internals.topology.cluster(home if who == "source" else away).primary
         held = threading.Event()
 
         def hold(node: Node = node, held: threading.Event = held) -> None:
@@ -116,7 +116,7 @@ def test_a_server_that_is_held_before_a_statement(bench, movers, flavour, what, 
                 with suppress(pymysql.Error):
                     cursor.execute("SET SESSION lock_wait_timeout = 1")
                     for statement in HELD[what].get("") or HELD[what][flavour]:
-                        cursor.execute(statement.format(tools.shards.database(SHARD)))
+                        cursor.execute(statement.format(internals.shards.database(SHARD)))
                 held.set()
                 threading.Event().wait(HELD_S)
 

@@ -11,7 +11,7 @@ import pytest
 
 import schemaless
 from schemaless import ServerTimeout, ServerUnavailable, ShardMoving
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local import servers as local_servers
 from schemaless.local.description import LocalServer
 from schemaless.move import run as moves
@@ -108,7 +108,7 @@ def urls(weak: Weak, servers: list[LocalServer]) -> dict[str, str]:
 def bench_of(url: str, new_row: Callable[[], uuid.UUID]) -> Iterator[Bench]:
     """Give a shard of a datastore that was used before, and a writer."""
     with schemaless.connect(url) as client:
-        tools_of(client).shards.move_wait_s = 60
+        internals_of(client).shards.move_wait_s = 60
         bench = Bench(client, new_row)
         bench.take_what_is_there()
         bench.put(3)
@@ -123,7 +123,7 @@ def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, m
     with bench_of(urls[who], new_row) as bench:
         points = [(number, abort) for number in bench.points(movers, f"{who} {how}", 1) for abort in (False, True)]
         for number, abort in points if ALL_POINTS else [points[how == "frozen"]]:
-            if source is not None and tools_of(bench.client).topology.cluster_of(SHARD).name != source:
+            if source is not None and internals_of(bench.client).topology.cluster_of(SHARD).name != source:
                 bench.move(movers)
             with Writer(bench):
                 job = bench.begin()
@@ -144,8 +144,8 @@ def test_a_server_that_is_lost_before_a_statement(urls, weak, movers, new_row, m
 def test_a_catalog_that_does_not_answer_stops_only_who_needs_it(urls, weak, new_row):
     """Calls to shards that are known go on; who connects, begins a job or meets a move gets an error to try again."""
     with schemaless.connect(urls["catalog"]) as client, schemaless.connect(urls["catalog"], **BRIEF) as brief:
-        shards = tools_of(client).shards
-        tools_of(brief).shards.move_wait_s = 0.1
+        shards = internals_of(client).shards
+        internals_of(brief).shards.move_wait_s = 0.1
         away, *rows = (next(row for row in iter(new_row, None) if client.shard_of(row) == shard) for shard in range(3))
         for row in (*rows, away):
             client.put_cell(row, "BASE", 1, 1)

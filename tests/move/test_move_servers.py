@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from schemaless import Datastore, MoveRefused, ServerUnavailable
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.worker import Outcome
 from schemaless.move import run as moves
 from schemaless.move import sql, steps
@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, client, monkeypatch):
     """Another cell has the id of one that was copied and lost: it comes along, and the lost one does not come back."""
     job = bench.begin()
-    tools = tools_of(client)
-    database, source = tools.shards.database(SHARD), tools.shards.node_of(SHARD)
+    internals = internals_of(client)
+    database, source = internals.shards.database(SHARD), internals.shards.node_of(SHARD)
     ((folder,),) = query(source, "SELECT @@datadir")
     monkeypatch.setattr(sql, "SELECT_SERVER", b"SELECT @@datadir")
     movers.die_in(client, job, Fence, "lock")
@@ -44,7 +44,7 @@ def test_a_source_that_lost_cells_in_a_failover_is_copied_anew(bench, movers, cl
 def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers, client, monkeypatch):
     """It says what to do, and is not tried again and again."""
     job = bench.begin()
-    target = tools_of(client).topology.cluster(other(client)).primary
+    target = internals_of(client).topology.cluster(other(client)).primary
     create = steps.create_incoming
 
     def strange(connection, database, names, identity):
@@ -70,7 +70,7 @@ def test_a_key_that_the_target_has_under_another_id_ends_the_move(bench, movers,
 @contextmanager
 def gone(client: Datastore, cluster: str) -> Iterator[None]:
     """Have the catalog name a server that nobody reaches as the primary of a cluster."""
-    catalog = tools_of(client).catalog.node
+    catalog = internals_of(client).catalog.node
     where = f"WHERE cluster = '{cluster}' AND role = 'primary'"
     (before,) = query(catalog, f"SELECT socket, host, port FROM `{client.name}`.node {where}")
 
@@ -79,7 +79,7 @@ def gone(client: Datastore, cluster: str) -> Iterator[None]:
             values = "socket = %s, host = %s, port = %s"
             cursor.execute(f"UPDATE `{client.name}`.node SET {values} {where}", (socket, host, port))
             cursor.execute(f"UPDATE `{client.name}`.datastore SET topology_token = x'{uuid.uuid4().hex}'")
-        tools_of(client).shards.again(tools_of(client).shards.routing)
+        internals_of(client).shards.again(internals_of(client).shards.routing)
 
     name("/nowhere.sock", None, None)
     yield
@@ -93,8 +93,8 @@ def test_a_move_to_a_cluster_that_is_gone_is_aborted(bench, client):
         (record,) = moves.abort(client, job)
 
     assert record.phase == "aborted"
-    assert bench.ledger.job(job.job_id).state == "aborted"
-    assert any("/nowhere.sock cannot be reached" in what for _, _, what in bench.ledger.events(job.job_id))
+    assert bench.job_store.job(job.job_id).state == "aborted"
+    assert any("/nowhere.sock cannot be reached" in what for _, _, what in bench.job_store.events(job.job_id))
     assert bench.check(job) == "aborted"
 
 
@@ -103,8 +103,8 @@ def test_a_target_that_is_gone_within_the_cut_is_settled_by_hand(bench, movers, 
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")
     bench.free(job)
-    source, database = tools_of(client).shards.node_of(SHARD), tools_of(client).shards.database(SHARD)
-    target = tools_of(client).topology.cluster(other(client)).primary
+    source, database = internals_of(client).shards.node_of(SHARD), internals_of(client).shards.database(SHARD)
+    target = internals_of(client).topology.cluster(other(client)).primary
     token = Records(client).all(job.job_id)[0].token
     with gone(client, other(client)):
         outcomes: list[Outcome] = []
@@ -124,7 +124,7 @@ def test_a_source_that_is_gone_within_the_cut_is_waited_for(bench, movers, clien
     job = bench.begin()
     movers.die_in(client, job, Fence, "rename_target")
     outcomes: list[Outcome] = []
-    with gone(client, tools_of(client).topology.cluster_of(SHARD).name):
+    with gone(client, internals_of(client).topology.cluster_of(SHARD).name):
         for phase in ("cutting", "aborting"):
             Records(client).note_outcome(job.job_id, SHARD, ("cutting",), {"phase": phase})
             bench.free(job)
@@ -147,5 +147,5 @@ def test_a_move_from_a_cluster_that_is_gone_since_ends_uncompared(bench, movers,
         (ended,) = moves.abort(client, job, uncompared=True)
 
     assert (record.phase, ended.phase) == ("moved", "dropped")
-    assert bench.ledger.job(job.job_id).state == "done"
+    assert bench.job_store.job(job.job_id).state == "done"
     bench.put()

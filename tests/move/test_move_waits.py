@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from schemaless import Datastore, ServerError, ServerTimeout
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.runner import ShardRun
 from schemaless.jobs.worker import Outcome
 from schemaless.move import sql, steps
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.mysql, pytest.mark.long, pytest.mark.shared]
 
 def test_a_lock_that_is_not_to_be_had_holds_nobody_off(bench, movers, client):
     """A transaction that stays open: the try is given up within its budget, and writers go on at once."""
-    database = tools_of(client).shards.database(SHARD)
-    shards = tools_of(client).shards
+    database = internals_of(client).shards.database(SHARD)
+    shards = internals_of(client).shards
     job = bench.begin()
     with shards.pool_for(shards.node_of(SHARD)).connection() as holder:
         holder.unfinished = True
@@ -45,7 +45,7 @@ def test_a_lock_that_is_not_to_be_had_holds_nobody_off(bench, movers, client):
         tried.set()
         holder.execute(COMMIT)
     mover.join()
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
 
     assert bench.check(job) == "verified"
 
@@ -53,8 +53,8 @@ def test_a_lock_that_is_not_to_be_had_holds_nobody_off(bench, movers, client):
 @contextmanager
 def backup_of(client: Datastore, cluster: str, flavour: str) -> Iterator[None]:
     """Hold changes of tables off, as a backup does."""
-    tools = tools_of(client)
-    with tools.shards.pool_for(tools.topology.cluster(cluster).primary).connection() as backup:
+    internals = internals_of(client)
+    with internals.shards.pool_for(internals.topology.cluster(cluster).primary).connection() as backup:
         backup.unfinished = True
         if flavour == "mysql":
             held = [b"LOCK INSTANCE FOR BACKUP"]
@@ -102,7 +102,7 @@ def test_a_backup_that_begins_within_the_cut_takes_no_shard_down(bench, movers, 
         outcomes: list[Outcome] = []
         movers.move(client, job, outcomes=outcomes)
     assert [(outcome.kind, outcome.error) for outcome in outcomes] == [("through", None)]
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
 
     assert bench.check(job) == "verified"
 
@@ -124,7 +124,7 @@ def test_a_target_that_renames_slowly_is_waited_for_before_the_pause(bench, move
     monkeypatch.setattr(sql, "rename", renames)
     outcomes: list[Outcome] = []
     movers.move(client, job, Point(-1, lambda sql: None), outcomes)
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
 
     assert [(outcome.kind, outcome.error) for outcome in outcomes] == [("through", None)]
     assert held_off == 25 * [False]
@@ -150,8 +150,8 @@ def test_a_successor_that_meets_a_backup_gives_the_shard_back(bench, movers, cli
 
 def test_more_than_was_measured_is_not_copied_while_everybody_waits(bench, movers, client, monkeypatch):
     """Time runs out within the copying behind the lock: it is unlocked, and the next try finds less to copy."""
-    tools = tools_of(client)
-    database = tools.shards.database(SHARD)
+    internals = internals_of(client)
+    database = internals.shards.database(SHARD)
     job = bench.begin()
     monkeypatch.setattr(steps, "Copier", partial(Copier, most_rows=1))
     movers.work = partial(steps.work, hold_off=0)
@@ -184,7 +184,7 @@ def test_more_than_was_measured_is_not_copied_while_everybody_waits(bench, mover
     monkeypatch.setattr(Fence, "lock", locks)
     monkeypatch.setattr(Fence, "unlock", unlocks)
     movers.move(client, job)
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
     late = [cell for cell in client.scan_shard(SHARD) if cell.key.column_name == "LATE"]
 
     assert len(late) == 20
@@ -209,7 +209,7 @@ def test_nothing_waits_between_what_is_measured_and_the_cut(bench, movers, clien
     for kind, name in ((ShardRun, "gate"), (Copier, "copy_rest"), (Fence, "probe"), (Fence, "lock")):
         noted(kind, name)
     movers.move(client, job)
-    bench.ledger.complete(job.job_id)
+    bench.job_store.complete(job.job_id)
     cut = events.index("lock")
 
     assert events[cut - 2 : cut] == ["copy_rest", "probe"]
@@ -229,7 +229,7 @@ def test_a_shard_in_the_middle_of_its_cut_waits_for_no_replica_that_lags(bench, 
         gate(run)
 
     monkeypatch.setattr(ShardRun, "gate", lags)
-    tools_of(bench.client).shards.move_wait_s = 0
+    internals_of(bench.client).shards.move_wait_s = 0
     bench.end(job, movers, abort=abort)
 
     assert bench.check(job) == ("aborted" if abort else "verified")

@@ -17,7 +17,7 @@ from alembic.util import CommandError
 from schemaless import DatastoreNotFound, SchemaMismatch, ShardIdentityMismatch, connect, create
 from schemaless.admin.upgrades import schema_status, upgrade_schema
 from schemaless.events import Advanced, only
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.schema import creation as making
 from schemaless.schema import databases as schema
 from schemaless.schema import revisions, versions
@@ -117,7 +117,7 @@ def test_revisions_cannot_be_run_or_taken_back_by_hand():
 
 def test_upgrade_makes_what_is_missing(fresh_url, fresh_store, by_hand, admin_url):
     """A shard whose tables are gone gets them from the revisions; its identity has to be restored by a person."""
-    database = tools_of(fresh_store).shards.database(1)
+    database = internals_of(fresh_store).shards.database(1)
     for table in ("alembic_version", "cell", "shard_identity"):
         by_hand(fresh_store).execute(1, f"DROP TABLE `{database}`.{table}".encode())
     outcome = upgrade_schema(parse_url(admin_url))
@@ -132,7 +132,7 @@ def test_upgrade_interrupted_goes_on(new_name, accounts, admin_urls, by_hand, mo
     """Ctrl-C between two shards: what is done is done, and the same upgrade does the rest."""
     admin_url = create(new_name, 8, admin_urls)
     with connect(admin_url) as store:
-        names = [tools_of(store).shards.database(shard) for shard in range(8)]
+        names = [internals_of(store).shards.database(shard) for shard in range(8)]
         for shard, name in enumerate(names):
             by_hand(store).execute(shard, f"DELETE FROM `{name}`.alembic_version".encode())
     begun = threading.Semaphore(3)  # the catalog, and the first shard of each server
@@ -174,7 +174,7 @@ def test_shard_of_another_datastore_is_refused_before_anything_is_read(
     """A shard opened under another count or in another datastore serves nothing."""
     row = next(row for row in iter(new_row, None) if fresh_store.shard_of(row) == 1)
     shard = 1
-    database = tools_of(fresh_store).shards.database(shard)
+    database = internals_of(fresh_store).shards.database(shard)
     fresh_store.put_cell(row, "BASE", 1, {})
     root, column = by_hand(fresh_store), change.partition(" ")[0]
     ((was,),) = root.rows(shard, f"SELECT {column} FROM `{database}`.shard_identity".encode())

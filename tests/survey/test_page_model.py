@@ -7,7 +7,7 @@ import random
 import pytest
 
 from schemaless import NewStoredCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.survey.page_model import MARIADB, MYSQL, Content, Packer, rebuilt_file_bytes
 from schemaless.survey.table_sizes import cell_table_sizes, known_table_sizes, layout_of
 
@@ -93,8 +93,8 @@ def test_a_rebuilt_table_is_as_large_as_predicted(fresh_store, new_row, by_hand,
         cells.append(NewStoredCell(row, "BASE", 1, b"1" * length))
     fresh_store.put_stored_cells(cells, trusted=True)
     shards = by_hand(fresh_store)
-    pool = shards.pool_for(tools_of(fresh_store).topology.clusters[0].primary)
-    database = tools_of(fresh_store).shards.database(0)
+    pool = shards.pool_for(internals_of(fresh_store).topology.clusters[0].primary)
+    database = internals_of(fresh_store).shards.database(0)
     layout = layout_of(pool)
     assert layout is not None
     predicted = rebuilt_file_bytes(content_of([len(cell.body) for cell in cells], layout), layout)
@@ -108,12 +108,12 @@ def test_a_rebuilt_table_is_as_large_as_predicted(fresh_store, new_row, by_hand,
 def test_an_account_without_process_gets_what_statistics_say(fresh_store, by_hand, row):
     """Marked as such; the tables that are not there are absent."""
     fresh_store.put_cell(row, "A", 1, {})
-    names = [tools_of(fresh_store).shards.database(shard) for shard in range(4)]
-    node = tools_of(fresh_store).topology.cluster_of(0).primary
+    names = [internals_of(fresh_store).shards.database(shard) for shard in range(4)]
+    node = internals_of(fresh_store).topology.cluster_of(0).primary
     here = [
-        name for shard, name in enumerate(names) if tools_of(fresh_store).topology.cluster_of(shard).primary == node
+        name for shard, name in enumerate(names) if internals_of(fresh_store).topology.cluster_of(shard).primary == node
     ]
-    seen = known_table_sizes(tools_of(fresh_store).shards.pool_for(node), [*here, "nothing_0001"])
+    seen = known_table_sizes(internals_of(fresh_store).shards.pool_for(node), [*here, "nothing_0001"])
     measured = known_table_sizes(by_hand(fresh_store).pool_for(node), here)
 
     assert set(seen) == set(measured) == set(here)

@@ -13,7 +13,7 @@ import pytest
 
 from schemaless import InvalidInput, NewStoredCell
 from schemaless.cells.paging import PageSize
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval
 from schemaless.survey import sampling
 from schemaless.survey.sampling import (
@@ -201,7 +201,7 @@ def gaps(fresh_store, by_hand):
     ]
     fresh_store.put_stored_cells(cells)
     for shard in range(4):
-        name = tools_of(fresh_store).shards.database(shard).encode()
+        name = internals_of(fresh_store).shards.database(shard).encode()
         by_hand(fresh_store).execute(
             shard,
             b"UPDATE `%b`.cell SET added_id=added_id*10+100000 WHERE column_name='B' ORDER BY added_id DESC" % name,
@@ -214,7 +214,7 @@ def reader(store, seen=None):
     size = PageSize()
 
     def look(window: Window) -> WindowFigures:
-        rows = list(window_rows(tools_of(store).shards, window, size))
+        rows = list(window_rows(internals_of(store).shards, window, size))
         if seen is not None:
             seen.extend(row[0] for row in rows)
         total = sum(len(row[4]) for row in rows)
@@ -227,7 +227,7 @@ def reader(store, seen=None):
 def test_a_small_datastore_is_read_as_a_whole(fresh_store, gaps):
     """Each cell once, and the counts are exact."""
     seen: list[int] = []
-    taken = sample(tools_of(fresh_store).shards, range(4), reader(fresh_store, seen), seed=1)
+    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store, seen), seed=1)
 
     assert taken.exact
     assert len(seen) == len(gaps)
@@ -238,7 +238,7 @@ def test_a_small_datastore_is_read_as_a_whole(fresh_store, gaps):
 def test_a_large_datastore_is_sampled_within_bounds(fresh_store, gaps):
     """What is over the bounds is not read; the estimates hold the truth, on a seed that is kept."""
     bounds = Bounds(windows=100, window_rows=4, whole_rows=100)
-    taken = sample(tools_of(fresh_store).shards, range(4), reader(fresh_store), seed=3, bounds=bounds)
+    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=3, bounds=bounds)
 
     assert not taken.exact
     assert len(taken.windows) == 100
@@ -253,7 +253,7 @@ def test_a_large_datastore_is_sampled_within_bounds(fresh_store, gaps):
 def test_a_sample_that_has_read_enough_bytes_ends(fresh_store, gaps):
     """The round is gone to its end, so what was read is still from everywhere."""
     bounds = Bounds(windows=100, window_rows=4, sample_bytes=10_000, whole_rows=100)
-    taken = sample(tools_of(fresh_store).shards, range(4), reader(fresh_store), seed=3, bounds=bounds)
+    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=3, bounds=bounds)
 
     assert 16 <= len(taken.windows) <= 25
     # A shard may have next to no ids, by the rows that it happens to get.
@@ -264,21 +264,21 @@ def test_a_sample_that_has_read_enough_bytes_ends(fresh_store, gaps):
 @pytest.mark.mysql
 def test_an_empty_datastore_has_an_empty_sample(fresh_store):
     """Nothing is read, and that is exact."""
-    taken = sample(tools_of(fresh_store).shards, range(4), reader(fresh_store), seed=1)
+    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=1)
 
     assert (taken.exact, taken.windows, taken.rows) == (True, [], 0)
     assert taken.total(("rows", "A")) == taken.count(("rows", "A")) == Interval.of(0)
-    assert id_spans(tools_of(fresh_store).shards, range(4)) == []
+    assert id_spans(internals_of(fresh_store).shards, range(4)) == []
 
 
 @pytest.mark.mysql
 def test_a_probe_reads_a_few_rows_by_the_primary_key(fresh_store, gaps):
     """How close rows lie is asked for without a scan, whatever the statistics say."""
-    sql = select_probe(tools_of(fresh_store).shards.database(1), 1, 50, 10**9, 8)
-    plan = json.dumps(tools_of(fresh_store).shards.rows(1, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
+    sql = select_probe(internals_of(fresh_store).shards.database(1), 1, 50, 10**9, 8)
+    plan = json.dumps(internals_of(fresh_store).shards.rows(1, b"EXPLAIN FORMAT=JSON " + sql)[0][0])
 
     assert "PRIMARY" in plan
-    before, first, _, count, _ = tools_of(fresh_store).shards.rows(1, sql)[0]
+    before, first, _, count, _ = internals_of(fresh_store).shards.rows(1, sql)[0]
     assert before <= 50 < first
     assert count == 8
 
@@ -287,14 +287,14 @@ def test_a_probe_reads_a_few_rows_by_the_primary_key(fresh_store, gaps):
 def test_a_stray_row_far_away_changes_neither_the_bounds_nor_the_estimate(fresh_store, gaps, by_hand):
     """A hole of nearly all ids is found and left out: the windows lie where the rows are."""
     for shard in range(4):
-        name = tools_of(fresh_store).shards.database(shard).encode()
+        name = internals_of(fresh_store).shards.database(shard).encode()
         by_hand(fresh_store).execute(
             shard,
             b"UPDATE `%b`.cell SET added_id=added_id+%d ORDER BY added_id DESC LIMIT 3"
             % (name, 10**15 + shard * 10**12),
         )
     bounds = Bounds(windows=60, window_rows=4, whole_rows=100)
-    taken = sample(tools_of(fresh_store).shards, range(4), reader(fresh_store), seed=4, bounds=bounds)
+    taken = sample(internals_of(fresh_store).shards, range(4), reader(fresh_store), seed=4, bounds=bounds)
 
     assert not taken.exact
     assert 60 < taken.rows < 900
@@ -308,13 +308,13 @@ def test_a_stray_row_far_away_changes_neither_the_bounds_nor_the_estimate(fresh_
 def test_a_crowded_window_is_read_in_part(fresh_store, gaps):
     """A tile with far more rows than expected does not break the bounds; its part stands for it."""
     crowded = Window(1, 100_000, 108_000, 1.0)
-    reader_of = sampling._Reader(tools_of(fresh_store).shards, Bounds(), 1, "primary")
-    rows = len(list(window_rows(tools_of(fresh_store).shards, crowded, PageSize())))
+    reader_of = sampling._Reader(internals_of(fresh_store).shards, Bounds(), 1, "primary")
+    rows = len(list(window_rows(internals_of(fresh_store).shards, crowded, PageSize())))
     parts = [
-        sampling._Reader(tools_of(fresh_store).shards, Bounds(), seed, "primary").part(crowded, 50)
+        sampling._Reader(internals_of(fresh_store).shards, Bounds(), seed, "primary").part(crowded, 50)
         for seed in range(300)
     ]
-    counts = [len(list(window_rows(tools_of(fresh_store).shards, part, PageSize()))) for part in parts]
+    counts = [len(list(window_rows(internals_of(fresh_store).shards, part, PageSize()))) for part in parts]
 
     assert reader_of.part(crowded, None) == crowded
     assert max(counts) <= 50 < rows

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import schemaless
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate import run as migrate
 from schemaless.migrate.spec import MigrateSpec
 from schemaless.testing.datastores import Datastores
@@ -29,7 +29,7 @@ _runs = itertools.count(1)
 @pytest.fixture
 def made(server_urls, prefix) -> Iterator[Datastores]:
     create = lambda name: schemaless.create(name, 4, server_urls)  # noqa: E731
-    datastores = Datastores(server_urls, create, f"{prefix}shelf{next(_runs)}_")
+    datastores = Datastores(server_urls, create, f"{prefix}replica{next(_runs)}_")
     yield datastores
     datastores.close(drop=True)
 
@@ -148,10 +148,10 @@ def test_a_datastore_that_a_test_left_locked_is_left_alone(made):
         store = schemaless.connect(locked)
         store.put_cell(uuid.UUID(int=1), "BASE", 1, {})
         shard = store.shard_of(uuid.UUID(int=1))
-        left_open = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(shard)).connection()
+        left_open = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(shard)).connection()
         connection = left_open.__enter__()
         connection.execute(b"START TRANSACTION")
-        connection.rows(f"SELECT * FROM {tools_of(store).shards.database(shard)}.cell".encode())
+        connection.rows(f"SELECT * FROM {internals_of(store).shards.database(shard)}.cell".encode())
 
     with made.fresh() as url:
         assert url != locked

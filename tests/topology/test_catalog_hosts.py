@@ -10,7 +10,7 @@ import pytest
 import schemaless
 from schemaless import AccessDenied, DatastoreNotFound, ServerError, ServerUnavailable
 from schemaless.admin.upgrades import schema_status
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.configuration import datastore_url
 from schemaless.wire.errors import DatabaseMissing
 
@@ -34,12 +34,12 @@ def test_the_first_server_that_has_the_catalog_and_takes_writes_is_used(url, rep
     own, replica, stranger = (str(each.socket) for each in (replicated, replicated.replicas[0], servers[0]))
     for sockets in ((own, NOBODY), (NOBODY, own), (stranger, replica, own), (NOBODY, stranger, own, replica)):
         with schemaless.connect(named(url, *sockets)) as store:
-            tools = tools_of(store)
-            assert str(tools.catalog.node) == own
-            assert {str(node) for node in tools.url.nodes} == set(sockets)
+            internals = internals_of(store)
+            assert str(internals.catalog.node) == own
+            assert {str(node) for node in internals.url.nodes} == set(sockets)
             store.put_cell(uuid.UUID(int=1), "BASE", 1, "here")
-            down = [node for node in tools.url.nodes if str(node) == NOBODY]
-            opened = [tools.shards.pool_for(node).breaker.is_open for node in down]
+            down = [node for node in internals.url.nodes if str(node) == NOBODY]
+            opened = [internals.shards.pool_for(node).breaker.is_open for node in down]
             assert opened == [sockets[0] == NOBODY] * len(down), "nobody asks behind the one that was found"
     assert [state.current for state in schema_status(datastore_url(named(url, NOBODY, own))[0])] == [True, True]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from schemaless import connect
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.urls import parse_url
@@ -41,7 +41,8 @@ def row_on(store, cluster: int) -> uuid.UUID:
     return next(
         row
         for row in rows
-        if tools_of(store).topology.cluster_of(store.shard_of(row)) is tools_of(store).topology.clusters[cluster]
+        if internals_of(store).topology.cluster_of(store.shard_of(row))
+        is internals_of(store).topology.clusters[cluster]
     )
 
 
@@ -65,7 +66,7 @@ def test_a_catalog_far_from_the_shards_keeps_no_connection(fresh_url, made, serv
     """By another address than its clusters have: the connection that the catalog was read on is closed."""
     # A socket's path may be written in more than one way.
     with connect(fresh_url.replace(str(servers[0].socket), f"/.{servers[0].socket}")) as store:
-        assert not tools_of(store).catalog.idle
+        assert not internals_of(store).catalog.idle
         assert store.get_cell(row_on(store, 0), "BASE", 1) is None
 
         assert made() == [2, 0]

@@ -8,7 +8,7 @@ import pytest
 
 import schemaless
 from schemaless.errors import InvalidCell
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.topology.placement import shard_for
 
 
@@ -48,6 +48,6 @@ def test_shard_for_agrees_with_the_servers_crc32(store: schemaless.Datastore):
     for number in range(50):
         row = uuid.uuid5(uuid.NAMESPACE_OID, str(number)).bytes
 
-        rows = tools_of(store).shards.rows(0, b"SELECT CRC32(x'%b') %% 4096" % row.hex().encode())
+        rows = internals_of(store).shards.rows(0, b"SELECT CRC32(x'%b') %% 4096" % row.hex().encode())
 
         assert rows == ((shard_for(row, 4096),),)

@@ -16,7 +16,7 @@ from sqlalchemy import make_url
 import schemaless
 from schemaless import Datastore, OutcomeUnknown, ServerTimeout, ServerUnavailable, ShardIdentityMismatch, ShardMoving
 from schemaless.cells import writing as cells
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.opening import opening_of
 from schemaless.schema.databases import verify_identity
 from schemaless.topology import routing, shards
@@ -44,7 +44,7 @@ def client(url: str) -> Iterator[Datastore]:
     """A program that is connected while its servers change."""
     with schemaless.connect(url, read_timeout_s=20) as store:
         # Not what is tested: a hundred threads may hold up the mover, which is one more thread of this process.
-        tools_of(store).shards.move_wait_s = 60
+        internals_of(store).shards.move_wait_s = 60
         yield store
 
 
@@ -67,7 +67,7 @@ def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Iterator[uuid.U
 
 def node_now(store: Datastore, shard: int = SHARD) -> Node:
     """Return the primary that a store has a shard on."""
-    return tools_of(store).shards.node_of(shard)
+    return internals_of(store).shards.node_of(shard)
 
 
 def fenced(store: Datastore, move: Callable[[], MoveByHand], row: uuid.UUID) -> MoveByHand:
@@ -142,25 +142,25 @@ def test_the_catalog_is_read_by_one_caller_at_a_time(client, move, rows, monkeyp
 
 def test_what_is_proven_of_other_shards_stays(client, move, rows):
     """Pools and proofs are kept; only the shard that changed its place is proven again."""
-    tools = tools_of(client)
+    internals = internals_of(client)
     for shard in range(4):
         client.end_of_shard(shard)
-    before = tools.shards.routing
+    before = internals.shards.routing
     pools = {shard: before.proven[shard] for shard in range(4)}
     move().run()
     client.put_cell(next(rows), "BASE", 1, 1)
-    after = tools.shards.routing
+    after = internals.shards.routing
 
     assert after is not before
     assert after.token != before.token
     assert [after.proven[shard] is pools[shard] for shard in range(4)] == [True, False, True, True]
-    assert after.proven[SHARD] is tools.shards.pool_for(node_now(client))
-    assert tools.topology is after.topology
+    assert after.proven[SHARD] is internals.shards.pool_for(node_now(client))
+    assert internals.topology is after.topology
 
 
 def test_a_proof_that_comes_late_pins_nobody_to_the_old_server(client, move, rows):
     """A thread that proves a shard while another one swaps the routing writes where nobody looks any more."""
-    shards = tools_of(client).shards
+    shards = internals_of(client).shards
     client.put_cell(next(rows), "BASE", 1, 1)
     late = shards.spot(SHARD)
     moving = move()
@@ -182,7 +182,7 @@ def test_a_shard_that_moves_away_and_back_is_followed_by_who_saw_none_of_it(clie
     with schemaless.connect(url) as other:
         move().run()
         away = other.put_cell(next(rows), "BASE", 1, 2)
-        root = tools_of(other)
+        root = internals_of(other)
         back = MoveByHand(other, root.shards, SHARD)
         query(back.target, f"DROP DATABASE `{root.shards.database(SHARD)}`")
         back.run()
@@ -214,7 +214,7 @@ def test_a_call_goes_on_where_a_move_is_given_up(client, move, rows):
     moving.copy()
     row = next(rows)
     client.put_cell(row, "BASE", 1, 1)
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     query(moving.source, f"RENAME TABLE `{database}`.cell TO `{database}`.{moving._moved}")
     with ThreadPoolExecutor(1) as threads:
         read = threads.submit(client.get_cell, row, "BASE", 1)
@@ -247,7 +247,7 @@ def test_a_shard_that_stays_away_is_told_and_nothing_was_written(client, move, r
     """``ShardMoving``, which may be repeated, with the server and the shard; the reply of no attempt is open."""
     row = next(rows)
     moving = fenced(client, move, row)
-    tools_of(client).shards.move_wait_s = 0.05
+    internals_of(client).shards.move_wait_s = 0.05
     for call in (
         lambda: client.get_cell(row, "BASE", 1),
         lambda: client.append_cell(row, "BASE", 1),
@@ -281,7 +281,7 @@ def test_a_lost_reply_before_a_shard_that_stays_away_is_an_unknown_outcome(clien
     """A missing table says of its statement that it wrote nothing, and not of the call."""
     client.put_cell(next(rows), "BASE", 1, 1)
     row = next(rows)
-    tools_of(client).shards.move_wait_s = 0.05
+    internals_of(client).shards.move_wait_s = 0.05
     moving = move()
     moving.copy()
     lose_then(monkeypatch, moving.fence)
@@ -316,8 +316,8 @@ def test_a_follower_goes_on_across_a_move(client, move, rows):
     seen = [next(feed).added_id for _ in range(3)]
     for _ in range(2):
         move_on = move()
-        if query(move_on.target, f"SHOW DATABASES LIKE '{tools_of(client).shards.database(SHARD)}'"):
-            query(move_on.target, f"DROP DATABASE `{tools_of(client).shards.database(SHARD)}`")
+        if query(move_on.target, f"SHOW DATABASES LIKE '{internals_of(client).shards.database(SHARD)}'"):
+            query(move_on.target, f"DROP DATABASE `{internals_of(client).shards.database(SHARD)}`")
         move_on.run()
         puts += [client.put_cell(next(rows), "BASE", 1, n).added_id for n in range(3)]
         seen += [next(feed).added_id for _ in range(3)]
@@ -328,9 +328,9 @@ def test_a_follower_goes_on_across_a_move(client, move, rows):
 
 def test_a_change_without_an_error_is_seen_within_half_a_minute_of_use(client, move, monkeypatch):
     """A replica that is added breaks nothing, and is read from all the same."""
-    tools = tools_of(client)
-    before = tools.topology
-    catalog = tools.catalog.node
+    internals = internals_of(client)
+    before = internals.topology
+    catalog = internals.catalog.node
     changed = dataclasses.replace(before)
     query(
         catalog,
@@ -338,40 +338,40 @@ def test_a_change_without_an_error_is_seen_within_half_a_minute_of_use(client, m
         f"UPDATE `{client.name}`.datastore SET topology_token = x'{uuid.uuid4().hex}'",
     )
     client.get_row(uuid.uuid4())
-    assert tools.topology == changed
-    tools.shards.look_at_s = 0
+    assert internals.topology == changed
+    internals.shards.look_at_s = 0
     client.get_row(uuid.uuid4())
 
-    assert [str(node) for node in tools.topology.cluster("cluster-1").replicas] == ["/tmp/no.sock"]
-    assert tools.shards.routing.changes == (0, 0, 0, 0)
-    assert time.monotonic() < tools.shards.look_at_s < time.monotonic() + 1.25 * 30
+    assert [str(node) for node in internals.topology.cluster("cluster-1").replicas] == ["/tmp/no.sock"]
+    assert internals.shards.routing.changes == (0, 0, 0, 0)
+    assert time.monotonic() < internals.shards.look_at_s < time.monotonic() + 1.25 * 30
 
 
 def test_a_catalog_that_does_not_answer_changes_nothing(client, rows, monkeypatch):
     """What was known goes on to hold."""
-    tools = tools_of(client)
-    monkeypatch.setattr(tools.shards._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
-    tools.shards.look_at_s = 0
+    internals = internals_of(client)
+    monkeypatch.setattr(internals.shards._catalog, "home", Node("primary", socket="/tmp/nobody.sock"))
+    internals.shards.look_at_s = 0
 
     assert client.put_cell(next(rows), "BASE", 1, 1).created
 
 
 def test_every_change_of_the_topology_draws_a_token(client, url, admin_url):
     """What creates a datastore and what changes its nodes; nothing else does."""
-    tools = tools_of(client)
+    internals = internals_of(client)
 
     def token():
-        return read_catalog(tools.catalog, client.name).token
+        return read_catalog(internals.catalog, client.name).token
 
     first = token()
     client.put_cell(uuid.uuid4(), "BASE", 1, 1)
     assert token() == first
-    before = tools.topology
+    before = internals.topology
     cluster = dataclasses.replace(
         before.clusters[1], nodes=(*before.clusters[1].nodes, Node("replica", socket="/tmp/no.sock"))
     )
     with schemaless.connect(admin_url) as admin:
-        write_cluster(tools_of(admin).catalog, before, cluster)
+        write_cluster(internals_of(admin).catalog, before, cluster)
 
     assert first is not None
     assert len(first) == len(token()) == 16
@@ -380,13 +380,13 @@ def test_every_change_of_the_topology_draws_a_token(client, url, admin_url):
 
 def test_a_catalog_without_a_token_is_compared_as_a_whole(client, move, rows):
     """As it is after an upgrade: until something changes, and then, too."""
-    tools = tools_of(client)
-    query(tools.catalog.node, f"UPDATE `{client.name}`.datastore SET topology_token = NULL")
-    tools.shards.again(tools.shards.routing)
-    known = tools.shards.routing
+    internals = internals_of(client)
+    query(internals.catalog.node, f"UPDATE `{client.name}`.datastore SET topology_token = NULL")
+    internals.shards.again(internals.shards.routing)
+    known = internals.shards.routing
     assert known.token is None
-    tools.shards.again(known)
-    assert tools.shards.routing is known
+    internals.shards.again(known)
+    assert internals.shards.routing is known
     moving = move()
     moving.run()
 
@@ -398,9 +398,9 @@ def test_a_program_that_does_not_follow_writes_nothing_into_what_was_left_behind
     """As programs of 0.1 go on after a move: refused, with no cell in the table that nobody reads."""
     row = next(rows)
     client.put_cell(row, "BASE", 1, 1)
-    with opened_as(client, tools_of(client).topology) as old:
+    with opened_as(client, internals_of(client).topology) as old:
         old.get_row(row)
-        tools_of(old).shards.move_wait_s = 0
+        internals_of(old).shards.move_wait_s = 0
         moving = move()
         moving.run()
         with pytest.raises(ShardMoving):
@@ -416,7 +416,7 @@ def test_another_datastore_at_the_new_place_is_refused(client, move, rows):
     client.put_cell(next(rows), "BASE", 1, 1)
     moving = move()
     moving.run()
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     query(moving.target, f"UPDATE `{database}`.shard_identity SET shard = 3")
 
     with pytest.raises(ShardIdentityMismatch):
@@ -425,7 +425,7 @@ def test_another_datastore_at_the_new_place_is_refused(client, move, rows):
 
 def test_other_tables_that_are_missing_are_explained_by_who_knows_them(client):
     """Only ``cell`` is waited for; what else a shard is read by has its own registry."""
-    shards = tools_of(client).shards
+    shards = internals_of(client).shards
     asked = []
     shards.known_tables = lambda shard, table: asked.append((shard, table))
     with pytest.raises(schemaless.ServerError) as caught:
@@ -450,7 +450,7 @@ def test_a_worker_opens_by_a_topology_and_follows_it(client, move, rows):
 def test_after_a_loss_no_connection_is_used_before_the_catalog_was_asked(client, move, rows, between):
     """The server that was replaced is back, takes writes, and has every table: nothing more is written there."""
     first = client.put_cell(next(rows), "BASE", 1, 1)
-    pool = tools_of(client).shards.pool_for(node_now(client))
+    pool = internals_of(client).shards.pool_for(node_now(client))
     moving = move()
     moving.copy()
     moving.fence()
@@ -464,6 +464,6 @@ def test_after_a_loss_no_connection_is_used_before_the_catalog_was_asked(client,
     put = client.put_cell(next(rows), "BASE", 1, 2)
 
     assert node_now(client) == moving.target
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     assert query(moving.source, f"SELECT added_id FROM `{database}`.cell") == [(first.added_id,)]
     assert query(moving.target, f"SELECT MAX(added_id) FROM `{database}`.cell") == [(put.added_id,)]

@@ -14,7 +14,7 @@ import pytest
 import schemaless
 from schemaless import Datastore, TopologyError
 from schemaless.failover import nodes
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.runner import FollowingWatch
 from schemaless.jobs.throttle import Look
 from schemaless.local.description import LocalServer
@@ -46,7 +46,7 @@ def own_accounts(replicated: LocalServer, servers: list[LocalServer]) -> Iterato
 @pytest.fixture
 def set_primary(own_accounts: Accounts, client: Datastore) -> Callable[[LocalServer], nodes.NodeChange]:
     """Has a server be the primary of the first cluster, as ``topology set-primary`` does."""
-    url = tools_of(client).url.for_database(client.name)
+    url = internals_of(client).url.for_database(client.name)
 
     def change(server: LocalServer) -> nodes.NodeChange:
         return nodes.set_primary(
@@ -73,7 +73,7 @@ def rows(client: Datastore, new_row: Callable[[], uuid.UUID]) -> Callable[[int],
 
 def server_of(store: Datastore, shard: int = SHARD) -> str:
     """Return the socket of the primary that a store has a shard on."""
-    return str(tools_of(store).shards.node_of(shard))
+    return str(internals_of(store).shards.node_of(shard))
 
 
 def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary, replicated, replica, rows):
@@ -102,17 +102,17 @@ def test_a_hundred_threads_follow_a_primary_that_is_replaced(client, set_primary
         begun.wait()
         try:
             with read_only(replicated), caught_up(replicated), promoted(replicated):
-                before = tools_of(client).topology
+                before = internals_of(client).topology
                 change = set_primary(replica)
                 done.set()
                 written = {row: added_id for call in calls for row, added_id in call.result(60).items()}
 
                 assert change.changed
                 assert set(refused) <= READ_ONLY
-                assert tools_of(client).topology != before
+                assert internals_of(client).topology != before
                 assert server_of(client) == str(replica.socket)
                 assert {cell.row_key: cell.added_id for cell in client.scan_shard(SHARD)} == written
-                assert tools_of(client).catalog.node.socket == str(replica.socket)
+                assert internals_of(client).catalog.node.socket == str(replica.socket)
         finally:
             given_up.set()
             done.set()
@@ -125,7 +125,7 @@ def test_followers_and_readers_go_on_with_the_new_primary(client, set_primary, r
     seen = [next(feed).added_id for _ in range(3)]
     with read_only(replicated), caught_up(replicated), promoted(replicated):
         set_primary(replica)
-        tools_of(client).shards.look_at_s = 0
+        internals_of(client).shards.look_at_s = 0
         puts += [client.put_cell(rows(SHARD), "BASE", 1, n).added_id for n in range(3)]
         seen += [next(feed).added_id for _ in range(3)]
 
@@ -137,11 +137,11 @@ def test_a_replica_that_lags_behind_a_move_is_not_asked(own_accounts, client, re
     """It has not got the shard yet, or its table: the token is what it was, and the primary is read."""
     row = rows(ELSEWHERE)
     client.put_cell(row, "BASE", 1, "here")
-    root_url = own_accounts.root(tools_of(client).url.for_database(client.name))
+    root_url = own_accounts.root(internals_of(client).url.for_database(client.name))
     sql(replica, f"STOP {word(replica)} SQL_THREAD")
     try:
         with schemaless.connect(root_url) as root:
-            MoveByHand(root, tools_of(root).shards, ELSEWHERE, "cluster-1").run()
+            MoveByHand(root, internals_of(root).shards, ELSEWHERE, "cluster-1").run()
             assert root.get_cell(row, "BASE", 1).body == "here"
             assert root.get_cell(row, "BASE", 1, read_from="replica").body == "here"
             assert [cell.row_key for cell in root.iter_shard(ELSEWHERE, read_from="replica")] == [row]
@@ -156,7 +156,7 @@ def test_a_shard_that_was_verified_on_a_replica_and_is_gone_there_is_read_on_the
     """1146 from a replica whose shard this process has proven before."""
     row = rows(SHARD)
     client.put_cell(row, "BASE", 1, "here")
-    database = tools_of(client).shards.database(SHARD)
+    database = internals_of(client).shards.database(SHARD)
     client.get_cell(row, "BASE", 1, read_from="replica")
     unlogged, rename = "SET SESSION sql_log_bin = 0", f"RENAME TABLE `{database}`.{{}} TO `{database}`.{{}}"
     # What is still on its way there would end its replication, for all tests behind this one.
@@ -201,7 +201,7 @@ class Looking:
 def test_a_watch_goes_on_with_the_servers_that_its_cluster_has_now(client, set_primary, replicated, replica):
     """A job is not ended by a failover: what looks at its servers looks at those that took their place."""
     watch = FollowingWatch(
-        tools_of(client).shards, "cluster-1", lambda cluster: Looking(cluster, str(replicated.socket))
+        internals_of(client).shards, "cluster-1", lambda cluster: Looking(cluster, str(replicated.socket))
     )
     with pytest.raises(TopologyError):
         watch.look()

@@ -19,7 +19,7 @@ from schemaless.followers import table_cache as table_caches
 from schemaless.followers.lease_state import Owned
 from schemaless.followers.membership import Timing, remove_worker
 from schemaless.followers.worker import Worker
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.triggers.admin import Triggers
 from schemaless.triggers.calling import DIED, Calls
 from schemaless.triggers.supervision import prepare
@@ -468,7 +468,7 @@ def test_a_trigger_keeps_its_column(works, follow_store):
     works(schemaless.trigger(column="BASE", name="same")(lambda cell, call: None))
     with pytest.raises(InvalidInput, match="same follows column BASE, and the code says OTHER"):
         prepare(follow_store, schemaless.trigger(column="OTHER", name="same")(lambda cell, call: None))
-    assert tools_of(follow_store).topology.shard_count == 4
+    assert internals_of(follow_store).topology.shard_count == 4
 
 
 pytestmark = pytest.mark.mysql
@@ -485,7 +485,7 @@ def test_status_says_where_a_server_keeps_too_few_tables_open(put, works, trigge
     for cache in (b"SELECT 6, 1, 6", b"SELECT 5, 1, 400", b"SELECT 400, 1, 5"):
         monkeypatch.setattr(table_caches, "SELECT_TABLE_CACHE", cache)
         said.append(triggers.status("calm").small_caches)
-    shards = tools_of(triggers._store).shards
+    shards = internals_of(triggers._store).shards
     away = next(node for node in map(shards.node_of, range(4)) if node != shards.node_of(0))
     monkeypatch.setattr(shards.pool_for(away), "connection", lambda: (_ for _ in ()).throw(ServerTimeout("", node="")))
     said.append(triggers.status("calm").small_caches)

@@ -15,7 +15,7 @@ import pytest
 
 import schemaless
 from schemaless import OutcomeUnknown, ServerError, ServerUnavailable
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.local.description import LocalServer
 from schemaless.testing.servers import private_servers
 from schemaless.wire import breaker, pool
@@ -201,7 +201,7 @@ def test_a_server_that_hangs_is_asked_by_one_caller_at_a_time(server, eventually
 
     with schemaless.connect(url, read_timeout_s=0.5, write_timeout_s=0.5, connect_timeout_s=0.5) as store:
         store.put_cell(ROW, "BASE", 1, "here")
-        guard = tools_of(store).shards.pool_for(tools_of(store).shards.node_of(0)).breaker
+        guard = internals_of(store).shards.pool_for(internals_of(store).shards.node_of(0)).breaker
         freeze(server.pid)
         try:
             eventually(lambda: refused_after(store) is not None, "the breaker opens")

@@ -24,7 +24,7 @@ from schemaless.cells.sql import (
     select_versions,
 )
 from schemaless.feed.sql import select_ids
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.sql import update_bodies
 from schemaless.survey.sql import select_probe
 from schemaless.wire.connection import Connection
@@ -73,7 +73,7 @@ def expected_rows(connection: Connection, name: str) -> int:
 def test_statements_read_few_rows_though_statistics_say_there_are_two(fresh_store, by_hand):
     """After a crash InnoDB may believe that of a table of thousands: still none is read, or locked, from end to end."""
     shard = fresh_store.shard_of(ROW)
-    name = tools_of(fresh_store).shards.database(shard)
+    name = internals_of(fresh_store).shards.database(shard)
     where = f"WHERE database_name = '{name}' AND table_name = 'cell'"
     # Else InnoDB would soon count again by itself.
     by_hand(fresh_store).execute(shard, f"ALTER TABLE `{name}`.cell STATS_AUTO_RECALC = 0".encode())

@@ -8,7 +8,7 @@ import pytest
 
 import schemaless
 from schemaless import AccessDenied, InvalidInput, ServerRefused
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.wire.pool import NodePool, PoolOptions
 from schemaless.wire.tls import TLS
 from schemaless.wire.urls import parse_url
@@ -76,7 +76,7 @@ def test_whole_datastore_is_reached_encrypted(loopback, accounts, row):
     assert url == loopback.url("admin", options, name="encrypted")
     with schemaless.connect(accounts.url("app", url)) as store:
         assert store.put_cell(row, "BASE", 1, {"fare": 10}).created
-        ((_, name),) = tools_of(store).shards.rows(0, b"SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+        ((_, name),) = internals_of(store).shards.rows(0, b"SHOW SESSION STATUS LIKE 'Ssl_cipher'")
         assert name.startswith("TLS_")
     with pytest.raises(ServerRefused, match="ssl_ca has to name the authority"):
         schemaless.connect(accounts.url("app", url.replace("/ca.pem", "/other-ca.pem")))

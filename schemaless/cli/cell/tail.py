@@ -16,7 +16,7 @@ from schemaless.cell import Page, StoredCell
 from schemaless.cli.options import open_store, shards_of, shards_option, url_option
 from schemaless.datastore import Datastore
 from schemaless.errors import CorruptBody, InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, write_whole
 from schemaless.terminal.output import data_sink, error, note
 
@@ -150,7 +150,7 @@ def _write(feed: _Feed, kept: _Offsets, limit: int | None, follow: bool, poll_s:
             location = page.next_location
             for cell in page.cells:
                 try:
-                    line = dump_line(cell, stored=stored, dictionaries=tools_of(feed.store).dictionaries)
+                    line = dump_line(cell, stored=stored, dictionaries=internals_of(feed.store).dictionaries)
                 except CorruptBody:
                     error(f"to continue after the damaged cell: --shards {shard} --location {cell.added_id}")
                     raise

@@ -13,7 +13,7 @@ from schemaless.cli.options import choice_options, open_store, shards_of, shards
 from schemaless.cli.quantities import size_of
 from schemaless.codec.registry import MSGPACK
 from schemaless.datastore import Datastore
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.numbers import Interval
 from schemaless.survey.advice import Candidate, ColumnAdvice
 from schemaless.survey.advice import advise as make_advice
@@ -202,7 +202,7 @@ def _days(
 ) -> _Days | None:
     """Return how long disks last, as far as growth and disks are known."""
     cells = sum(of_column.cells.mid for of_column in advice)
-    clusters = len(tools_of(store).topology.clusters)
+    clusters = len(internals_of(store).topology.clusters)
     stored = None
     basis = given = ""
     shares = {of_column.column_name: of_column.cells.mid / cells for of_column in advice} if cells else {}

@@ -15,7 +15,7 @@ from schemaless.cli.codec.shown import entry_of
 from schemaless.cli.options import open_store, url_option
 from schemaless.codec.lines import open_lines
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.terminal.files import OutputFile, whole_file
 from schemaless.terminal.output import data_sink, json_option, out, print_json
 
@@ -36,9 +36,13 @@ def export_(url: str, dictionary_ids: tuple[int, ...], output: Path | None) -> N
       schemaless codec export 32768 > dictionary-32768.ndjson
     """
     with open_store(url) as store, ExitStack() as stack:
-        there = [entry for entry in keeping.entries(tools_of(store).catalog, store.name) if entry.removed_at is None]
+        there = [
+            entry for entry in keeping.entries(internals_of(store).catalog, store.name) if entry.removed_at is None
+        ]
         chosen = [entry_of(store, number) for number in dictionary_ids] or there
-        lines = [keeping.dictionary_line(tools_of(store).dictionaries.get(entry.id), entry.source) for entry in chosen]
+        lines = [
+            keeping.dictionary_line(internals_of(store).dictionaries.get(entry.id), entry.source) for entry in chosen
+        ]
         sink = data_sink() if output is None else stack.enter_context(whole_file(output))
         for line in lines:
             sink.write(line + b"\n")
@@ -74,7 +78,7 @@ def import_(url: str, file: str, as_json: bool) -> None:
                 dictionary, source = keeping.parse_dictionary_line(json.loads(line))
             except (InvalidInput, ValueError) as error:
                 raise InvalidInput(f"{file}, line {number}: {error}") from None
-            kept = keeping.bring(tools_of(store).shelves, dictionary, source)
+            kept = keeping.bring(internals_of(store).dictionary_replicas, dictionary, source)
             taken.append({"dictionary": dictionary.id, "kept_as": kept.id})
     if not taken:
         raise InvalidInput(f"{file}: none of its lines is a dictionary")

@@ -8,7 +8,7 @@ from schemaless.cells import dictionaries as keeping
 from schemaless.cells.column_codecs import settings
 from schemaless.cli.codec.shown import entry_json, entry_state, number_text, setting_json, setting_words
 from schemaless.cli.options import open_store, url_option
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.terminal.output import EXIT_FAILED, json_option, note, out, print_json, print_table
 
 
@@ -27,8 +27,8 @@ def list_(url: str, as_json: bool) -> int:
     Exit status: 0, or 1 if a dictionary is lost or damaged; 'codec import' restores it from a backup.
     """
     with open_store(url) as store:
-        entries = keeping.entries(tools_of(store).catalog, store.name)
-        columns = settings(tools_of(store).catalog, store.name)
+        entries = keeping.entries(internals_of(store).catalog, store.name)
+        columns = settings(internals_of(store).catalog, store.name)
     faulty = any(entry.fault is not None for entry in entries)
     if as_json:
         print_json(

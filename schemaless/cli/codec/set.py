@@ -9,7 +9,7 @@ from schemaless.cli.codec.shown import setting_words
 from schemaless.cli.options import codec_details, open_store, url_option
 from schemaless.codec.registry import codec_names
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.terminal.output import out
 
 _DEFAULT = "default"
@@ -38,12 +38,12 @@ def set_(url: str, column_name: str, codec_name: str, level: int | None, diction
         if codec_name == _DEFAULT:
             if level is not None or dictionary_id is not None:
                 raise InvalidInput("default has its own level, and no dictionary; name a codec to set these")
-            unset_column(tools_of(store).catalog, store.name, column_name)
+            unset_column(internals_of(store).catalog, store.name, column_name)
             words = "msgpack+zlib, the default"
         else:
             if dictionary_id is not None:
-                tools_of(store).dictionaries.get(dictionary_id)
+                internals_of(store).dictionaries.get(dictionary_id)
             setting = ColumnSetting(column_name, codec_name, level, dictionary_id)
-            set_column(tools_of(store).shelves, setting)
+            set_column(internals_of(store).dictionary_replicas, setting)
             words = setting_words(setting)
     out().print(f"new cells of {column_name} are written in {words}, by each process within {REFRESH_S:.0f} s")

@@ -9,13 +9,13 @@ from schemaless.cells.column_codecs import ColumnSetting
 from schemaless.cells.dictionaries import DictionaryEntry
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.terminal.output import facts
 
 
 def entry_of(store: Datastore, dictionary_id: int) -> DictionaryEntry:
     """Return the entry of a dictionary that is there; InvalidInput where there is none."""
-    for entry in keeping.entries(tools_of(store).catalog, store.name):
+    for entry in keeping.entries(internals_of(store).catalog, store.name):
         if entry.id == dictionary_id and entry.removed_at is None:
             return entry
     raise InvalidInput(f"the catalog has no dictionary {dictionary_id}; 'schemaless codec list' shows them")

@@ -11,7 +11,7 @@ from schemaless.cells.column_codecs import codec_with
 from schemaless.cli.options import open_store, url_option
 from schemaless.codec.registry import codec_names
 from schemaless.codec.training import Training
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.survey.advice import train_column
 from schemaless.terminal.output import (
     EXIT_FAILED,
@@ -63,11 +63,15 @@ def train(url: str, column_name: str, codec_name: str, level: int | None, seed: 
             training, source = train_column(
                 store,
                 column_name,
-                codec_with(codec_name, level, None, tools_of(store).dictionaries),
+                codec_with(codec_name, level, None, internals_of(store).dictionaries),
                 seed=seed,
                 listener=listener,
             )
-        kept = keeping.keep(tools_of(store).shelves, training.dictionary, source) if training.helps else None
+        kept = (
+            keeping.keep(internals_of(store).dictionary_replicas, training.dictionary, source)
+            if training.helps
+            else None
+        )
     if as_json:
         print_json({"dictionary": None if kept is None else kept.id, **_training_json(training), "source": source})
         return 0 if training.helps else EXIT_FAILED

@@ -12,7 +12,7 @@ from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, pro
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.archive_files import ArchiveFile
 from schemaless.migrate.finalise import finalise as finalise_job
 from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, note, out, print_json, print_table
@@ -58,9 +58,9 @@ def finalise(
     """
     faults = ShownFaults(as_json)
     with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id)
-        shards = ledger.numbers(job.job_id)
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id)
+        shards = job_store.numbers(job.job_id)
         with proving_hands("verifying", store, shards, workers, dask, faults) as (hands, listener):
             result = finalise_job(
                 store,
@@ -72,7 +72,7 @@ def finalise(
                 hands=hands,
                 listener=listener,
             )
-        _note_others(ledger, job)
+        _note_others(job_store, job)
     if as_json:
         print_json(
             {
@@ -97,10 +97,10 @@ def finalise(
     return 0
 
 
-def _note_others(ledger: Ledger, job: Job) -> None:
+def _note_others(job_store: JobStore, job: Job) -> None:
     """Say which other migrations may have originals."""
-    replaced = ledger.that_replaced() - {job.job_id}
-    others = [other.job_id for other in ledger.jobs("migrate") if other.state == "done" and other.job_id in replaced]
+    replaced = job_store.that_replaced() - {job.job_id}
+    others = [other.job_id for other in job_store.jobs("migrate") if other.state == "done" and other.job_id in replaced]
     if others:
         note(f"jobs that are done and not finalised yet (name one by --job): {', '.join(map(str, others))}")
 

@@ -9,7 +9,7 @@ import click
 
 from schemaless.cells.column_codecs import codec_with
 from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_of, url_option
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.migrate.plan import Change, FilesForecast, LogCost, MigrationPlan, plan_migration
 from schemaless.numbers import Interval
 from schemaless.terminal.output import (
@@ -53,7 +53,7 @@ def plan(url: str, rewrite: Rewrite, exact: bool, seed: int | None, as_json: boo
         with progress("sampling", None, "windows") as listener:
             result = plan_migration(
                 store,
-                codec_with(rewrite.to, rewrite.level, rewrite.dictionary, tools_of(store).dictionaries),
+                codec_with(rewrite.to, rewrite.level, rewrite.dictionary, internals_of(store).dictionaries),
                 sources=rewrite.sources or None,
                 columns=rewrite.columns or None,
                 shards=shards,

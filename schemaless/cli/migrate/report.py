@@ -10,7 +10,7 @@ import click
 
 from schemaless.cli.jobs import chosen_job, job_option
 from schemaless.cli.options import open_store, url_option
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.reclaimed import Part, ReclaimedReport, reclaimed_report
 from schemaless.migrate.tally import Tally
 from schemaless.pages.reclaimed_page import reclaimed_html
@@ -55,8 +55,8 @@ def report(
       schemaless migrate report --csv - > report.csv
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id)
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id)
         job.check_kind("migrate")
         space = reclaimed_report(store, job, datetime.now(UTC))
     if html_file is not None:

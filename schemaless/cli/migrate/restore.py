@@ -11,7 +11,7 @@ import click
 from schemaless.cli.jobs import JobProgress, job_option, throttle_options, workers_options
 from schemaless.cli.migrate.archive import SHOWN, archive_option, note_torn, show_missing
 from schemaless.cli.options import note_dry, open_store, shards_of, shards_option, url_option
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.restore import RESTORE, RestoreOutcome, RestoreSpec, count
 from schemaless.migrate.restore import run as run_restore
@@ -66,16 +66,16 @@ def restore(
     if not folders and job_id is None:
         raise click.UsageError("name the originals by --archive, or a restore to continue by --job")
     with open_store(url) as store:
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         job = None
         if folders:
             shards = None if shards_text is None else tuple(shards_of(shards_text, store.shard_count))
             spec = RestoreSpec(tuple(map(str, folders)), shards, job_id, full_row_images, thresholds=thresholds)
         else:
             assert job_id is not None
-            job, spec, _ = RESTORE.resumed(ledger, job_id)
+            job, spec, _ = RESTORE.resumed(job_store, job_id)
         if execute:
-            with JobProgress(ledger) as shown:
+            with JobProgress(job_store) as shown:
                 report = run_restore(store, spec, job=job, count=workers, dask=dask, listener=shown)
         else:
             with progress("counting", None, "cells") as listener:

@@ -13,9 +13,9 @@ from schemaless.cli.options import Rewrite, open_store, rewrite_options, shards_
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.events import only, together
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import RunBegan
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.migrate.reclaimed import note_plan
 from schemaless.migrate.run import MIGRATE
@@ -99,7 +99,7 @@ def run(
     Exit status: 0 done, 1 some bodies were left, 3 stopped; the same command continues.
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         spec = MigrateSpec(
             rewrite.to,
             rewrite.sources,
@@ -119,7 +119,7 @@ def run(
             _note_settings(store, spec)
         else:
             # As it was begun, whatever else is asked for.
-            job, spec, shards = MIGRATE.resumed(ledger, job_id)
+            job, spec, shards = MIGRATE.resumed(job_store, job_id)
         if spec.archive is not None and dask is None and (reason := unwritable_folder(Path(spec.archive))) is not None:
             # Before there is a job that keeps its originals there. Where Dask's workers are, nobody can look.
             raise InvalidInput(f"cannot keep originals in {spec.archive}: {reason}")
@@ -131,7 +131,7 @@ def run(
             if begun.new:
                 note_plan(store, begun.job)
 
-        with JobProgress(ledger) as shown:
+        with JobProgress(job_store) as shown:
             listener = together(shown, only(RunBegan, predict))
             outcome = run_migration(store, spec, shards, job=job, count=workers, dask=dask, listener=listener)
     _show_outcome(outcome, as_json)
@@ -140,7 +140,7 @@ def run(
 
 def _note_settings(store: Datastore, spec: MigrateSpec) -> None:
     """Say which columns would be re-encoded to something else than their new cells are written in."""
-    for setting in settings(tools_of(store).catalog, store.name):
+    for setting in settings(internals_of(store).catalog, store.name):
         same = (setting.codec, setting.dictionary_id) == (spec.to, spec.dictionary)
         if not same and (not spec.columns or setting.column_name in spec.columns):
             dictionary = "" if setting.dictionary_id is None else f" with dictionary {setting.dictionary_id}"

@@ -9,7 +9,7 @@ import click
 from schemaless.cli.jobs import chosen_job, job_option, show_status
 from schemaless.cli.options import open_store, url_option
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
 from schemaless.terminal.output import json_option, print_json, print_table
 
@@ -33,12 +33,14 @@ def status(url: str, job_id: int | None, show_all: bool, each_shard: bool, as_js
       watch schemaless migrate status
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         if show_all:
-            _show_jobs(ledger.jobs(), as_json)
+            _show_jobs(job_store.jobs(), as_json)
             return
-        job = chosen_job(ledger, job_id)
-        show_status(status_of(ledger, job.job_id, counters=as_json), ledger.events(job.job_id), each_shard, as_json)
+        job = chosen_job(job_store, job_id)
+        show_status(
+            status_of(job_store, job.job_id, counters=as_json), job_store.events(job.job_id), each_shard, as_json
+        )
 
 
 def _show_jobs(jobs: list[Job], as_json: bool) -> None:

@@ -20,7 +20,7 @@ from schemaless.cli.proof import ShownFaults, proving_hands
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.migrate.finalise import archive_of, named_failures
 from schemaless.migrate.originals import Originals, missing_of
 from schemaless.migrate.spec import MigrateSpec
@@ -84,19 +84,19 @@ def verify(
         raise InvalidInput("--archive and --no-archive contradict each other; give one of them")
     faults = ShownFaults(as_json)
     with open_store(url) as store:
-        ledger = Ledger(store)
-        job = ledger.latest("migrate") if job_id is None else ledger.job(job_id)
-        shards = _shards_to_verify(store, ledger, job, shards_text)
+        job_store = JobStore(store)
+        job = job_store.latest("migrate") if job_id is None else job_store.job(job_id)
+        shards = _shards_to_verify(store, job_store, job, shards_text)
         wanted = None
         if job is not None and job.unfinished:
             note(f"job {job.job_id} is {job.state}: cells that it has yet to re-encode are no fault")
         elif job is not None and job.state != "aborted":
             wanted = MigrateSpec.of(job)
-        states = [] if job is None else [state for state in ledger.shards(job.job_id) if state.shard in set(shards)]
+        states = [] if job is None else [state for state in job_store.shards(job.job_id) if state.shard in set(shards)]
         archive = None if no_archive else _archive(store, job, folders)
         depth = Depth(
             wanted,
-            [] if job is None else named_failures(ledger, job.job_id, states),
+            [] if job is None else named_failures(job_store, job.job_id, states),
             None if sample is None else _share(sample),
             seed,
             archive,
@@ -118,12 +118,12 @@ def verify(
     return EXIT_FAILED if report.faults or missing else 0
 
 
-def _shards_to_verify(store: Datastore, ledger: Ledger, job: Job | None, shards_text: str | None) -> list[int]:
+def _shards_to_verify(store: Datastore, job_store: JobStore, job: Job | None, shards_text: str | None) -> list[int]:
     """Return the shards that are asked for, or those of the job; of others it has promised nothing."""
     if job is None:
         return shards_of(shards_text, store.shard_count)
     job.check_kind("migrate")
-    own = ledger.numbers(job.job_id)
+    own = job_store.numbers(job.job_id)
     if shards_text is None:
         return own
     shards = shards_of(shards_text, store.shard_count)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.move.run import sizes_of
 from schemaless.terminal.output import bytes_text, out
 from schemaless.topology.model import Topology
@@ -31,7 +31,7 @@ def balance(store: Datastore) -> tuple[Skew, dict[str, list[int]]]:
     measurement = history.latest(store)
     if measurement is None:
         raise InvalidInput(f"nothing was measured yet; {_MEASURE}")
-    topology, taken = tools_of(store).topology, f"{measurement.taken_at:%Y-%m-%d %H:%M} UTC"
+    topology, taken = internals_of(store).topology, f"{measurement.taken_at:%Y-%m-%d %H:%M} UTC"
     spaces = [space for space in measurement.clusters if space.problem is None]
     measured = [space.cluster for space in spaces]
     if lacking := sorted({cluster.name for cluster in topology.clusters} - {*measured}):

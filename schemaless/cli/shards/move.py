@@ -14,9 +14,9 @@ from schemaless.cli.shards.balance import balance, show_skew, skew_data, still_t
 from schemaless.cli.shards.shown import show_records
 from schemaless.datastore import Datastore
 from schemaless.errors import InvalidInput
-from schemaless.internals import tools_of
+from schemaless.internals import internals_of
 from schemaless.jobs.job import Job
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.throttle import Thresholds
 from schemaless.move.record import MoveRecord
 from schemaless.move.run import MOVE, ShardPlan, begin_or_join
@@ -159,7 +159,7 @@ def move(
     Exit status: 0 moved and compared, 1 a shard cannot be moved, 3 stopped; the same command continues.
     """
     with open_store(url) as store:
-        ledger, new = Ledger(store), False
+        job_store, new = JobStore(store), False
         if balanced and job_id is None:
             _refuse_beside_balance(shards_text, target, drain)
             spec = MoveSpec("balance", max_pause_ms / 1000, give_up_s, not unchecked, thresholds=thresholds)
@@ -170,7 +170,7 @@ def move(
             show_records(_move_balanced(store, spec, workers, dask), as_json)
             return 0
         if job_id is not None:
-            job, spec, shards = MOVE.resumed(ledger, job_id)
+            job, spec, shards = MOVE.resumed(job_store, job_id)
         else:
             job = None
             spec = MoveSpec(_target(target), max_pause_ms / 1000, give_up_s, not unchecked, thresholds=thresholds)
@@ -181,7 +181,7 @@ def move(
             return status
         if job is None:
             job, new = begin_or_join(store, spec, shards)
-        with JobProgress(ledger) as shown:
+        with JobProgress(job_store) as shown:
             records = run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown)
     show_records(records, as_json)
     return 0
@@ -198,7 +198,7 @@ def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
         raise InvalidInput("name the shards, such as 0-3,8, or all of a cluster by --drain CLUSTER")
     if drain is None:
         return shards_of(text, store.shard_count)
-    there = tools_of(store).topology.shards_of(tools_of(store).topology.cluster(drain).name)
+    there = internals_of(store).topology.shards_of(internals_of(store).topology.cluster(drain).name)
     if not there:
         raise InvalidInput(f"{drain} has no shards any more")
     return there
@@ -206,19 +206,19 @@ def _shards(store: Datastore, text: str | None, drain: str | None) -> list[int]:
 
 def _move_balanced(store: Datastore, spec: MoveSpec, workers: int, dask: str | None) -> list[MoveRecord]:
     """Even out clusters, by a job for each cluster that shards go to, behind the moves that are not through yet."""
-    ledger, records = Ledger(store), list[MoveRecord]()
+    job_store, records = JobStore(store), list[MoveRecord]()
 
     def go_on(spec: MoveSpec, shards: Sequence[int], job: Job, *, new: bool = False) -> None:
-        with JobProgress(ledger) as shown:
+        with JobProgress(job_store) as shown:
             records.extend(run_move(store, spec, shards, job=job, new=new, count=workers, dask=dask, listener=shown))
 
-    for job in ledger.jobs("move"):
+    for job in job_store.jobs("move"):
         if job.unfinished:
-            go_on(MoveSpec.of(job), ledger.numbers(job.job_id), job)
-    tools_of(store).shards.again(tools_of(store).shards.routing)
+            go_on(MoveSpec.of(job), job_store.numbers(job.job_id), job)
+    internals_of(store).shards.again(internals_of(store).shards.routing)
     for target, chosen in balance(store)[1].items():
         of_target = replace(spec, target=target)
-        if shards := still_to_move(tools_of(store).topology, target, chosen):
+        if shards := still_to_move(internals_of(store).topology, target, chosen):
             begun, new = begin_or_join(store, of_target, shards)
             go_on(of_target, shards, begun, new=new)
     return records
@@ -233,7 +233,7 @@ def _plan_balance(store: Datastore, spec: MoveSpec, as_json: bool) -> int:
     uneven, parts = balance(store)
     plans = {}
     for target, chosen in parts.items():
-        shards = still_to_move(tools_of(store).topology, target, chosen)
+        shards = still_to_move(internals_of(store).topology, target, chosen)
         if shards:
             plans[target] = _plans(store, replace(spec, target=target), shards)
     if as_json:

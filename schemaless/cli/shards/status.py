@@ -9,7 +9,7 @@ import click
 from schemaless.cli.jobs import chosen_job, job_option, progress_json, show_status
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.shards.shown import show_records
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.jobs.status import status_of
 from schemaless.move.record import Records
 from schemaless.terminal.output import json_option, print_json
@@ -33,13 +33,13 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
       schemaless shards status --all --json
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
+        job_store = JobStore(store)
         if show_all:
             show_records(Records(store).all(), as_json)
             return
-        job = chosen_job(ledger, job_id, kind="move")
+        job = chosen_job(job_store, job_id, kind="move")
         job.check_kind("move")
-        job_status = status_of(ledger, job.job_id, counters=as_json)
+        job_status = status_of(job_store, job.job_id, counters=as_json)
         records = Records(store).all(job.job_id)
         if as_json:
             print_json(
@@ -49,5 +49,5 @@ def status(url: str, job_id: int | None, show_all: bool, as_json: bool) -> None:
                 }
             )
             return
-        show_status(job_status, ledger.events(job.job_id), each_shard=False, as_json=False)
+        show_status(job_status, job_store.events(job.job_id), each_shard=False, as_json=False)
         show_records(records, as_json=False)

@@ -9,7 +9,7 @@ import click
 from schemaless.cli.jobs import JobProgress, change_thresholds, chosen_job, job_option, steer, throttle_changes
 from schemaless.cli.options import open_store, url_option
 from schemaless.cli.shards.shown import show_records
-from schemaless.jobs.job_store import Ledger
+from schemaless.jobs.job_store import JobStore
 from schemaless.move import run as moves
 from schemaless.terminal.output import EXIT_FAILED, json_option, note
 
@@ -84,9 +84,9 @@ def abort(url: str, job_id: int | None, uncompared: bool, as_json: bool) -> int:
     Exit status: 0 aborted, 1 if some shards had moved already, 3 stopped; the same command continues.
     """
     with open_store(url) as store:
-        ledger = Ledger(store)
-        job = chosen_job(ledger, job_id, unfinished=True, kind="move")
-        with JobProgress(ledger) as shown:
+        job_store = JobStore(store)
+        job = chosen_job(job_store, job_id, unfinished=True, kind="move")
+        with JobProgress(job_store) as shown:
             records = moves.abort(store, job, uncompared=uncompared, listener=shown)
     show_records(records, as_json)
     moved = [record.shard for record in records if record.phase != "aborted"]
