@@ -312,7 +312,7 @@ def test_an_index_that_cannot_go_along_is_told(indexed, client):
         moves.run(client, spec, [SHARD])
     query(home, f"UPDATE `{name}`.secondary_index SET state='ready'")
     job, _ = moves.begin_or_join(client, spec, [SHARD])
-    with pytest.raises(JobConflict, match=f"move {job.job_id} is running, and tables of indexes"):
+    with pytest.raises(JobConflict, match=f"move {job.job_id} is running, and index tables"):
         list(IndexCheck(client, indexed.entry, repair=True).run([0]))
     moves.abort(client, job)
 
