@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
-from schemaless.cli.main import cli, run
+from schemaless.cli.main import cli
 from tests.cases import each
 from tests.test_docs import PAGES, ROOT, relative
 
@@ -80,36 +83,58 @@ def test_python_on_a_page_runs_and_prints_what_it_says(page, fresh_url, tmp_path
             executed(block, fresh_url)
 
 
-@pytest.mark.mysql
-@pytest.mark.parametrize("page", TUTORIALS, ids=relative)
-def test_a_tutorial_runs_from_its_beginning_to_its_end(page, server_urls, new_name, tmp_path, monkeypatch, capsys):
-    """Every program and every command, in order, in one folder; each command exits with 0."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("SCHEMALESS_URL", raising=False)
-    variables = {"SERVER": server_urls[0]}
+def script_of(page: Path, datastore: str) -> str:
+    """Return a tutorial as a shell script: its programs saved under the names it gives them, its commands in order."""
+    lines = ["set -euo pipefail"]
+    text = page.read_text(encoding="utf-8")
     for block in blocks(page):
         if block.language == "python":
-            executed(block, variables["SCHEMALESS_URL"])
+            above = " ".join(text.split("\n")[: block.line - 1][-6:])
+            names = re.findall(r"[Ss]ave (?:it|this) as `(\w+\.py)`", above)
+            assert names, f"{block}: a tutorial's program has a file name"
+            lines += [f"cat > {names[-1]} <<'END-OF-FILE'", block.text.rstrip("\n"), "END-OF-FILE"]
         for line in lines_of(block.text) if block.language == "console" else ():
             assert line.startswith("$ "), f"{block}: a tutorial shows commands alone, got {line!r}"
             command = line.removeprefix("$ ")
-            if command.startswith((*BEFORE_THE_SUITE, "export SERVER=")):
+            if command.startswith((*BEFORE_THE_SUITE, "export SERVER")):
                 continue
-            exported = re.fullmatch(r"export (\w+)=\$\((.*)\)", command)
-            words = shlex.split(exported[2] if exported else command)
-            assert words.pop(0) == "schemaless", f"{block}: {command}"
-            words = [variables.get(word.removeprefix("$"), word) if word.startswith("$") else word for word in words]
-            if words[0] == "create":
-                words[1] = new_name  # the servers are those of all tests
+            command = re.sub(r"(?<=schemaless create )\w+", datastore, command)
+            lines.append(re.sub(r"^python (\w+\.py)$", r"python \1 | tee \1.printed", command))
+    return "\n".join([*lines, "wait", ""])
 
-            status = run(words)
 
-            printed = capsys.readouterr()
-            assert status == 0, f"{block}: {command}\n{printed.out}{printed.err}"
-            if exported:
-                variables[exported[1]] = printed.out.strip()
-                monkeypatch.setenv(exported[1], printed.out.strip())
-    assert variables.keys() >= {"SCHEMALESS_URL"}
+@pytest.mark.mysql
+@pytest.mark.parametrize("page", TUTORIALS, ids=relative)
+def test_a_tutorial_runs_from_its_beginning_to_its_end(page, server_urls, new_name, tmp_path):
+    """Every program and every command, in order, in one folder; each command exits with 0 and prints what it should."""
+    script = script_of(page, new_name)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "SCHEMALESS_URL"))
+    }
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
+        "SERVER": server_urls[0],
+        "SERVER2": server_urls[-1],
+        "PYTEST_ADDOPTS": f"-p no:cacheprovider --schemaless-server {server_urls[0]}",
+        "PYTHONPATH": str(ROOT),
+    }
+
+    done = subprocess.run(
+        ["bash", "-x", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    programs = [block for block in blocks(page) if block.language == "python"]
+    expected = [line for block in programs for line in re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)]
+    ran = re.findall(r"^python (\w+\.py) ", script, re.MULTILINE)
+    printed = [line for name in ran for line in (tmp_path / f"{name}.printed").read_text().splitlines()]
+    assert printed == expected
 
 
 def commands_of(block: Block) -> Iterator[list[str]]:

@@ -14,8 +14,11 @@ from schemaless.terminal.output import EXIT_FAILED, bytes_text, json_option, not
 
 @click.command()
 @folder_option
+@click.option(
+    "--url", "number", type=click.IntRange(1), metavar="N", help="Print only the URL of server N, for use in a script."
+)
 @json_option
-def status(folder: Path, as_json: bool) -> int:
+def status(folder: Path, number: int | None, as_json: bool) -> int:
     """Show the servers, and whether replicas replicate and members are of their group.
 
     The servers are those of --folder.
@@ -24,10 +27,18 @@ def status(folder: Path, as_json: bool) -> int:
     Examples:
       schemaless local status
       schemaless local status --json
+      schemaless create trips --shards 4 --cluster "$(schemaless local status --url 1)"
 
     Exit status: 0 if there are servers, all of them run, and all replicas and members are in order, else 1.
     """
     states = local_servers.status(folder)
+    if number is not None:
+        name = f"server {number}"
+        url = next((state.url for state in states if state.name == name and state.state == "running"), None)
+        if url is None:
+            raise click.UsageError(f"no running {name} in {folder.resolve()}; start it with 'schemaless local up'")
+        click.echo(url)
+        return 0
     if as_json:
         print_json({"folder": str(folder.resolve()), "servers": [status_data(state) for state in states]})
     elif states:
