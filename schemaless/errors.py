@@ -1,60 +1,60 @@
-"""Every exception that schemaless raises on purpose.
+"""The exceptions of schemaless. Everything the package raises on purpose derives from ``SchemalessError``.
 
     SchemalessError
-    |-- InvalidCell                 a key or a body that no cell may have; raised before any I/O
-    |   |-- InvalidBody             a value outside the JSON data model, named by its path
-    |   `-- BodyTooLarge            a body, or the statement that carries it, over a limit
-    |-- CellConflict                the cell is there already, with another body
-    |-- BatchError                  some shards of a batch were not written; says which cells were
-    |-- CorruptBody                 stored bytes that do not decode; names the cell
+    |-- InvalidCell                 a cell key or body is not valid; raised before any I/O
+    |   |-- InvalidBody             the body holds a value outside the JSON data model
+    |   `-- BodyTooLarge            the body, or the statement that carries it, exceeds a limit
+    |-- CellConflict                the cell exists with a different body
+    |-- BatchError                  some shards of a batch failed; lists written and unwritten cells
+    |-- CorruptBody                 stored bytes do not decode; names the cell
     |   |-- TruncatedBody           bytes are missing at the end
-    |   |-- ChecksumMismatch        the bytes are not the ones that were written
-    |   |-- UnknownFormat           a serializer or compressor that this version does not know
-    |   |-- UnknownDictionary       compressed with a dictionary that is not at hand
-    |   |-- DictionaryDamaged       compressed with a dictionary that is not as it was
-    |   |-- TrailingBytes           more bytes than the payload needs
-    |   |-- DecodedSizeExceeded     larger than the limit once inflated
-    |   |-- NestingTooDeep          more levels of lists and objects than the limit
-    |   |-- TooManyValues           more lists, objects, keys and scalars than the limit
-    |   |-- MalformedPayload        the serializer or the compressor refuses the payload
-    |   |-- NotCanonical            decodes, but to something no writer of this store would write (``check`` only)
-    |   `-- UnreadableLegacy        no envelope, and not JSON text either
-    |-- UnknownCodec                a codec name that does not exist, or may not be used for writing
-    |-- VerificationFailed          re-encoded bytes did not decode to the same document; nothing was written
-    |-- TopologyError               the datastore's description is wrong, or a change of it could not be proven
-    |   |-- DatastoreNotFound       no catalog under that name
-    |   |-- DatastoreExists         ``create`` met a datastore of that name
-    |   |-- ShardIdentityMismatch   a shard database belongs to another datastore, number, count or placement
-    |   |-- ReplicaRefused          a replica that does not replicate from its primary, as far as can be seen
+    |   |-- ChecksumMismatch        the CRC-32 does not match the bytes
+    |   |-- UnknownFormat           this version does not know the serializer or compressor
+    |   |-- UnknownDictionary       the compression dictionary is not available
+    |   |-- DictionaryDamaged       the compression dictionary is damaged
+    |   |-- TrailingBytes           there are bytes after the end of the payload
+    |   |-- DecodedSizeExceeded     the decompressed payload exceeds the size limit
+    |   |-- NestingTooDeep          the document exceeds the nesting limit
+    |   |-- TooManyValues           the document exceeds the limit on the number of values
+    |   |-- MalformedPayload        the checksum is right, but the payload cannot be decoded
+    |   |-- NotCanonical            the payload decodes, but this library would have encoded it differently
+    |   `-- UnreadableLegacy        a body without an envelope is not JSON text
+    |-- UnknownCodec                no such codec, or not allowed here
+    |-- VerificationFailed          a re-encoded body did not decode to the same document
+    |-- TopologyError               the catalog is inconsistent, or a topology change was rejected
+    |   |-- DatastoreNotFound       the server has no datastore of this name
+    |   |-- DatastoreExists         a datastore of this name already exists
+    |   |-- ShardIdentityMismatch   a shard database is missing or belongs to another shard
+    |   |-- ReplicaRefused          a server does not replicate from the cluster's primary
     |   `-- SchemaMismatch          tables are older or newer than this version of the library
-    |-- ServerError                 a MySQL server refused or failed; carries node, shard and ``retryable``
-    |   |-- ServerUnavailable       no connection, or it was lost before anything could have happened
-    |   |   |-- PrimaryNotClaimed   the server has not the claim that the catalog asks for; nothing was sent
-    |   |   |-- ShardMoving         the shard's cells are on their way to another cluster; nothing was written
-    |   |   `-- StaleAbsence        the primary does not answer, and a replica has not got the cell
-    |   |-- ServerTimeout           the server did not answer in time; nothing was written
-    |   |-- AccessDenied            the account may not do this
-    |   |-- ServerRefused           the server reported an error that repeating does not mend
-    |   |-- FeedRefused             the server cannot tell which cells of the change feed are settled
-    |   |-- WrongReply              the reply was about another cell; nothing of it was used
-    |   `-- OutcomeUnknown          a write whose reply was lost and could not be found out
-    |-- ArchiveFailed               originals cannot be written to the archive; nothing that is not in it was updated
-    |-- CorruptArchive              a file of an archive is damaged; says where
-    |-- LocationLost                a location of the change feed beyond the shard's last cell
-    |-- JobConflict                 another job, or another state of it, is in the way
-    |-- MoveRefused                 a shard cannot be moved as things are; it is where it was, or the message says where
-    |-- DictionaryInUse             a dictionary that a cell, a column or a job may need was to be removed
-    |-- LeaseLost                   a job's or follower's shard went to another, since this one gave no sign of life
-    |-- ParkCell                    raised by a trigger's function: this cell is to be parked at once
-    |-- RetryLater                  raised by a trigger's function: this cell is to be tried again later
-    |-- UnknownIndex                no secondary index has this name
-    |-- IndexNotReady               a secondary index that is still being filled, or being dropped
-    |-- WorkersDied                 worker processes of a job died again and again
-    |-- InvalidInput                an argument, option or input file that cannot be used; says where
+    |-- ServerError                 a MySQL server failed or refused; carries node, shard and code
+    |   |-- ServerUnavailable       no connection, or it was lost before anything could be written
+    |   |   |-- PrimaryNotClaimed   the server does not hold its cluster's current claim
+    |   |   |-- ShardMoving         the shard is being moved and did not reappear in time
+    |   |   `-- StaleAbsence        the primary is down and the replica does not have the cell
+    |   |-- ServerTimeout           the server or a lock did not respond in time; nothing was written
+    |   |-- AccessDenied            the account lacks a privilege
+    |   |-- ServerRefused           the server returned an error that a retry cannot fix
+    |   |-- FeedRefused             the server cannot report which cells of the change feed are settled
+    |   |-- WrongReply              a reply belonged to another query and was discarded
+    |   `-- OutcomeUnknown          the reply to a write was lost; it may have been written
+    |-- ArchiveFailed               an original could not be archived, so its cell was not updated
+    |-- CorruptArchive              an archive file is damaged
+    |-- LocationLost                a change feed location is beyond the shard's last cell
+    |-- JobConflict                 another job, or the job's own state, is in the way
+    |-- MoveRefused                 a shard cannot be moved in its current state
+    |-- DictionaryInUse             the dictionary is still needed by a cell, a column or a job
+    |-- LeaseLost                   another process took over the shard of a job or follower
+    |-- ParkCell                    raise it in a trigger function to park the cell
+    |-- RetryLater                  raise it in a trigger function to postpone the cell
+    |-- UnknownIndex                no secondary index of this name
+    |-- IndexNotReady               the secondary index is being filled or dropped
+    |-- WorkersDied                 a job's worker processes kept dying
+    |-- InvalidInput                an argument, option or input file cannot be used
     `-- LocalServerError            a private server could not be installed, started or stopped
 
-Exceptions of drivers and of SQLAlchemy never leave ``schemaless.wire``. A read never raises for an
-absence that it is sure of.
+Exceptions of the drivers and of SQLAlchemy never leave ``schemaless.wire``. A read raises nothing for a cell that is
+known to be absent.
 """
 
 from __future__ import annotations
@@ -67,36 +67,43 @@ from typing import Any
 
 from schemaless.cell import Cell, CellKey, Put
 
-_MOST_LATER_S = 86_400
+_MAX_RETRY_DELAY_S = 86_400
 
 
 class SchemalessError(Exception):
-    """The base of every exception that this package raises on purpose.
+    """Base class of every exception that this package raises on purpose.
 
     Attributes:
-        retryable: whether the same call may succeed when it is simply made again.
+        retryable: True if repeating the same call is safe and may succeed.
     """
 
     retryable: bool = False
 
 
 class InvalidCell(SchemalessError):
-    """A row_key, column_name or ref_key that no cell may have."""
+    """Raised before any I/O if a row_key, column_name or ref_key is not valid; nothing was written."""
 
 
 class InvalidBody(InvalidCell):
-    """A body holds a value outside the JSON data model; the message names its path."""
+    """Raised before any I/O if a body holds a value outside the JSON data model; nothing was written.
+
+    The message gives the path of the value, as in ``body.fare.amount``.
+    """
 
 
 class BodyTooLarge(InvalidCell):
-    """A body over a limit of its bytes or values, or a statement over the server's ``max_allowed_packet``."""
+    """Raised if a body exceeds a limit, or its statement the server's ``max_allowed_packet``; nothing was written.
+
+    The limits apply to the encoded and decoded bytes of a body and to its number of values.
+    """
 
 
 class CellConflict(SchemalessError):
-    """The cell exists with another body.
+    """Raised by a put if the cell already exists with a different body; the stored cell was not changed.
 
     Attributes:
-        stored: the cell as the store has it.
+        stored: the cell as it is stored.
+        shard: the shard that holds it.
     """
 
     def __init__(self, stored: Cell, shard: int) -> None:
@@ -109,14 +116,14 @@ class CellConflict(SchemalessError):
 
 
 class BatchError(SchemalessError):
-    """At least one shard of a batch was not written.
+    """Raised by a batch write if at least one of its shards failed; the other shards were written.
 
     Each shard is one transaction, so a cell is in exactly one of the two lists.
 
     Attributes:
-        written: one ``Put`` for each cell that is stored now.
+        written: one ``Put`` for each cell that is stored.
         not_written: the keys of the cells that are not known to be stored.
-        causes: shard number to the exception that stopped it.
+        causes: the exception of each failed shard, by shard number.
     """
 
     def __init__(
@@ -137,13 +144,13 @@ class BatchError(SchemalessError):
 
 
 class CorruptBody(SchemalessError):
-    """Stored bytes that do not decode to a document.
+    """Raised on reading if stored bytes do not decode to a document; the stored bytes are left unchanged.
 
-    The codec raises it without a cell; the store adds which one it was.
+    The codec raises it without a cell; the store adds the key and the shard.
 
     Attributes:
-        key: the cell's key, once known.
-        shard: its shard, once known.
+        key: the cell's key; None if unknown.
+        shard: the cell's shard; None if unknown.
     """
 
     def __init__(self, message: str) -> None:
@@ -153,7 +160,7 @@ class CorruptBody(SchemalessError):
         self.shard: int | None = None
 
     def at(self, key: CellKey, shard: int | None) -> CorruptBody:
-        """Return this exception with the cell's name added."""
+        """Set the key and shard of the cell, and return this exception."""
         self.key = key
         self.shard = shard
         return self
@@ -169,96 +176,105 @@ class CorruptBody(SchemalessError):
 
 
 class TruncatedBody(CorruptBody):
-    """Bytes are missing at the end."""
+    """Raised on reading if bytes are missing at the end of a body."""
 
 
 class ChecksumMismatch(CorruptBody):
-    """The CRC-32 does not match: these are not the bytes that were written."""
+    """Raised on reading if the CRC-32 does not match: the bytes are not the ones that were written."""
 
 
 class UnknownFormat(CorruptBody):
-    """The format byte names a serializer or compressor that this version does not know."""
+    """Raised on reading if the format byte names a serializer or compressor that this version does not know."""
 
 
 class UnknownDictionary(CorruptBody):
-    """The payload was compressed with a dictionary that is not at hand."""
+    """Raised if a body was compressed with a dictionary that is not available; ``codec import`` can restore it."""
 
 
 class DictionaryDamaged(CorruptBody):
-    """The dictionary that the payload was compressed with is there, but is not as it was."""
+    """Raised if the dictionary that a body was compressed with is damaged; nothing was written over it."""
 
 
 class TrailingBytes(CorruptBody):
-    """The payload goes on after its end."""
+    """Raised on reading if a body has bytes after the end of its payload."""
 
 
 class DecodedSizeExceeded(CorruptBody):
-    """The payload inflates to more bytes than the limit."""
+    """Raised on reading if the decompressed payload exceeds the size limit; decompression stops at the limit."""
 
 
 class NestingTooDeep(CorruptBody):
-    """The document has more levels of lists and objects than the limit."""
+    """Raised if a document nests lists and objects deeper than the limit."""
 
 
 class TooManyValues(CorruptBody):
-    """The document has more lists, objects, keys and scalars than the limit; none of them was made."""
+    """Raised if a document has more lists, objects, keys and scalars than the limit; none of them is created."""
 
 
 class MalformedPayload(CorruptBody):
-    """The checksum holds, but the compressor or the serializer refuses the payload."""
+    """Raised on reading if the checksum matches but the compressor or serializer rejects the payload."""
 
 
 class NotCanonical(CorruptBody):
-    """The payload decodes, but no writer of this store would have written it."""
+    """Raised by ``check`` if a payload decodes, but is not what this library would have written."""
 
 
 class UnreadableLegacy(CorruptBody):
-    """A body without an envelope that is not JSON text."""
+    """Raised on reading if a body without an envelope is not JSON text."""
 
 
 class UnknownCodec(SchemalessError):
-    """A codec name that does not exist, or may not be used here."""
+    """Raised if a codec name does not exist, or the codec cannot be used here; nothing was written."""
 
 
 class VerificationFailed(SchemalessError):
-    """Re-encoded bytes do not decode to the same document: a fault of this library, or of one that it uses."""
+    """Raised if a re-encoded body does not decode to the same document, or reads back differently after an update.
+
+    It means a bug in this library or in one of its codecs, or another program that writes bodies. Nothing more was
+    written.
+    """
 
 
 class TopologyError(SchemalessError):
-    """The datastore's description is missing or contradicts itself, or a change of it could not be proven."""
+    """Raised if the catalog is inconsistent, or a topology change cannot be proven safe; the catalog is unchanged."""
 
 
 class DatastoreNotFound(TopologyError):
-    """No catalog is there under that name."""
+    """Raised on opening a datastore if the server has no catalog of this name, or its creation was interrupted."""
 
 
 class DatastoreExists(TopologyError):
-    """A datastore, or a part of one, is there under that name already."""
+    """Raised by ``create`` if a datastore, or a part of one, already has this name; nothing was changed."""
 
 
 class ShardIdentityMismatch(TopologyError):
-    """A shard database belongs to another datastore, number, shard count or placement rule, or is not there.
+    """Raised on a shard's first use if its database is missing or is not that shard; nothing was read or written.
+
+    It compares datastore, shard number, shard count and placement rule.
 
     Attributes:
-        absent: whether there is no such database, or no tables in it.
+        absent: True if the database, or its tables, do not exist.
     """
 
     absent: bool = False
 
 
 class ReplicaRefused(TopologyError):
-    """A replica shows nothing of what is written on its primary, or is the primary itself."""
+    """Raised if a server does not replicate from the cluster's primary, or is the primary itself.
+
+    Nothing but the token that was to appear on the replica was written.
+    """
 
 
 class SchemaMismatch(TopologyError):
-    """The tables are older, or newer, than this version of the library."""
+    """Raised if a database's tables are older or newer than this version of the library; nothing was changed."""
 
 
 class ServerError(SchemalessError):
-    """A MySQL server refused or failed.
+    """Raised if a MySQL server failed or refused a statement; subclasses tell whether anything was written.
 
     Attributes:
-        node: the server, as ``host:port`` or its socket; never a password.
+        node: the server, as ``host:port`` or socket path; never a password.
         shard: the shard concerned, or None.
         code: MySQL's error number, or None.
     """
@@ -284,11 +300,11 @@ def _rebuild_server_error(kind: type[ServerError], state: dict[str, Any]) -> Ser
 
 
 class ServerUnavailable(ServerError):
-    """No connection could be had, or it was lost before anything could have happened.
+    """Raised if no connection could be made, or it was lost before anything could be written.
 
     Attributes:
-        retry_after_s: when to try again, in seconds, where calls to the server are refused at once because it does not
-            answer; None otherwise.
+        retry_after_s: seconds until the next attempt is worthwhile, if calls are rejected without trying because the
+            server is known to be down; None otherwise.
     """
 
     retryable = True
@@ -299,70 +315,73 @@ class ServerUnavailable(ServerError):
 
 
 class PrimaryNotClaimed(ServerUnavailable):
-    """The server has not the claim on its cluster that the catalog asks for; nothing was read or written there.
+    """Raised if a server does not hold the cluster's current claim; nothing was read or written there.
 
-    It was replaced and is back, or something has made it the primary and ``topology adopt`` has not come to its end.
+    Either the server was replaced and has come back, or it was promoted by another tool and ``topology adopt`` has not
+    finished yet.
     """
 
 
 class ShardMoving(ServerUnavailable):
-    """The shard's cells are not where the catalog says, and it named no other place in time; nothing was written.
+    """Raised if a shard is being moved and did not become available in time; nothing was written.
 
-    They are on their way to another cluster, and whoever moves them has not come to the end; or the table is gone.
+    The shard's table is gone from the server that the catalog names: a move is in progress, its mover died, or the
+    table was dropped.
     """
 
 
 class ServerTimeout(ServerError):
-    """The server, or a lock, did not answer in time; nothing was written."""
+    """Raised if the server, a lock or the connection pool did not respond in time; nothing was written."""
 
     retryable = True
 
 
 class StaleAbsence(ServerUnavailable):
-    """The primary does not answer, and the replica that was read has no such cell: it may have been written, or not.
+    """Raised by reads with ``read_from="available"`` if the primary is down and the replica lacks the cell.
 
-    Raised by reads with ``read_from="available"``. Whoever is the primary next knows: it is retryable.
+    The cell may exist on the primary, so the read neither returns it nor reports it absent. Retrying helps once a
+    primary is available again.
 
     Attributes:
-        found: of a read of many cells, those that were found, by row_key and column_name; empty for others.
+        found: the cells that a read of several cells did find, by row_key and column_name; empty for other reads.
     """
 
     found: Mapping[tuple[uuid.UUID, str], Cell] = MappingProxyType({})
 
 
 class AccessDenied(ServerError):
-    """The account may not do this."""
+    """Raised if the account cannot log in or lacks a privilege; the refused statement wrote nothing."""
 
 
 class ServerRefused(ServerError):
-    """The server reported an error that repeating does not mend, or cannot prove what TLS options ask of it."""
+    """Raised if a server returned an error that a retry cannot fix, or failed the TLS checks; nothing was written."""
 
 
 class FeedRefused(ServerError):
-    """The server cannot tell which cells of the change feed are settled, so none is given that might not be.
+    """Raised if the server cannot report which cells of the change feed are settled; nothing was written.
 
-    The message says what to grant or to set. Cells before the first gap are not concerned: they are still given.
+    The message names the privilege to grant or the variable to set. Cells before the first gap are still returned.
     """
 
 
 class WrongReply(ServerError):
-    """A reply was about another cell than was asked for; nothing of it was used, and its connection is closed.
+    """Raised if a read received the reply to another query; the reply was discarded and the connection closed.
 
-    A second lock on the door: a reply that is not the statement's own should never get so far.
+    This is a second line of defence: a mixed-up reply should be noticed before it gets this far.
     """
 
     retryable = True
 
 
 class OutcomeUnknown(ServerError):
-    """A write lost its reply, and whether it happened could not be found out.
+    """Raised if the reply to a write was lost and retries could not settle whether it was written.
 
-    Writing the same cell again settles it: a cell is written once. For ``append_cell`` that is ``put_cell`` with
-    ``key``, and ``retryable`` is False, since appending again could write the body twice.
+    Writing the same cell again settles it, because a cell is written only once. After ``append_cell``, call
+    ``put_cell`` with ``key`` instead: ``retryable`` is False there, since another append could store the body twice.
 
     Attributes:
         key: the cell that ``append_cell`` may have written; None for puts, whose caller knows the keys.
-        retry_after_s: as for ``ServerUnavailable``.
+        retry_after_s: as in ``ServerUnavailable``.
     """
 
     retryable = True
@@ -380,15 +399,16 @@ class OutcomeUnknown(ServerError):
 
 
 class ArchiveFailed(SchemalessError):
-    """An original cannot be written to the archive, so its cell, and those after it, were not updated."""
+    """Raised by a migration if an original cannot be archived; its cell and those after it were not updated."""
 
 
 class CorruptArchive(SchemalessError):
-    """A file of an archive is damaged, other than by ending in the middle of a frame.
+    """Raised on reading an archive file that is damaged; an incomplete last frame alone is not damage.
 
     Attributes:
-        offset: where the frame begins, in bytes.
-        frame: its number; the header is frame 0.
+        path: the file.
+        offset: where the damaged frame begins, in bytes.
+        frame: the frame's number; the header is frame 0.
     """
 
     def __init__(self, message: str, *, path: Path, offset: int = 0, frame: int = 0) -> None:
@@ -406,19 +426,21 @@ def _rebuild_corrupt_archive(message: str, path: Path, offset: int, frame: int) 
 
 
 class LocationLost(SchemalessError):
-    """A change feed is asked to go on behind the shard's last cell: cells that were read before are gone.
+    """Raised by the change feed if a location is beyond the shard's last cell; nothing was written.
 
-    A failover lost its last cells, or the location is another shard's. Read the shard again from one that is there.
+    A failover lost the shard's last cells, or the location belongs to another shard. Read the shard again from a
+    location that exists.
 
     Attributes:
-        location: what was asked for.
+        shard: the shard's number.
+        location: the requested location.
         last: the shard's highest added_id; 0 for an empty shard.
     """
 
     def __init__(self, shard: int, location: int, last: int) -> None:
         super().__init__(
-            f"shard {shard}: location {location} lies behind its last cell, added_id {last}; is it this shard's, and "
-            "did a failover lose cells? Go on from a location that is there, such as 0"
+            f"shard {shard}: location {location} is beyond the shard's last cell, added_id {last}. Either a failover "
+            "lost cells, or the location belongs to another shard. Continue from a location that exists, such as 0"
         )
         self.shard = shard
         self.location = location
@@ -429,10 +451,10 @@ class LocationLost(SchemalessError):
 
 
 class JobConflict(SchemalessError):
-    """A job cannot be created or changed, because of another one or of the state that it is in.
+    """Raised if another job, or the job's own state, prevents the request; committed work is kept.
 
     Attributes:
-        job_id: the other job, where there is one.
+        job_id: the conflicting job, or None.
     """
 
     def __init__(self, message: str, job_id: int | None = None) -> None:
@@ -441,31 +463,37 @@ class JobConflict(SchemalessError):
 
 
 class MoveRefused(SchemalessError):
-    """A shard cannot be moved as things are on its servers; the message says why, and what to do."""
+    """Raised if a move cannot start or continue; the shard stays where it is unless the message says otherwise."""
 
 
 class DictionaryInUse(SchemalessError):
-    """A dictionary is not removed, since a cell, a column or a job needs it."""
+    """Raised if a dictionary is still needed by a cell, a column or a job; it was not removed."""
 
 
 class LeaseLost(SchemalessError):
-    """A shard of a job or follower was taken over by another, since this one gave no sign of life for too long."""
+    """Raised in a job or follower if another process took over its shard after its lease expired.
+
+    This process writes nothing more to the shard. The other one continues from the last checkpoint.
+    """
 
 
 class ParkCell(SchemalessError):
-    """Raised by a trigger's function: trying again does not help this cell, park it and go on with the next."""
+    """Raise this in a trigger function to park the cell and continue with the next one.
+
+    Use it if another attempt cannot succeed.
+    """
 
 
 class RetryLater(SchemalessError):
-    """Raised by a trigger's function: try this cell again after a while, without counting the attempt.
+    """Raise this in a trigger function to postpone the cell, without counting the attempt.
 
     Attributes:
-        seconds: how long to wait, at least.
+        seconds: minimum delay before the next attempt.
     """
 
-    def __init__(self, seconds: float, reason: str = "asked to be tried again later") -> None:
-        if not 0 <= seconds <= _MOST_LATER_S:
-            raise InvalidInput(f"RetryLater takes seconds from 0 to {_MOST_LATER_S:,}, got {seconds!r}")
+    def __init__(self, seconds: float, reason: str = "the function asked for a retry") -> None:
+        if not 0 <= seconds <= _MAX_RETRY_DELAY_S:
+            raise InvalidInput(f"RetryLater takes seconds from 0 to {_MAX_RETRY_DELAY_S:,}, got {seconds!r}")
         super().__init__(f"{reason}; in {seconds:g} s")
         self.seconds = seconds
 
@@ -474,26 +502,29 @@ class RetryLater(SchemalessError):
 
 
 def _rebuild_retry_later(message: str, seconds: float) -> RetryLater:
-    made = RetryLater(seconds)
-    made.args = (message,)
-    return made
+    error = RetryLater(seconds)
+    error.args = (message,)
+    return error
 
 
 class UnknownIndex(SchemalessError):
-    """No secondary index has this name, or not any more."""
+    """Raised if no secondary index has this name, or it has been dropped."""
 
 
 class IndexNotReady(SchemalessError):
-    """A secondary index is still being filled, or is being dropped: a query of it would miss rows."""
+    """Raised if a secondary index is still being filled, or is being dropped, so a query would miss rows."""
 
 
 class WorkersDied(SchemalessError):
-    """Worker processes of a job died again and again, without a shard getting through."""
+    """Raised if a job's worker processes died repeatedly before any shard was finished.
+
+    Work up to the last checkpoint of each shard is kept.
+    """
 
 
 class InvalidInput(SchemalessError):
-    """An argument, an option or an input file that cannot be used; the message says where."""
+    """Raised if an argument, option or input file cannot be used; the message gives the place."""
 
 
 class LocalServerError(SchemalessError):
-    """A private MySQL server could not be installed, started or stopped."""
+    """Raised if a private MySQL server could not be installed, started or stopped."""

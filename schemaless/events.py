@@ -1,11 +1,11 @@
-"""What long calls tell whoever listens: how far they are, and what they meet on the way.
+"""Progress events of long-running calls.
 
-A call that takes a while has one keyword, ``listener``, and says in its docstring which events it gives and in which
-unit it counts. Events that carry a room's own noun, such as a fault or a job, are defined beside that noun.
+Every call that takes a while has a ``listener`` argument; its docstring lists the events and the unit it counts in.
+Events about a particular concept, such as a fault or a job, are defined next to that concept.
 
-A listener is called in the caller's own thread, between two steps of the work, so the work waits for it. It may look
-and print; it must not call into the work that it listens to. What it raises ends that work as Ctrl-C does, with nothing
-half done that the same call does not go on with.
+A listener runs in the caller's thread, between two steps of the work, so the work waits for it. It may read and print,
+but must not call into the work it listens to. An exception in a listener stops the work the way Ctrl-C does, and the
+same call can be repeated to continue.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The base of all events. A listener passes over the kinds that it does not know."""
+    """Base class of all events. A listener ignores the types that it does not handle."""
 
 
 Listener = Callable[[Event], None]
-"""A listener takes each event as it happens."""
+"""Callback that receives each event as it happens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Total(Event):
-    """So many units there are in all, as far as is known now."""
+    """Total number of units of work, as far as known."""
 
     units: int
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced(Event):
-    """So many more units are done than at the last one; a part of one where units are large."""
+    """Number of units finished since the previous event; a fraction if units are large."""
 
     units: float = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Step(Event):
-    """What begins now, in words for people."""
+    """A new step begins; ``what`` describes it to the user."""
 
     what: str
 
@@ -49,11 +49,11 @@ E = TypeVar("E", bound=Event)
 
 
 def nobody(event: Event) -> None:
-    """Listen to nothing: the default of every ``listener``."""
+    """Ignore the event; the default of every ``listener``."""
 
 
 def only(kind: type[E], then: Callable[[E], None]) -> Listener:
-    """Return a listener that hands on events of one kind.
+    """Return a listener that passes on the events of one type only.
 
     >>> done: list[Advanced] = []
     >>> listener = only(Advanced, done.append)
@@ -71,7 +71,7 @@ def only(kind: type[E], then: Callable[[E], None]) -> Listener:
 
 
 def together(*listeners: Listener) -> Listener:
-    """Return a listener that hands each event on to several, in their order."""
+    """Return a listener that calls several listeners in order."""
 
     def listener(event: Event) -> None:
         for listen in listeners:

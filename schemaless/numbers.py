@@ -1,4 +1,4 @@
-"""Figures that are not known exactly: low, mid, high; and the quantiles that intervals are made with."""
+"""Interval arithmetic for estimates (low, mid, high), and the quantiles behind the bounds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from schemaless.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a value is at least, most likely, and at most. The unit is in the name of what holds it.
+    """An estimate with bounds. The name of the field that holds it gives the unit.
 
     Attributes:
-        low: the least; may be infinite, as days until full are where nothing is written.
-        mid: the best single figure, from ``low`` to ``high``; not their mean.
-        high: the most.
+        low: lower bound; may be infinite, as in the days until a disk is full if nothing is written.
+        mid: best single estimate, between ``low`` and ``high``; not their mean.
+        high: upper bound.
 
     >>> Interval(1, 2, 4).map(lambda gigabytes: gigabytes / 2)
     Interval(low=0.5, mid=1.0, high=2.0)
@@ -30,7 +30,7 @@ class Interval:
 
     @classmethod
     def of(cls, value: Interval | float) -> Interval:
-        """Return an interval as it is, and a number as one of no width.
+        """Return an interval unchanged, and a number as an interval of zero width.
 
         >>> Interval.of(7)
         Interval(low=7, mid=7, high=7)
@@ -39,15 +39,15 @@ class Interval:
 
     @classmethod
     def given(cls, low: float, mid: float, high: float) -> Interval:
-        """Return an interval that somebody has typed.
+        """Return an interval from user input.
 
         Raises:
-            InvalidInput: they are not numbers, or not in this order.
+            InvalidInput: a value is not a number, or they are not in ascending order.
         """
         for name, value in (("low", low), ("mid", mid), ("high", high)):
             check_number(name, value, finite=False)
         if not low <= mid <= high:
-            raise InvalidInput(f"an interval is low, mid, high, each at least the one before; got {low}, {mid}, {high}")
+            raise InvalidInput(f"an interval needs low <= mid <= high, got {low}, {mid}, {high}")
         return cls(low, mid, high)
 
     def __iter__(self) -> Iterator[float]:
@@ -56,38 +56,38 @@ class Interval:
 
     @property
     def exact(self) -> bool:
-        """Whether it has no width: what it stands for was counted or given, and not estimated."""
+        """True if the interval has zero width, so the value was counted or given, not estimated."""
         return self.low == self.high
 
     def map(self, function: Callable[[float], float]) -> Interval:
-        """Return ``function`` of each; it must never fall where the value rises."""
+        """Apply a monotonically increasing function to all three values."""
         return Interval(*map(function, self))
 
     def times(self, factor: float) -> Interval:
-        """Return it in another unit; ``factor`` is 0 or more."""
+        """Scale by a factor of 0 or more."""
         return Interval(self.low * factor, self.mid * factor, self.high * factor)
 
     def __mul__(self, other: Interval) -> Interval:
-        """Return the product of two that are 0 or more."""
+        """Multiply two intervals whose values are 0 or more."""
         return Interval(self.low * other.low, self.mid * other.mid, self.high * other.high)
 
 
 def added(estimates: Iterable[Interval]) -> Interval:
-    """Return the sum of figures that were estimated apart from each other: errors add up in squares.
+    """Return the sum of independent estimates, whose errors add up in quadrature.
 
     >>> added([Interval(90, 100, 110), Interval(40, 50, 60), Interval.of(7)])
     Interval(low=142.85786437626905, mid=157.0, high=171.14213562373095)
     """
-    mid = below = above = 0.0
+    mid = variance_low = variance_high = 0.0
     for estimate in estimates:
         mid += estimate.mid
-        below += (estimate.mid - estimate.low) ** 2
-        above += (estimate.high - estimate.mid) ** 2
-    return Interval(mid - below**0.5, mid, mid + above**0.5)
+        variance_low += (estimate.mid - estimate.low) ** 2
+        variance_high += (estimate.high - estimate.mid) ** 2
+    return Interval(mid - variance_low**0.5, mid, mid + variance_high**0.5)
 
 
 def summed(estimates: Iterable[Interval]) -> Interval:
-    """Return the sum of figures that are wrong together: errors add up in full.
+    """Return the sum of fully correlated estimates, whose errors add up linearly.
 
     >>> summed([Interval(90, 100, 110), Interval(40, 50, 60)])
     Interval(low=130.0, mid=150.0, high=170.0)
@@ -99,20 +99,20 @@ def summed(estimates: Iterable[Interval]) -> Interval:
 ZERO: Final = Interval(0.0, 0.0, 0.0)
 
 LEVEL: Final = 0.95
-"""An interval has this confidence unless another is asked for."""
+"""Default confidence level of intervals."""
 
 
 def check_number(name: str, value: object, *, finite: bool = True) -> None:
-    """Refuse what cannot be calculated with.
+    """Check that a value is a usable number.
 
     Raises:
-        InvalidInput: no number, NaN, beyond a float, or infinite although ``finite``.
+        InvalidInput: it is not a number, is NaN, does not fit a float, or is infinite although ``finite`` is set.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidInput(f"{name} must be a number, got {type(value).__name__}: {str(value)[:40]}")
     try:
         usable = math.isfinite(value) if finite else not math.isnan(value)
-    except OverflowError:  # an int beyond what a float holds
+    except OverflowError:  # the int does not fit a float
         usable = False
         if finite:
             raise InvalidInput(f"{name} is too large to calculate with") from None
@@ -121,7 +121,7 @@ def check_number(name: str, value: object, *, finite: bool = True) -> None:
 
 
 def student_t(probability: float, degrees: float) -> float:
-    """Return a quantile of Student's t distribution, by its expansion for many degrees of freedom.
+    """Return a quantile of Student's t distribution, from its series for many degrees of freedom.
 
     Exact for 1 and 2, within 1 % from 3 degrees on, within 0.01 % from 10.
 
@@ -145,8 +145,8 @@ def student_t(probability: float, degrees: float) -> float:
     return math.fsum(term / degrees**power for power, term in enumerate(terms))
 
 
-def poisson_bounds(seen: float, level: float = LEVEL) -> tuple[float, float]:
-    """Return the bounds of the expected number of something of which ``seen`` were met.
+def poisson_bounds(observed: float, level: float = LEVEL) -> tuple[float, float]:
+    """Return confidence bounds of a Poisson mean, given the observed count.
 
     >>> [round(bound, 1) for bound in poisson_bounds(0)], [round(bound, 1) for bound in poisson_bounds(10)]
     ([0.0, 3.7], [4.8, 18.4])
@@ -154,7 +154,7 @@ def poisson_bounds(seen: float, level: float = LEVEL) -> tuple[float, float]:
     Source: Byar's approximation of the exact bounds, within 1 %.
     """
     z = NormalDist().inv_cdf((1 + level) / 2)
-    above = seen + 1
-    high = above * (1 - 1 / (9 * above) + z / (3 * math.sqrt(above))) ** 3
-    low = seen * max(0.0, 1 - 1 / (9 * seen) - z / (3 * math.sqrt(seen))) ** 3 if seen else 0.0
+    next_count = observed + 1
+    high = next_count * (1 - 1 / (9 * next_count) + z / (3 * math.sqrt(next_count))) ** 3
+    low = observed * max(0.0, 1 - 1 / (9 * observed) - z / (3 * math.sqrt(observed))) ** 3 if observed else 0.0
     return low, high

@@ -1,4 +1,4 @@
-"""The names of runners: who does a job's work, on which machine, in which process."""
+"""Runner names, which identify the user, host and process that work on a job."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _RUNNER: Final = re.compile(r".*?@(?P<host>.+) pid (?P<driver>\d+) of (?P<space>
 
 
 def runner_name() -> str:
-    """Return a name for this process that no other has: who, where, and a token."""
+    """Return a unique name for this process: user, host, process id and a random token."""
     return f"{who()} pid {getpid()} of {_pid_namespace()} {secrets.token_hex(4)}"
 
 
 def is_dead_here(runner: str) -> bool:
-    """Whether a runner, by its name, was a process of this machine that is no more: nobody need wait for its lease."""
+    """Return True if a runner was a process on this machine that has ended, so its lease can be taken over at once."""
     parts = _RUNNER.fullmatch(runner)
     if parts is None or parts["host"] != socket.gethostname() or parts["space"] != _pid_namespace():
         return False
-    return not _lives(int(parts["worker"] or parts["driver"]))
+    return not _is_running(int(parts["worker"] or parts["driver"]))
 
 
 def _pid_namespace() -> str:
-    """Return what tells the process numbers of this machine from those of its containers."""
+    """Return an identifier of the PID namespace: containers on one host have process ids of their own."""
     try:
         return str(Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:
         return "0"
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -46,7 +46,7 @@ def _lives(pid: int) -> bool:
 
 
 def who() -> str:
-    """Return who runs this: the user and the machine."""
+    """Return ``user@host`` of this process."""
     try:
         user = getuser()
     except (KeyError, OSError):

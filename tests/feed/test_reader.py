@@ -347,7 +347,7 @@ def test_a_location_behind_the_last_cell_is_an_error(
 ) -> None:
     """After a failover that lost cells, new ones would come below the location, and be skipped in silence."""
     last = put()
-    with pytest.raises(schemaless.LocationLost, match=f"location {last.added_id + 1} lies behind") as caught:
+    with pytest.raises(schemaless.LocationLost, match=f"location {last.added_id + 1} is beyond") as caught:
         tail_store.get_cells_for_shard(SHARD, last.added_id + 1)
     assert (caught.value.shard, caught.value.last) == (SHARD, last.added_id)
     with pytest.raises(schemaless.LocationLost):
